@@ -18,16 +18,16 @@ const WINDOW: u32 = 16 << 20;
 
 /// Calls of one method, a message for each key.
 #[derive(Clone)]
-pub(crate) struct Calls {
+pub(crate) struct GrpcCalls {
     path: &'static str,
     messages: Arc<[Bytes]>,
 }
 
-impl Calls {
+impl GrpcCalls {
     /// `message` makes the message of a key.
     pub(crate) fn new(path: &'static str, message: impl Fn(&str) -> Bytes) -> Self {
         let messages = (0..KEYS).map(|number| message(&format!("user:{number:012}")));
-        Calls {
+        GrpcCalls {
             path,
             messages: messages.collect(),
         }
@@ -35,7 +35,7 @@ impl Calls {
 }
 
 /// One call after another on a connection that it may share.
-pub(crate) struct Lane {
+pub(crate) struct GrpcLoop {
     sender: SendRequest<Bytes>,
     head: Request<()>,
     messages: Arc<[Bytes]>,
@@ -45,10 +45,10 @@ pub(crate) struct Lane {
 /// One connection, shared by `lanes` lanes that begin at the key `first`.
 pub(crate) async fn open(
     server: SocketAddr,
-    calls: &Calls,
+    calls: &GrpcCalls,
     first: usize,
-    lanes: usize,
-) -> io::Result<Vec<Lane>> {
+    loops: usize,
+) -> io::Result<Vec<GrpcLoop>> {
     let stream = TcpStream::connect(server).await?;
     stream.set_nodelay(true)?;
     let mut builder = Builder::new();
@@ -66,18 +66,18 @@ pub(crate) async fn open(
         .header("te", "trailers")
         .body(())
         .map_err(io::Error::other)?;
-    let lane = |number| Lane {
+    let new_loop = |number| GrpcLoop {
         sender: sender.clone(),
         head: head.clone(),
         messages: Arc::clone(&calls.messages),
         next: (first + number) % KEYS,
     };
-    Ok((0..lanes).map(lane).collect())
+    Ok((0..loops).map(new_loop).collect())
 }
 
-impl Lane {
+impl GrpcLoop {
     /// Makes one call and reads its answer to the end. One that does not admit is an error.
-    pub(crate) async fn ask(&mut self) -> io::Result<u64> {
+    pub(crate) async fn decide_next(&mut self) -> io::Result<u64> {
         let message = self.messages[self.next].clone();
         self.next = (self.next + 1) % KEYS;
         self.call(message).await.map_err(io::Error::other)?
@@ -85,9 +85,9 @@ impl Lane {
 
     async fn call(&mut self, message: Bytes) -> Result<io::Result<u64>, h2::Error> {
         let mut sender = self.sender.clone().ready().await?;
-        let (answer, mut body) = sender.send_request(self.head.clone(), false)?;
+        let (response, mut body) = sender.send_request(self.head.clone(), false)?;
         body.send_data(message, true)?;
-        let (head, mut body) = answer.await?.into_parts();
+        let (head, mut body) = response.await?.into_parts();
         let bytes = whole(&mut body).await?;
         let trailers = body.trailers().await?.unwrap_or_default();
         let is_fine = status(&trailers).or(status(&head.headers)) == Some("0");

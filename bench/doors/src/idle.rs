@@ -6,22 +6,22 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use bench_process::Server;
+use bench_process::ServerProcess;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::load::{Crowd, Load, Question};
+use crate::load::{ServerConcurrency, ServerLoad, ServerLoadKind};
 
 /// What the connections ask once.
-pub(crate) enum Once {
+pub(crate) enum SingleRequest {
     /// A command or a call of the load.
-    Of(Question),
+    Of(ServerLoadKind),
     /// A whole request of HTTP/1.
     Http(Vec<u8>),
 }
 
 /// Connections open before the first reading: what a server sets up once is none of theirs.
-const WARM: usize = 16;
+const WARM_CONNECTIONS: usize = 16;
 
 /// How often memory is read until it falls no more.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -31,48 +31,52 @@ const READINGS: usize = 20;
 
 /// Resident bytes of the server for each of `connections`, all of which stay open meanwhile.
 pub(crate) async fn bytes_per_connection(
-    server: &Server,
-    once: &Once,
+    server: &ServerProcess,
+    once: &SingleRequest,
     connections: usize,
 ) -> io::Result<f64> {
-    let warm = Held::open(server.address(), once, WARM).await?;
-    let before = settled(server).await?;
-    let held = Held::open(server.address(), once, connections).await?;
-    let after = settled(server).await?;
-    drop((warm, held));
+    let warm = IdleConnections::open(server.address(), once, WARM_CONNECTIONS).await?;
+    let before = stable_memory(server).await?;
+    let idle = IdleConnections::open(server.address(), once, connections).await?;
+    let after = stable_memory(server).await?;
+    drop((warm, idle));
     Ok((after as f64 - before as f64) / connections as f64)
 }
 
 /// Open connections that have asked and been answered.
-enum Held {
-    Load { _open: Load },
+enum IdleConnections {
+    Load { _open: ServerLoad },
     Streams { _open: Vec<TcpStream> },
 }
 
-impl Held {
-    async fn open(server: SocketAddr, once: &Once, connections: usize) -> io::Result<Self> {
+impl IdleConnections {
+    async fn open(
+        server: SocketAddr,
+        once: &SingleRequest,
+        connections: usize,
+    ) -> io::Result<Self> {
         match once {
-            Once::Of(question) => {
-                let crowd = Crowd {
+            SingleRequest::Of(question) => {
+                let concurrency = ServerConcurrency {
                     connections,
                     at_once: 1,
                 };
-                let mut load = Load::open(server, question, crowd).await?;
+                let mut load = ServerLoad::open(server, question, concurrency).await?;
                 load.once().await?;
-                Ok(Held::Load { _open: load })
+                Ok(IdleConnections::Load { _open: load })
             }
-            Once::Http(request) => {
+            SingleRequest::Http(request) => {
                 let mut open = Vec::with_capacity(connections);
                 for _ in 0..connections {
-                    open.push(ask_http(server, request).await?);
+                    open.push(send_http(server, request).await?);
                 }
-                Ok(Held::Streams { _open: open })
+                Ok(IdleConnections::Streams { _open: open })
             }
         }
     }
 }
 
-async fn ask_http(server: SocketAddr, request: &[u8]) -> io::Result<TcpStream> {
+async fn send_http(server: SocketAddr, request: &[u8]) -> io::Result<TcpStream> {
     let mut stream = TcpStream::connect(server).await?;
     stream.write_all(request).await?;
     let mut received = Vec::new();
@@ -103,7 +107,7 @@ fn is_whole(bytes: &[u8]) -> io::Result<bool> {
 }
 
 /// Resident bytes once they fall no more: servers give buffers back some time after the last answer.
-async fn settled(server: &Server) -> io::Result<u64> {
+async fn stable_memory(server: &ServerProcess) -> io::Result<u64> {
     let mut least = server.resident_bytes()?;
     let mut since_it_fell = 0;
     for _ in 0..READINGS {

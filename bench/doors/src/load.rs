@@ -13,16 +13,16 @@ pub(crate) const KEYS: usize = 10_000;
 
 /// What a server is asked, again and again.
 #[derive(Clone)]
-pub(crate) enum Question {
+pub(crate) enum ServerLoadKind {
     /// Commands of the Redis protocol.
-    Resp(resp::Commands),
+    Resp(resp::RespCommands),
     /// Calls of one gRPC method.
-    Grpc(grpc::Calls),
+    Grpc(grpc::GrpcCalls),
 }
 
 /// How many ask at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Crowd {
+pub(crate) struct ServerConcurrency {
     pub(crate) connections: usize,
     /// Commands of one write, or calls under way on one connection.
     pub(crate) at_once: usize,
@@ -30,85 +30,86 @@ pub(crate) struct Crowd {
 
 /// Decisions made, and how long that took.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Made {
+pub(crate) struct ServerDecisionCount {
     pub(crate) decisions: u64,
     pub(crate) elapsed: Duration,
 }
 
 /// Open connections.
-pub(crate) struct Load {
-    lanes: Vec<Lane>,
+pub(crate) struct ServerLoad {
+    loops: Vec<RequestLoop>,
 }
 
 /// One who asks and waits.
-enum Lane {
-    Resp(resp::Lane),
-    Grpc(grpc::Lane),
+enum RequestLoop {
+    Resp(resp::RespLoop),
+    Grpc(grpc::GrpcLoop),
 }
 
-impl Lane {
+impl RequestLoop {
     /// Asks once and waits for all answers; how many decisions these are.
-    async fn ask(&mut self) -> io::Result<u64> {
+    async fn decide_next(&mut self) -> io::Result<u64> {
         match self {
-            Lane::Resp(lane) => lane.ask().await,
-            Lane::Grpc(lane) => lane.ask().await,
+            RequestLoop::Resp(request_loop) => request_loop.decide_next().await,
+            RequestLoop::Grpc(request_loop) => request_loop.decide_next().await,
         }
     }
 }
 
-impl Load {
+impl ServerLoad {
     /// Connects to a server.
     pub(crate) async fn open(
         server: SocketAddr,
-        question: &Question,
-        crowd: Crowd,
+        question: &ServerLoadKind,
+        concurrency: ServerConcurrency,
     ) -> io::Result<Self> {
-        let mut lanes = Vec::new();
-        for number in 0..crowd.connections {
+        let mut loops = Vec::new();
+        for number in 0..concurrency.connections {
             // Lanes begin at different keys, so that no two ask for the same one at a time.
-            let first = number * KEYS / crowd.connections;
+            let first = number * KEYS / concurrency.connections;
             match question {
-                Question::Resp(commands) => {
-                    let lane = resp::Lane::open(server, commands.clone(), first, crowd.at_once);
-                    lanes.push(Lane::Resp(lane.await?));
+                ServerLoadKind::Resp(commands) => {
+                    let request_loop =
+                        resp::RespLoop::open(server, commands.clone(), first, concurrency.at_once);
+                    loops.push(RequestLoop::Resp(request_loop.await?));
                 }
-                Question::Grpc(calls) => {
-                    let opened = grpc::open(server, calls, first, crowd.at_once).await?;
-                    lanes.extend(opened.into_iter().map(Lane::Grpc));
+                ServerLoadKind::Grpc(calls) => {
+                    let opened = grpc::open(server, calls, first, concurrency.at_once).await?;
+                    loops.extend(opened.into_iter().map(RequestLoop::Grpc));
                 }
             }
         }
-        Ok(Load { lanes })
+        Ok(ServerLoad { loops })
     }
 
     /// Lets every lane ask once, one after the other.
     pub(crate) async fn once(&mut self) -> io::Result<()> {
-        for lane in &mut self.lanes {
-            lane.ask().await?;
+        for request_loop in &mut self.loops {
+            request_loop.decide_next().await?;
         }
         Ok(())
     }
 
     /// Keeps the load up for `length`, and until everything under way then is answered.
-    pub(crate) async fn run(&mut self, length: Duration) -> io::Result<Made> {
+    pub(crate) async fn run(&mut self, length: Duration) -> io::Result<ServerDecisionCount> {
         let begun = Instant::now();
         let mut tasks = JoinSet::new();
-        for mut lane in self.lanes.drain(..) {
+        for mut request_loop in self.loops.drain(..) {
             tasks.spawn(async move {
                 let mut decisions = 0;
                 while begun.elapsed() < length {
-                    decisions += lane.ask().await?;
+                    decisions += request_loop.decide_next().await?;
                 }
-                Ok::<_, io::Error>((lane, decisions))
+                Ok::<_, io::Error>((request_loop, decisions))
             });
         }
         let mut decisions = 0;
         while let Some(ended) = tasks.join_next().await {
-            let (lane, of_lane) = ended??;
-            self.lanes.push(lane);
-            decisions += of_lane;
+            let (request_loop, of_loop) = ended??;
+            self.loops.push(request_loop);
+            decisions += of_loop;
         }
-        Ok(Made {
+        Ok(ServerDecisionCount {
             decisions,
             elapsed: begun.elapsed(),
         })

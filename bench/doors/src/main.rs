@@ -22,13 +22,13 @@ use std::{env, fs, io};
 use bench_report::Options;
 use clap::Parser;
 
-use measure::Effort;
-use run::Run;
-use subject::Programs;
+use measure::ServerEffort;
+use run::ServersRun;
+use subject::ServerPrograms;
 
 /// Measures servers that answer over RESP and gRPC
 #[derive(Parser)]
-struct Arguments {
+struct ServersArguments {
     #[command(flatten)]
     options: Options,
     /// The tidegate binary; without it its rows are absent
@@ -43,21 +43,21 @@ struct Arguments {
 }
 
 fn main() -> io::Result<()> {
-    let arguments = Arguments::parse();
+    let arguments = ServersArguments::parse();
     let options = arguments.options;
-    let effort = Effort {
+    let effort = ServerEffort {
         rounds: options.rounds(),
         length: options.round(Duration::from_millis(400), Duration::from_secs(2)),
     };
     let work = env::temp_dir().join(format!("tidegate-bench-{}", std::process::id()));
     fs::create_dir_all(&work)?;
-    let programs = Programs {
+    let programs = ServerPrograms {
         tidegate: arguments.tidegate,
         throttlecrab: arguments.throttlecrab,
         redis_cell: arguments.redis_cell,
         work: work.clone(),
     };
-    let run = Run {
+    let run = ServersRun {
         programs,
         effort,
         idle_connections: if options.quick { 1_000 } else { 10_000 },

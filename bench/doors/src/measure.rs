@@ -6,12 +6,12 @@ use std::time::Duration;
 use bench_process::cpu;
 use bench_report::{median, spread};
 
-use crate::load::{Crowd, Load};
-use crate::subject::Subject;
+use crate::load::{ServerConcurrency, ServerLoad};
+use crate::subject::ServerSubject;
 
 /// What one server did, as medians of the rounds.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Figures {
+pub(crate) struct ServerFigures {
     /// Decisions in a second.
     pub(crate) per_sec: f64,
     /// Processor seconds of the server for a million decisions.
@@ -22,7 +22,7 @@ pub(crate) struct Figures {
     pub(crate) client_secs_per_million: f64,
 }
 
-impl Figures {
+impl ServerFigures {
     /// The share of the time that the server was at work.
     pub(crate) fn server_busy(&self) -> f64 {
         self.server_secs_per_million * self.per_sec / 1e6
@@ -36,27 +36,27 @@ impl Figures {
 
 /// How long and how often.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Effort {
+pub(crate) struct ServerEffort {
     pub(crate) rounds: usize,
     pub(crate) length: Duration,
 }
 
 /// Asks every server as fast as it answers, in turns.
 pub(crate) async fn in_turns(
-    subjects: &[Subject],
-    crowd: Crowd,
-    effort: Effort,
-) -> io::Result<Vec<(&'static str, Figures)>> {
+    subjects: &[ServerSubject],
+    concurrency: ServerConcurrency,
+    effort: ServerEffort,
+) -> io::Result<Vec<(&'static str, ServerFigures)>> {
     let mut rounds = vec![Vec::new(); subjects.len()];
     for _ in 0..effort.rounds {
         for (subject, rounds) in subjects.iter().zip(&mut rounds) {
-            let figures = round(subject, crowd, effort.length).await;
+            let figures = round(subject, concurrency, effort.length).await;
             rounds.push(
                 figures.map_err(|error| io::Error::other(format!("{}: {error}", subject.name)))?,
             );
         }
     }
-    let middles = rounds.iter().map(|rounds| middle(rounds));
+    let middles = rounds.iter().map(|rounds| median_figures(rounds));
     let names = subjects.iter().map(|subject| subject.name);
     Ok(names
         .zip(middles)
@@ -65,25 +65,29 @@ pub(crate) async fn in_turns(
 }
 
 /// One round after a warm-up of a fifth, on fresh connections.
-async fn round(subject: &Subject, crowd: Crowd, length: Duration) -> io::Result<Figures> {
-    let mut load = Load::open(subject.address(), &subject.question, crowd).await?;
+async fn round(
+    subject: &ServerSubject,
+    concurrency: ServerConcurrency,
+    length: Duration,
+) -> io::Result<ServerFigures> {
+    let mut load = ServerLoad::open(subject.address(), &subject.load, concurrency).await?;
     load.run(length / 5).await?;
     let before = (subject.server.cpu_secs()?, cpu::own()?);
-    let made = load.run(length).await?;
+    let count = load.run(length).await?;
     let server_secs = subject.server.cpu_secs()? - before.0;
     let client_secs = cpu::own()? - before.1;
-    let millions = made.decisions as f64 / 1e6;
-    Ok(Figures {
-        per_sec: made.decisions as f64 / made.elapsed.as_secs_f64(),
+    let millions = count.decisions as f64 / 1e6;
+    Ok(ServerFigures {
+        per_sec: count.decisions as f64 / count.elapsed.as_secs_f64(),
         server_secs_per_million: server_secs / millions,
         spread: 0.0,
         client_secs_per_million: client_secs / millions,
     })
 }
 
-fn middle(rounds: &[Figures]) -> Option<Figures> {
-    let all = |part: fn(&Figures) -> f64| rounds.iter().map(part).collect::<Vec<_>>();
-    Some(Figures {
+fn median_figures(rounds: &[ServerFigures]) -> Option<ServerFigures> {
+    let all = |part: fn(&ServerFigures) -> f64| rounds.iter().map(part).collect::<Vec<_>>();
+    Some(ServerFigures {
         per_sec: median(&all(|f| f.per_sec))?,
         server_secs_per_million: median(&all(|f| f.server_secs_per_million))?,
         spread: spread(&all(|f| f.server_secs_per_million))?,

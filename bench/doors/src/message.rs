@@ -30,8 +30,8 @@ pub(crate) fn throttle_request(key: &str, burst: u32, count: u32, period_secs: u
 
 /// Whether an answer of either protocol admits: its first field is 1, which is `OK` in one and `true` in
 /// the other.
-pub(crate) fn admits(answer: &[u8]) -> bool {
-    matches!(answer, [0, _, _, _, _, 0x08, 1, ..])
+pub(crate) fn admits(response: &[u8]) -> bool {
+    matches!(response, [0, _, _, _, _, 0x08, 1, ..])
 }
 
 /// A message behind its gRPC prefix: not compressed, and its length.

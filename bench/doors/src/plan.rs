@@ -2,54 +2,54 @@
 
 use bench_report::Goal;
 
-use crate::load::Crowd;
+use crate::load::ServerConcurrency;
 use crate::subject::{GRPC_NAMES, INCR, LIMITADOR, RESP_NAMES, THROTTLECRAB};
-use crate::tables::Answered;
+use crate::tables::ProtocolResults;
 
 /// One door.
-pub(crate) struct Plan {
+pub(crate) struct ProtocolPlan {
     /// The rows of its tables.
     pub(crate) names: &'static [&'static str],
     /// To whom everyone is compared.
-    pub(crate) yardstick: &'static str,
-    pub(crate) crowds: [(&'static str, Crowd); 2],
+    pub(crate) reference: &'static str,
+    pub(crate) concurrencies: [(&'static str, ServerConcurrency); 2],
     pub(crate) note: &'static str,
-    pub(crate) goals: fn(&Answered) -> Vec<Goal>,
+    pub(crate) goals: fn(&ProtocolResults) -> Vec<Goal>,
 }
 
-pub(crate) const RESP: Plan = Plan {
+pub(crate) const RESP: ProtocolPlan = ProtocolPlan {
     names: &RESP_NAMES,
-    yardstick: INCR,
-    crowds: [
-        ("RESP, pipeline 1", crowd(50, 1)),
-        ("RESP, pipeline 16", crowd(50, 16)),
+    reference: INCR,
+    concurrencies: [
+        ("RESP, pipeline 1", concurrency(50, 1)),
+        ("RESP, pipeline 16", concurrency(50, 16)),
     ],
     note: RESP_NOTE,
-    goals: |answered| {
-        let what = format!("{}: CPU of Redis INCR", answered.title);
-        vec![Goal::at_most(what, answered.cpu_of(INCR), 1.0)]
+    goals: |results| {
+        let what = format!("{}: CPU of Redis INCR", results.title);
+        vec![Goal::at_most(what, results.cpu_of(INCR), 1.0)]
     },
 };
 
-pub(crate) const GRPC: Plan = Plan {
+pub(crate) const GRPC: ProtocolPlan = ProtocolPlan {
     names: &GRPC_NAMES,
-    yardstick: THROTTLECRAB,
-    crowds: [
-        ("gRPC, 50 connections, 1 call each", crowd(50, 1)),
-        ("gRPC, 10 connections, 20 calls each", crowd(10, 20)),
+    reference: THROTTLECRAB,
+    concurrencies: [
+        ("gRPC, 50 connections, 1 call each", concurrency(50, 1)),
+        ("gRPC, 10 connections, 20 calls each", concurrency(10, 20)),
     ],
     note: GRPC_NOTE,
-    goals: |answered| {
-        let of = |whose| format!("{}: CPU of {whose}", answered.title);
+    goals: |results| {
+        let of = |whose| format!("{}: CPU of {whose}", results.title);
         vec![
-            Goal::below(of(THROTTLECRAB), answered.cpu_of(THROTTLECRAB), 1.0),
-            Goal::at_most(of(LIMITADOR), answered.cpu_of(LIMITADOR), 0.65),
+            Goal::below(of(THROTTLECRAB), results.cpu_of(THROTTLECRAB), 1.0),
+            Goal::at_most(of(LIMITADOR), results.cpu_of(LIMITADOR), 0.65),
         ]
     },
 };
 
-const fn crowd(connections: usize, at_once: usize) -> Crowd {
-    Crowd {
+const fn concurrency(connections: usize, at_once: usize) -> ServerConcurrency {
+    ServerConcurrency {
         connections,
         at_once,
     }

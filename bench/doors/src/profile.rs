@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use crate::load::{Crowd, Load};
-use crate::subject::Subject;
+use crate::load::{ServerConcurrency, ServerLoad};
+use crate::subject::ServerSubject;
 
 /// Samples in a second. Not a round number, so that they do not keep step with timers.
 const PER_SECOND: &str = "1999";
@@ -15,21 +15,21 @@ const PER_SECOND: &str = "1999";
 const LENGTH: Duration = Duration::from_secs(2);
 
 /// With fewer samples a share of one in a hundred is chance.
-const FEWEST: u64 = 500;
+const MIN_SAMPLES: u64 = 500;
 
 /// How the kernel is called among the objects.
 const KERNEL: &str = "[kernel.kallsyms]";
 
 /// Between the fields of a line; no symbol of Rust or C holds it.
-const BETWEEN: char = ';';
+const SEPARATOR: char = ';';
 
 /// Shares of a server's time, largest first.
 #[derive(Debug)]
-pub(crate) struct Profile(Vec<Part>);
+pub(crate) struct ServerProfile(Vec<FunctionShare>);
 
 /// What one function takes by itself, without those it calls.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Part {
+pub(crate) struct FunctionShare {
     /// Of the whole, at most 1.
     pub(crate) share: f64,
     samples: u64,
@@ -38,18 +38,18 @@ pub(crate) struct Part {
     pub(crate) symbol: String,
 }
 
-impl Profile {
+impl ServerProfile {
     /// Samples a server while it is under load, for the length of a round or longer; `work` is a folder for the
     /// samples. Too few of them are an error.
     pub(crate) async fn of(
-        subject: &Subject,
-        crowd: Crowd,
+        subject: &ServerSubject,
+        concurrency: ServerConcurrency,
         length: Duration,
         work: &Path,
     ) -> io::Result<Self> {
         let length = length.max(LENGTH);
         let samples = work.join("perf.data");
-        let mut load = Load::open(subject.address(), &subject.question, crowd).await?;
+        let mut load = ServerLoad::open(subject.address(), &subject.load, concurrency).await?;
         load.run(length / 5).await?;
         let recorder = Command::new("perf")
             .args(["record", "--quiet", "--freq", PER_SECOND, "--pid"])
@@ -61,8 +61,8 @@ impl Profile {
             .spawn()?;
         // Longer than the recording, which takes a moment to begin.
         load.run(length + length / 5).await?;
-        ended_well(recorder.wait_with_output()?)?;
-        let told = Command::new("perf")
+        check_status(recorder.wait_with_output()?)?;
+        let report = Command::new("perf")
             .args([
                 "report",
                 "--quiet",
@@ -75,14 +75,14 @@ impl Profile {
                 "overhead,sample,dso,symbol",
                 "--field-separator",
             ])
-            .arg(BETWEEN.to_string())
+            .arg(SEPARATOR.to_string())
             .arg("--input")
             .arg(&samples)
             .output()?;
-        let told = ended_well(told)?;
-        let profile = Profile(parts(&String::from_utf8_lossy(&told.stdout)));
+        let report = check_status(report)?;
+        let profile = ServerProfile(functions(&String::from_utf8_lossy(&report.stdout)));
         match profile.samples() {
-            enough if enough >= FEWEST => Ok(profile),
+            enough if enough >= MIN_SAMPLES => Ok(profile),
             few => Err(io::Error::other(format!(
                 "{few} samples in {} s say nothing: the server was hardly at work",
                 length.as_secs_f64()
@@ -91,43 +91,43 @@ impl Profile {
     }
 
     /// The largest.
-    pub(crate) fn largest(&self, count: usize) -> &[Part] {
+    pub(crate) fn largest(&self, count: usize) -> &[FunctionShare] {
         &self.0[..count.min(self.0.len())]
     }
 
     /// The share of the kernel: the network above all.
     pub(crate) fn kernel(&self) -> f64 {
-        let of_kernel = self.0.iter().filter(|part| part.object == KERNEL);
-        of_kernel.map(|part| part.share).sum()
+        let of_kernel = self.0.iter().filter(|function| function.object == KERNEL);
+        of_kernel.map(|function| function.share).sum()
     }
 
     /// How many samples it rests on.
     fn samples(&self) -> u64 {
-        self.0.iter().map(|part| part.samples).sum()
+        self.0.iter().map(|function| function.samples).sum()
     }
 }
 
-fn ended_well(output: Output) -> io::Result<Output> {
+fn check_status(output: Output) -> io::Result<Output> {
     if output.status.success() {
         return Ok(output);
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(io::Error::other(format!("perf: {}", said.trim())))
+    let message = String::from_utf8_lossy(&output.stderr);
+    Err(io::Error::other(format!("perf: {}", message.trim())))
 }
 
-fn parts(told: &str) -> Vec<Part> {
-    told.lines().filter_map(part).collect()
+fn functions(report: &str) -> Vec<FunctionShare> {
+    report.lines().filter_map(function).collect()
 }
 
-fn part(line: &str) -> Option<Part> {
-    let mut fields = line.splitn(4, BETWEEN).map(str::trim);
+fn function(line: &str) -> Option<FunctionShare> {
+    let mut fields = line.splitn(4, SEPARATOR).map(str::trim);
     let share: f64 = fields.next()?.strip_suffix('%')?.parse().ok()?;
     let samples = fields.next()?.parse().ok()?;
     let object = fields.next()?.to_owned();
     // Before the name stands where it ran: `[k]` or `[.]`.
     let symbol = fields.next()?;
     let symbol = symbol.split_once("] ").map_or(symbol, |(_, name)| name);
-    Some(Part {
+    Some(FunctionShare {
         share: share / 100.0,
         samples,
         object,
@@ -141,8 +141,8 @@ mod tests {
 
     #[test]
     fn a_line_is_a_share_an_object_and_a_name() {
-        let told = "\n 12.50%;   500;[kernel.kallsyms]  ;[k] tcp_sendmsg_locked\n  2.50%;100;tidegate;[.] <a as b>::c\n";
-        let profile = Profile(parts(told));
+        let report = "\n 12.50%;   500;[kernel.kallsyms]  ;[k] tcp_sendmsg_locked\n  2.50%;100;tidegate;[.] <a as b>::c\n";
+        let profile = ServerProfile(functions(report));
         let names: Vec<_> = profile
             .largest(9)
             .iter()
@@ -155,6 +155,6 @@ mod tests {
 
     #[test]
     fn a_heading_is_no_part() {
-        assert_eq!(part("# Overhead;Samples;Shared Object;Symbol"), None);
+        assert_eq!(function("# Overhead;Samples;Shared Object;Symbol"), None);
     }
 }

@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::{env, fs, io};
 
-use bench_process::Server;
+use bench_process::ServerProcess;
 
 /// By which a server is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Door {
+pub(crate) enum BenchProtocol {
     Resp,
     /// HTTP/1.
     Http,
@@ -38,23 +38,27 @@ rules:
 ";
 
 /// `tidegate serve` on memory, with its file kept in `work`.
-pub(crate) fn tidegate(program: &Path, door: Door, work: &Path) -> io::Result<Server> {
-    let (name, text) = match door {
-        Door::Grpc => ("limits.yaml", LIMITS),
-        Door::Resp | Door::Http => ("rules.yaml", RULES),
+pub(crate) fn tidegate(
+    program: &Path,
+    protocol: BenchProtocol,
+    work: &Path,
+) -> io::Result<ServerProcess> {
+    let (name, text) = match protocol {
+        BenchProtocol::Grpc => ("limits.yaml", LIMITS),
+        BenchProtocol::Resp | BenchProtocol::Http => ("rules.yaml", RULES),
     };
     let file = work.join(name);
     fs::write(&file, text)?;
-    Server::start(&program.to_string_lossy(), |port| {
+    ServerProcess::start(&program.to_string_lossy(), |port| {
         let mut words = vec!["serve".to_owned()];
-        let doors = [
-            ("--resp", Some(Door::Resp)),
-            ("--http", Some(Door::Http)),
-            ("--grpc", Some(Door::Grpc)),
+        let listeners = [
+            ("--resp", Some(BenchProtocol::Resp)),
+            ("--http", Some(BenchProtocol::Http)),
+            ("--grpc", Some(BenchProtocol::Grpc)),
             ("--admin", None),
         ];
-        for (flag, of) in doors {
-            let address = match of == Some(door) {
+        for (flag, of) in listeners {
+            let address = match of == Some(protocol) {
                 true => format!("127.0.0.1:{port}"),
                 false => "off".to_owned(),
             };
@@ -68,13 +72,13 @@ pub(crate) fn tidegate(program: &Path, door: Door, work: &Path) -> io::Result<Se
 }
 
 /// `throttlecrab-server` on its default store.
-pub(crate) fn throttlecrab(program: &Path, door: Door) -> io::Result<Server> {
-    let name = match door {
-        Door::Resp => "redis",
-        Door::Http => "http",
-        Door::Grpc => "grpc",
+pub(crate) fn throttlecrab(program: &Path, protocol: BenchProtocol) -> io::Result<ServerProcess> {
+    let name = match protocol {
+        BenchProtocol::Resp => "redis",
+        BenchProtocol::Http => "http",
+        BenchProtocol::Grpc => "grpc",
     };
-    Server::start(&program.to_string_lossy(), |port| {
+    ServerProcess::start(&program.to_string_lossy(), |port| {
         [
             format!("--{name}"),
             format!("--{name}-host=127.0.0.1"),
@@ -86,12 +90,12 @@ pub(crate) fn throttlecrab(program: &Path, door: Door) -> io::Result<Server> {
 }
 
 /// limitador behind gRPC, which is built beside this program.
-pub(crate) fn limitador() -> io::Result<Server> {
+pub(crate) fn limitador() -> io::Result<ServerProcess> {
     let program = env::current_exe()?.with_file_name("bench-limitador");
-    Server::start(&program.to_string_lossy(), |port| vec![port.to_string()])
+    ServerProcess::start(&program.to_string_lossy(), |port| vec![port.to_string()])
 }
 
 /// Redis with the module redis-cell if there is one.
-pub(crate) fn redis(module: Option<&Path>) -> io::Result<Server> {
-    Server::redis(module, &["--maxclients", CONNECTIONS])
+pub(crate) fn redis(module: Option<&Path>) -> io::Result<ServerProcess> {
+    ServerProcess::redis(module, &["--maxclients", CONNECTIONS])
 }

@@ -13,30 +13,30 @@ use tokio::net::TcpStream;
 use crate::load::KEYS;
 
 /// Room for the answers of the longest pipeline.
-const ANSWERS: usize = 16 << 10;
+const REPLY_BUFFER: usize = 16 << 10;
 
 /// One command for each key, written one behind the other.
 #[derive(Clone)]
-pub(crate) struct Commands {
+pub(crate) struct RespCommands {
     bytes: Arc<[u8]>,
     /// Where each ends.
     ends: Arc<[usize]>,
-    admitted: Admitted,
+    admitted: AdmittedReply,
 }
 
 /// By which answer a server says that a key may pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Admitted {
+pub(crate) enum AdmittedReply {
     /// Any integer: the command counts and decides nothing.
     Counted,
     /// A list that begins with this.
     FirstIs(u8),
 }
 
-impl Commands {
+impl RespCommands {
     /// The words of the command for each key.
     pub(crate) fn new<const N: usize>(
-        admitted: Admitted,
+        admitted: AdmittedReply,
         words: impl Fn(&str) -> [String; N],
     ) -> Self {
         let mut bytes = Vec::new();
@@ -49,7 +49,7 @@ impl Commands {
             }
             ends.push(bytes.len());
         }
-        Commands {
+        RespCommands {
             bytes: bytes.into(),
             ends: ends.into(),
             admitted,
@@ -64,35 +64,35 @@ impl Commands {
 }
 
 /// A connection with one write of commands under way.
-pub(crate) struct Lane {
+pub(crate) struct RespLoop {
     stream: TcpStream,
-    commands: Commands,
+    commands: RespCommands,
     next: usize,
     at_once: usize,
     received: BytesMut,
 }
 
-impl Lane {
+impl RespLoop {
     /// Connects; the first command is that of the key `first`, rounded down to a whole pipeline.
     pub(crate) async fn open(
         server: SocketAddr,
-        commands: Commands,
+        commands: RespCommands,
         first: usize,
         at_once: usize,
     ) -> io::Result<Self> {
         let stream = TcpStream::connect(server).await?;
         stream.set_nodelay(true)?;
-        Ok(Lane {
+        Ok(RespLoop {
             stream,
             commands,
             next: first - first % at_once,
             at_once,
-            received: BytesMut::with_capacity(ANSWERS),
+            received: BytesMut::with_capacity(REPLY_BUFFER),
         })
     }
 
     /// Sends a pipeline and reads as many answers.
-    pub(crate) async fn ask(&mut self) -> io::Result<u64> {
+    pub(crate) async fn decide_next(&mut self) -> io::Result<u64> {
         let commands = self.commands.from(self.next, self.at_once);
         self.stream.write_all(commands).await?;
         self.next = (self.next + self.at_once) % KEYS;
@@ -101,7 +101,7 @@ impl Lane {
             if self.stream.read_buf(&mut self.received).await? == 0 {
                 return Err(io::Error::other("the server closed a connection"));
             }
-            while let Some(length) = answer(&self.received, self.commands.admitted)? {
+            while let Some(length) = reply_len(&self.received, self.commands.admitted)? {
                 self.received.advance(length);
                 missing = missing
                     .checked_sub(1)
@@ -109,13 +109,13 @@ impl Lane {
             }
         }
         self.received.clear();
-        self.received.reserve(ANSWERS);
+        self.received.reserve(REPLY_BUFFER);
         Ok(self.at_once as u64)
     }
 }
 
 /// The length of the answer at the start of `bytes`, once it is whole. One that does not admit is an error.
-fn answer(bytes: &[u8], admitted: Admitted) -> io::Result<Option<usize>> {
+fn reply_len(bytes: &[u8], admitted: AdmittedReply) -> io::Result<Option<usize>> {
     let Some((head, mut length)) = line(bytes) else {
         return Ok(None);
     };
@@ -124,15 +124,15 @@ fn answer(bytes: &[u8], admitted: Admitted) -> io::Result<Option<usize>> {
         io::Error::other(format!("unexpected answer: {shown:?}"))
     };
     let first = match (admitted, head) {
-        (Admitted::Counted, [b':', ..]) => return Ok(Some(length)),
-        (Admitted::FirstIs(first), b"*5") => first,
+        (AdmittedReply::Counted, [b':', ..]) => return Ok(Some(length)),
+        (AdmittedReply::FirstIs(first), b"*5") => first,
         _ => return Err(unexpected()),
     };
-    for place in 0..5 {
+    for index in 0..5 {
         let Some((integer, its_length)) = line(&bytes[length..]) else {
             return Ok(None);
         };
-        if integer.first() != Some(&b':') || place == 0 && integer != [b':', first] {
+        if integer.first() != Some(&b':') || index == 0 && integer != [b':', first] {
             return Err(unexpected());
         }
         length += its_length;
@@ -151,38 +151,43 @@ fn line(bytes: &[u8]) -> Option<(&[u8], usize)> {
 mod tests {
     use super::*;
 
-    const THROTTLE: Admitted = Admitted::FirstIs(b'0');
+    const THROTTLE: AdmittedReply = AdmittedReply::FirstIs(b'0');
 
     #[test]
     fn an_answer_is_whole_with_its_last_line() {
         let whole = b"*5\r\n:0\r\n:16\r\n:15\r\n:-1\r\n:2\r\n";
         for length in 0..whole.len() {
-            assert_eq!(answer(&whole[..length], THROTTLE).unwrap(), None);
+            assert_eq!(reply_len(&whole[..length], THROTTLE).unwrap(), None);
         }
         let more = [whole.as_slice(), b"*5\r\n:0"].concat();
-        assert_eq!(answer(&more, THROTTLE).unwrap(), Some(whole.len()));
+        assert_eq!(reply_len(&more, THROTTLE).unwrap(), Some(whole.len()));
     }
 
     #[test]
     fn a_refusal_stops_the_run() {
-        assert!(answer(b"*5\r\n:1\r\n:16\r\n:0\r\n:2\r\n:2\r\n", THROTTLE).is_err());
-        assert!(answer(b"*5\r\n:0\r\n", Admitted::FirstIs(b'1')).is_err());
+        assert!(reply_len(b"*5\r\n:1\r\n:16\r\n:0\r\n:2\r\n:2\r\n", THROTTLE).is_err());
+        assert!(reply_len(b"*5\r\n:0\r\n", AdmittedReply::FirstIs(b'1')).is_err());
     }
 
     #[test]
     fn an_error_stops_the_run() {
-        assert!(answer(b"-ERR unknown command\r\n", THROTTLE).is_err());
-        assert!(answer(b"-ERR unknown command\r\n", Admitted::Counted).is_err());
+        assert!(reply_len(b"-ERR unknown command\r\n", THROTTLE).is_err());
+        assert!(reply_len(b"-ERR unknown command\r\n", AdmittedReply::Counted).is_err());
     }
 
     #[test]
     fn a_count_is_one_line() {
-        assert_eq!(answer(b":17\r\n:18", Admitted::Counted).unwrap(), Some(5));
+        assert_eq!(
+            reply_len(b":17\r\n:18", AdmittedReply::Counted).unwrap(),
+            Some(5)
+        );
     }
 
     #[test]
     fn a_pipeline_is_cut_from_the_commands_at_their_ends() {
-        let commands = Commands::new(Admitted::Counted, |key| ["INCR".to_owned(), key.to_owned()]);
+        let commands = RespCommands::new(AdmittedReply::Counted, |key| {
+            ["INCR".to_owned(), key.to_owned()]
+        });
         let two = "*2\r\n$4\r\nINCR\r\n$17\r\nuser:000000000007\r\n\
                    *2\r\n$4\r\nINCR\r\n$17\r\nuser:000000000008\r\n";
         assert_eq!(commands.from(7, 2), two.as_bytes());

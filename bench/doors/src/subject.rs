@@ -5,15 +5,15 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use bench_process::Server;
+use bench_process::ServerProcess;
 use bench_subjects::Allowance;
 
-use crate::grpc::Calls;
-use crate::idle::Once;
-use crate::load::Question;
+use crate::grpc::GrpcCalls;
+use crate::idle::SingleRequest;
+use crate::load::ServerLoadKind;
 use crate::message;
-use crate::program::{self, Door};
-use crate::resp::{Admitted, Commands};
+use crate::program::{self, BenchProtocol};
+use crate::resp::{AdmittedReply, RespCommands};
 
 pub(crate) const TIDEGATE: &str = "tidegate";
 pub(crate) const REDIS: &str = "Redis";
@@ -31,7 +31,7 @@ const DOMAIN: &str = "bench";
 const DESCRIPTOR: &str = "api_key";
 
 /// The binaries of this run; who has none is absent.
-pub(crate) struct Programs {
+pub(crate) struct ServerPrograms {
     pub(crate) tidegate: Option<PathBuf>,
     pub(crate) throttlecrab: Option<PathBuf>,
     pub(crate) redis_cell: Option<PathBuf>,
@@ -40,18 +40,18 @@ pub(crate) struct Programs {
 }
 
 /// A running server and what it is asked.
-pub(crate) struct Subject {
+pub(crate) struct ServerSubject {
     pub(crate) name: &'static str,
-    pub(crate) server: Rc<Server>,
-    pub(crate) question: Question,
+    pub(crate) server: Rc<ServerProcess>,
+    pub(crate) load: ServerLoadKind,
 }
 
-impl Subject {
-    fn new(name: &'static str, server: Server, question: Question) -> Self {
-        Subject {
+impl ServerSubject {
+    fn new(name: &'static str, server: ServerProcess, load: ServerLoadKind) -> Self {
+        ServerSubject {
             name,
             server: Rc::new(server),
-            question,
+            load,
         }
     }
 
@@ -62,96 +62,100 @@ impl Subject {
 }
 
 /// Those who speak the Redis protocol. Redis and its module are one server.
-pub(crate) fn resp(programs: &Programs) -> io::Result<Vec<Subject>> {
+pub(crate) fn resp(programs: &ServerPrograms) -> io::Result<Vec<ServerSubject>> {
     let mut subjects = Vec::new();
     if let Some(program) = &programs.tidegate {
-        let server = program::tidegate(program, Door::Resp, &programs.work)?;
-        subjects.push(Subject::new(TIDEGATE, server, cl_throttle()));
+        let server = program::tidegate(program, BenchProtocol::Resp, &programs.work)?;
+        subjects.push(ServerSubject::new(TIDEGATE, server, cl_throttle()));
     }
     let redis = Rc::new(program::redis(programs.redis_cell.as_deref())?);
-    subjects.push(Subject {
+    subjects.push(ServerSubject {
         name: INCR,
         server: Rc::clone(&redis),
-        question: incr(),
+        load: incr(),
     });
     if programs.redis_cell.is_some() {
-        subjects.push(Subject {
+        subjects.push(ServerSubject {
             name: CELL,
             server: redis,
-            question: cl_throttle(),
+            load: cl_throttle(),
         });
     }
     if let Some(program) = &programs.throttlecrab {
-        let server = program::throttlecrab(program, Door::Resp)?;
-        subjects.push(Subject::new(THROTTLECRAB, server, throttle()));
+        let server = program::throttlecrab(program, BenchProtocol::Resp)?;
+        subjects.push(ServerSubject::new(THROTTLECRAB, server, throttle()));
     }
     Ok(subjects)
 }
 
 /// Those who speak gRPC.
-pub(crate) fn grpc(programs: &Programs) -> io::Result<Vec<Subject>> {
+pub(crate) fn grpc(programs: &ServerPrograms) -> io::Result<Vec<ServerSubject>> {
     let mut subjects = Vec::new();
     if let Some(program) = &programs.tidegate {
-        let server = program::tidegate(program, Door::Grpc, &programs.work)?;
-        subjects.push(Subject::new(TIDEGATE, server, should_rate_limit()));
+        let server = program::tidegate(program, BenchProtocol::Grpc, &programs.work)?;
+        subjects.push(ServerSubject::new(TIDEGATE, server, should_rate_limit()));
     }
     if let Some(program) = &programs.throttlecrab {
-        let server = program::throttlecrab(program, Door::Grpc)?;
-        subjects.push(Subject::new(THROTTLECRAB, server, throttle_call()));
+        let server = program::throttlecrab(program, BenchProtocol::Grpc)?;
+        subjects.push(ServerSubject::new(THROTTLECRAB, server, throttle_call()));
     }
     let limitador = program::limitador()?;
-    subjects.push(Subject::new(LIMITADOR, limitador, should_rate_limit()));
+    subjects.push(ServerSubject::new(
+        LIMITADOR,
+        limitador,
+        should_rate_limit(),
+    ));
     Ok(subjects)
 }
 
 /// What a connection asks Tidegate once.
-pub(crate) fn once(door: Door) -> Once {
-    match door {
-        Door::Resp => Once::Of(cl_throttle()),
-        Door::Http => http(
+pub(crate) fn single_request(protocol: BenchProtocol) -> SingleRequest {
+    match protocol {
+        BenchProtocol::Resp => SingleRequest::Of(cl_throttle()),
+        BenchProtocol::Http => http(
             "/v1/check",
             "{\"attributes\":{\"api_key\":\"k1\"},\"cost\":1}",
         ),
-        Door::Grpc => Once::Of(should_rate_limit()),
+        BenchProtocol::Grpc => SingleRequest::Of(should_rate_limit()),
     }
 }
 
 /// The same for throttlecrab-server.
-pub(crate) fn once_of_throttlecrab(door: Door) -> Once {
+pub(crate) fn single_request_of_throttlecrab(protocol: BenchProtocol) -> SingleRequest {
     let body = "{\"key\":\"k1\",\"max_burst\":100000000,\"count_per_period\":60,\"period\":60}";
-    match door {
-        Door::Resp => Once::Of(throttle()),
-        Door::Http => http("/throttle", body),
-        Door::Grpc => Once::Of(throttle_call()),
+    match protocol {
+        BenchProtocol::Resp => SingleRequest::Of(throttle()),
+        BenchProtocol::Http => http("/throttle", body),
+        BenchProtocol::Grpc => SingleRequest::Of(throttle_call()),
     }
 }
 
-fn http(path: &str, body: &str) -> Once {
+fn http(path: &str, body: &str) -> SingleRequest {
     let length = body.len();
     let request = format!(
         "POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n\
          content-length: {length}\r\n\r\n{body}"
     );
-    Once::Http(request.into_bytes())
+    SingleRequest::Http(request.into_bytes())
 }
 
-pub(crate) fn incr() -> Question {
+pub(crate) fn incr() -> ServerLoadKind {
     let words = |key: &str| ["INCR", key].map(str::to_owned);
-    Question::Resp(Commands::new(Admitted::Counted, words))
+    ServerLoadKind::Resp(RespCommands::new(AdmittedReply::Counted, words))
 }
 
 /// As redis-cell has it: the burst is what may come on top of the first, and 0 admits.
-fn cl_throttle() -> Question {
+fn cl_throttle() -> ServerLoadKind {
     let burst = Allowance::ADMITS_ALL.burst.get() - 1;
     let words = |key: &str| throttle_words("CL.THROTTLE", key, burst);
-    Question::Resp(Commands::new(Admitted::FirstIs(b'0'), words))
+    ServerLoadKind::Resp(RespCommands::new(AdmittedReply::FirstIs(b'0'), words))
 }
 
 /// As throttlecrab has it: 1 admits.
-fn throttle() -> Question {
+fn throttle() -> ServerLoadKind {
     let burst = Allowance::ADMITS_ALL.burst.get();
     let words = |key: &str| throttle_words("THROTTLE", key, burst);
-    Question::Resp(Commands::new(Admitted::FirstIs(b'1'), words))
+    ServerLoadKind::Resp(RespCommands::new(AdmittedReply::FirstIs(b'1'), words))
 }
 
 fn throttle_words(command: &str, key: &str, burst: u32) -> [String; 6] {
@@ -169,18 +173,21 @@ fn throttle_words(command: &str, key: &str, burst: u32) -> [String; 6] {
 }
 
 /// One descriptor of one entry, limited by a file of the reference service.
-fn should_rate_limit() -> Question {
+fn should_rate_limit() -> ServerLoadKind {
     let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
     let message = |key: &str| message::rate_limit_request(DOMAIN, DESCRIPTOR, key);
-    Question::Grpc(Calls::new(path, message))
+    ServerLoadKind::Grpc(GrpcCalls::new(path, message))
 }
 
-fn throttle_call() -> Question {
+fn throttle_call() -> ServerLoadKind {
     let Allowance {
         count,
         period_secs,
         burst,
     } = Allowance::ADMITS_ALL;
     let message = |key: &str| message::throttle_request(key, burst.get(), count.get(), period_secs);
-    Question::Grpc(Calls::new("/throttlecrab.RateLimiter/Throttle", message))
+    ServerLoadKind::Grpc(GrpcCalls::new(
+        "/throttlecrab.RateLimiter/Throttle",
+        message,
+    ))
 }

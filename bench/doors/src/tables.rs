@@ -2,27 +2,27 @@
 
 use bench_report::{Goal, Table, figure, ratio};
 
-use crate::load::Crowd;
-use crate::measure::Figures;
-use crate::profile::Profile;
+use crate::load::ServerConcurrency;
+use crate::measure::ServerFigures;
+use crate::profile::ServerProfile;
 use crate::subject::TIDEGATE;
 
 /// Functions shown of a profile: below these none takes a hundredth.
 const FUNCTIONS: usize = 20;
 
 /// One crowd at one door, and what every server there did.
-pub(crate) struct Answered {
+pub(crate) struct ProtocolResults {
     pub(crate) title: &'static str,
-    pub(crate) crowd: Crowd,
+    pub(crate) concurrency: ServerConcurrency,
     /// The rows, whether or not the server was in the run.
     pub(crate) names: &'static [&'static str],
     /// To whom the others are compared.
-    pub(crate) yardstick: &'static str,
-    pub(crate) figures: Vec<(&'static str, Figures)>,
+    pub(crate) reference: &'static str,
+    pub(crate) figures: Vec<(&'static str, ServerFigures)>,
 }
 
-impl Answered {
-    fn of(&self, name: &str) -> Option<&Figures> {
+impl ProtocolResults {
+    fn of(&self, name: &str) -> Option<&ServerFigures> {
         let found = self.figures.iter().find(|(whose, _)| *whose == name);
         found.map(|(_, figures)| figures)
     }
@@ -39,7 +39,7 @@ impl Answered {
 
     /// Throughput and processor time of everyone.
     pub(crate) fn table(&self) -> Table {
-        let compared = format!("of {}", self.yardstick);
+        let compared = format!("of {}", self.reference);
         let mut table = Table::new([
             "server",
             "decisions/s",
@@ -51,23 +51,23 @@ impl Answered {
             "load busy",
         ]);
         for name in self.names {
-            let part = |part: fn(&Figures) -> f64| figure(self.of(name).map(part));
+            let part = |part: fn(&ServerFigures) -> f64| figure(self.of(name).map(part));
             table.row([
                 (*name).to_owned(),
                 part(|f| f.per_sec),
                 part(|f| f.server_secs_per_million),
-                figure(ratio(self.cpu(name), self.cpu(self.yardstick))),
+                figure(ratio(self.cpu(name), self.cpu(self.reference))),
                 part(|f| f.spread),
-                part(Figures::server_busy),
+                part(ServerFigures::server_busy),
                 part(|f| f.client_secs_per_million),
-                part(Figures::client_busy),
+                part(ServerFigures::client_busy),
             ]);
         }
         table
     }
 
     /// Where Tidegate spends its time here, function by function, in processor seconds for a million.
-    pub(crate) fn profile_table(&self, profile: &Profile) -> Table {
+    pub(crate) fn profile_table(&self, profile: &ServerProfile) -> Table {
         let mut table = Table::new(["function", "in", "share", "CPU-s/M"]);
         for part in profile.largest(FUNCTIONS) {
             let secs = self.cpu(TIDEGATE).map(|all| all * part.share);
@@ -83,8 +83,8 @@ impl Answered {
     }
 
     /// Kernel and own code of each, side by side.
-    pub(crate) fn halves(&self, profiles: &[(&str, Profile)]) -> String {
-        let of_one = |(name, profile): &(&str, Profile)| {
+    pub(crate) fn halves(&self, profiles: &[(&str, ServerProfile)]) -> String {
+        let of_one = |(name, profile): &(&str, ServerProfile)| {
             let all = self.cpu(name)?;
             let kernel = all * profile.kernel();
             Some(format!(
@@ -93,8 +93,8 @@ impl Answered {
                 figure(Some(all - kernel))
             ))
         };
-        let told: Vec<String> = profiles.iter().filter_map(of_one).collect();
-        told.join(" ")
+        let lines: Vec<String> = profiles.iter().filter_map(of_one).collect();
+        lines.join(" ")
     }
 }
 
@@ -103,16 +103,16 @@ fn percent(share: f64) -> String {
 }
 
 /// What idle connections of one door take.
-pub(crate) struct Idle {
+pub(crate) struct IdleResults {
     /// The door, as a reader calls it.
-    pub(crate) door: &'static str,
+    pub(crate) protocol: &'static str,
     /// At most so many KiB for one connection of ours.
-    pub(crate) most_kib: f64,
+    pub(crate) max_kib: f64,
     /// Who, and resident bytes for a connection.
     pub(crate) bytes: Vec<(&'static str, f64)>,
 }
 
-impl Idle {
+impl IdleResults {
     fn kib(&self, name: &str) -> Option<f64> {
         let found = self.bytes.iter().find(|(whose, _)| *whose == name);
         found.map(|(_, bytes)| bytes / 1024.0)
@@ -120,21 +120,22 @@ impl Idle {
 
     /// What a door promises of an idle connection.
     pub(crate) fn goal(&self) -> Goal {
-        let what = format!("idle connection, {}: KiB", self.door);
-        Goal::at_most(what, self.kib(TIDEGATE), self.most_kib)
+        let what = format!("idle connection, {}: KiB", self.protocol);
+        Goal::at_most(what, self.kib(TIDEGATE), self.max_kib)
     }
 }
 
 /// KiB for an idle connection, a column for each server.
-pub(crate) fn idle_table(doors: &[Idle], names: &[&'static str]) -> Table {
+pub(crate) fn idle_table(results: &[IdleResults], names: &[&'static str]) -> Table {
     let heading = [&["KiB for a connection"], names].concat();
     let mut table = Table::new(heading);
-    for door in doors {
+    for result in results {
         let cell = |name: &&str| {
-            door.kib(name)
+            result
+                .kib(name)
                 .map_or("-".to_owned(), |kib| figure(Some(kib)))
         };
-        let cells = [door.door.to_owned()].into_iter();
+        let cells = [result.protocol.to_owned()].into_iter();
         table.row(cells.chain(names.iter().map(cell)));
     }
     table

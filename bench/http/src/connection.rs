@@ -8,15 +8,15 @@ use mio::net::TcpStream;
 
 /// What came back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum HttpDecision {
     /// The request may pass.
     Admitted,
     /// It may not, by status 429 or by `"allowed":false`.
-    Refused,
+    Denied,
 }
 
 /// A connection with at most one request under way.
-pub(crate) struct Connection {
+pub(crate) struct LoadConnection {
     /// The socket, for registration with the poll.
     pub(crate) stream: TcpStream,
     /// From when the wait for the present answer is counted.
@@ -25,13 +25,13 @@ pub(crate) struct Connection {
     received: Vec<u8>,
 }
 
-impl Connection {
+impl LoadConnection {
     /// Connects; the connection is usable at once on loopback.
     pub(crate) fn open(address: SocketAddr) -> io::Result<Self> {
         let stream = std::net::TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
-        Ok(Connection {
+        Ok(LoadConnection {
             stream: TcpStream::from_std(stream),
             due: Instant::now(),
             unsent: Vec::new(),
@@ -52,7 +52,7 @@ impl Connection {
     }
 
     /// Moves bytes until the socket has no more; the answer, if it is complete.
-    pub(crate) fn progress(&mut self) -> io::Result<Option<Answer>> {
+    pub(crate) fn progress(&mut self) -> io::Result<Option<HttpDecision>> {
         while !self.unsent.is_empty() {
             match self.stream.write(&self.unsent) {
                 Ok(sent) => drop(self.unsent.drain(..sent)),
@@ -69,9 +69,9 @@ impl Connection {
                 Err(error) => return Err(error),
             }
             // A short read has emptied the socket; asking again would cost a call for nothing.
-            if let Some(answer) = answer(&self.received)? {
+            if let Some(decision) = parse_response(&self.received)? {
                 self.received.clear();
-                return Ok(Some(answer));
+                return Ok(Some(decision));
             }
         }
         Ok(None)
@@ -79,7 +79,7 @@ impl Connection {
 }
 
 /// The answer at the start of `bytes`, once its body is whole.
-fn answer(bytes: &[u8]) -> io::Result<Option<Answer>> {
+fn parse_response(bytes: &[u8]) -> io::Result<Option<HttpDecision>> {
     let Some(head_length) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else {
         return Ok(None);
     };
@@ -90,9 +90,9 @@ fn answer(bytes: &[u8]) -> io::Result<Option<Answer>> {
         return Ok(None);
     }
     match head.get(9..12) {
-        Some(b"429") => Ok(Some(Answer::Refused)),
-        Some(b"200") if starts_refused(body) => Ok(Some(Answer::Refused)),
-        Some(b"200") => Ok(Some(Answer::Admitted)),
+        Some(b"429") => Ok(Some(HttpDecision::Denied)),
+        Some(b"200") if starts_denied(body) => Ok(Some(HttpDecision::Denied)),
+        Some(b"200") => Ok(Some(HttpDecision::Admitted)),
         _ => Err(io::Error::other(format!(
             "unexpected answer: {}",
             String::from_utf8_lossy(bytes)
@@ -108,7 +108,7 @@ fn content_length(head: &[u8]) -> Option<usize> {
 }
 
 /// Peers that answer 200 to everything say so in the first member of the body.
-fn starts_refused(body: &[u8]) -> bool {
+fn starts_denied(body: &[u8]) -> bool {
     body.starts_with(b"{\"allowed\":false")
 }
 
@@ -117,8 +117,8 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(bytes: &str, want: Option<Answer>) {
-        assert_eq!(answer(bytes.as_bytes()).unwrap(), want);
+    fn check(bytes: &str, want: Option<HttpDecision>) {
+        assert_eq!(parse_response(bytes.as_bytes()).unwrap(), want);
     }
 
     #[test]
@@ -126,7 +126,7 @@ mod tests {
         check("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{", None);
         check(
             "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
-            Some(Answer::Admitted),
+            Some(HttpDecision::Admitted),
         );
     }
 
@@ -134,17 +134,17 @@ mod tests {
     fn a_refusal_is_429_or_says_so_in_its_body() {
         check(
             "HTTP/1.1 429 Too Many\r\ncontent-length: 0\r\n\r\n",
-            Some(Answer::Refused),
+            Some(HttpDecision::Denied),
         );
         let body = "{\"allowed\":false}";
         check(
             &format!("HTTP/1.1 200 OK\r\ncontent-length: 17\r\n\r\n{body}"),
-            Some(Answer::Refused),
+            Some(HttpDecision::Denied),
         );
     }
 
     #[test]
     fn any_other_status_stops_the_run() {
-        assert!(answer(b"HTTP/1.1 400 Bad\r\ncontent-length: 0\r\n\r\n").is_err());
+        assert!(parse_response(b"HTTP/1.1 400 Bad\r\ncontent-length: 0\r\n\r\n").is_err());
     }
 }

@@ -8,36 +8,36 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use mio::{Events, Interest, Poll, Token};
 
-use crate::connection::{Answer, Connection};
+use crate::connection::{HttpDecision, LoadConnection};
 
 /// Connections open at once.
 pub(crate) const CONNECTIONS: usize = 50;
 
 /// Waits beyond a minute count as a minute.
-const LONGEST_NANOS: u64 = 60_000_000_000;
+const MAX_WAIT_NANOS: u64 = 60_000_000_000;
 
 /// When requests are sent.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Pace {
+pub(crate) enum RequestPace {
     /// The next one of a connection as soon as it has its answer.
-    AsFastAsAnswered,
+    ClosedLoop,
     /// So many in a second, whether or not earlier ones are answered. The wait is counted from the
     /// moment a request was due: one that stood behind a slow answer is slow too.
     PerSecond(f64),
 }
 
 /// What a run of the load saw.
-pub(crate) struct Seen {
+pub(crate) struct LoadResult {
     /// How long it took.
     pub(crate) elapsed: Duration,
     /// Requests answered.
-    pub(crate) answers: u64,
+    pub(crate) responses: u64,
     /// Of these, refused.
-    pub(crate) refusals: u64,
+    pub(crate) denials: u64,
     waits_nanos: Histogram<u64>,
 }
 
-impl Seen {
+impl LoadResult {
     /// The wait that this share of the requests did not exceed, in milliseconds.
     pub(crate) fn wait_ms(&self, share: f64) -> f64 {
         self.waits_nanos.value_at_quantile(share) as f64 / 1e6
@@ -45,33 +45,33 @@ impl Seen {
 
     /// Requests answered in a second.
     pub(crate) fn per_second(&self) -> f64 {
-        self.answers as f64 / self.elapsed.as_secs_f64()
+        self.responses as f64 / self.elapsed.as_secs_f64()
     }
 }
 
 /// Open connections and the requests they send in turn.
-pub(crate) struct Load {
+pub(crate) struct HttpLoad {
     poll: Poll,
-    connections: Vec<Connection>,
+    connections: Vec<LoadConnection>,
     idle: Vec<usize>,
     requests: Vec<Vec<u8>>,
     next_request: usize,
 }
 
-impl Load {
+impl HttpLoad {
     /// Opens the connections to a server.
     pub(crate) fn open(address: SocketAddr, requests: Vec<Vec<u8>>) -> io::Result<Self> {
         let poll = Poll::new()?;
         let mut connections = Vec::with_capacity(CONNECTIONS);
         for number in 0..CONNECTIONS {
-            let mut connection = Connection::open(address)?;
+            let mut connection = LoadConnection::open(address)?;
             let both = Interest::READABLE | Interest::WRITABLE;
             poll.registry()
                 .register(&mut connection.stream, Token(number), both)?;
             connections.push(connection);
         }
         let idle = (0..CONNECTIONS).collect();
-        Ok(Load {
+        Ok(HttpLoad {
             poll,
             connections,
             idle,
@@ -81,37 +81,37 @@ impl Load {
     }
 
     /// Keeps the load up for `length`. Requests still under way at the end are not counted.
-    pub(crate) fn run(&mut self, pace: Pace, length: Duration) -> io::Result<Seen> {
+    pub(crate) fn run(&mut self, pace: RequestPace, length: Duration) -> io::Result<LoadResult> {
         let mut events = Events::with_capacity(CONNECTIONS);
         let mut waits_nanos =
-            Histogram::new_with_max(LONGEST_NANOS, 3).expect("three digits are within range");
-        let (mut answers, mut refusals) = (0, 0);
+            Histogram::new_with_max(MAX_WAIT_NANOS, 3).expect("three digits are within range");
+        let (mut responses, mut denials) = (0, 0);
         let begun = Instant::now();
-        let mut schedule = Schedule::new(pace, begun);
+        let mut schedule = RequestSchedule::new(pace, begun);
         while begun.elapsed() < length {
             self.send_due(&mut schedule)?;
-            self.poll.poll(&mut events, Some(schedule.patience()))?;
+            self.poll.poll(&mut events, Some(schedule.poll_timeout()))?;
             for event in &events {
                 let number = event.token().0;
                 let connection = &mut self.connections[number];
-                let Some(answer) = connection.progress()? else {
+                let Some(response) = connection.progress()? else {
                     continue;
                 };
                 waits_nanos.saturating_record(connection.due.elapsed().as_nanos() as u64);
-                answers += 1;
-                refusals += u64::from(answer == Answer::Refused);
+                responses += 1;
+                denials += u64::from(response == HttpDecision::Denied);
                 self.idle.push(number);
             }
         }
-        Ok(Seen {
+        Ok(LoadResult {
             elapsed: begun.elapsed(),
-            answers,
-            refusals,
+            responses,
+            denials,
             waits_nanos,
         })
     }
 
-    fn send_due(&mut self, schedule: &mut Schedule) -> io::Result<()> {
+    fn send_due(&mut self, schedule: &mut RequestSchedule) -> io::Result<()> {
         schedule.advance(Instant::now());
         while let Some(number) = self.idle.pop() {
             let Some(due) = schedule.take() else {
@@ -127,7 +127,7 @@ impl Load {
 }
 
 /// Which requests are due.
-enum Schedule {
+enum RequestSchedule {
     Always,
     Steady {
         interval: Duration,
@@ -136,13 +136,13 @@ enum Schedule {
     },
 }
 
-impl Schedule {
-    fn new(pace: Pace, begun: Instant) -> Self {
+impl RequestSchedule {
+    fn new(pace: RequestPace, begun: Instant) -> Self {
         match pace {
-            Pace::AsFastAsAnswered => Schedule::Always,
-            Pace::PerSecond(rate) => {
+            RequestPace::ClosedLoop => RequestSchedule::Always,
+            RequestPace::PerSecond(rate) => {
                 let interval = Duration::from_secs_f64(1.0 / rate);
-                Schedule::Steady {
+                RequestSchedule::Steady {
                     interval,
                     next: begun,
                     due: VecDeque::new(),
@@ -152,7 +152,7 @@ impl Schedule {
     }
 
     fn advance(&mut self, now: Instant) {
-        if let Schedule::Steady {
+        if let RequestSchedule::Steady {
             interval,
             next,
             due,
@@ -168,16 +168,16 @@ impl Schedule {
     /// The moment from which the next request is counted; `None` when none is due.
     fn take(&mut self) -> Option<Instant> {
         match self {
-            Schedule::Always => Some(Instant::now()),
-            Schedule::Steady { due, .. } => due.pop_front(),
+            RequestSchedule::Always => Some(Instant::now()),
+            RequestSchedule::Steady { due, .. } => due.pop_front(),
         }
     }
 
     /// How long to wait for answers. A steady pace spins on its own core: a sleep is later than due.
-    fn patience(&self) -> Duration {
+    fn poll_timeout(&self) -> Duration {
         match self {
-            Schedule::Always => Duration::from_millis(50),
-            Schedule::Steady { .. } => Duration::ZERO,
+            RequestSchedule::Always => Duration::from_millis(50),
+            RequestSchedule::Steady { .. } => Duration::ZERO,
         }
     }
 }

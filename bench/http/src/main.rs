@@ -15,13 +15,13 @@ use std::{env, fs, io};
 use bench_report::Options;
 use clap::Parser;
 
-use measure::Effort;
-use tables::Answered;
-use target::{Question, Target};
+use measure::HttpEffort;
+use tables::HttpResults;
+use target::{HttpRequestKind, HttpTarget};
 
 /// Measures servers that answer rate limit checks over HTTP
 #[derive(Parser)]
-struct Arguments {
+struct HttpArguments {
     #[command(flatten)]
     options: Options,
     /// The tidegate binary; without it its rows are absent
@@ -33,10 +33,10 @@ struct Arguments {
 }
 
 fn main() -> io::Result<()> {
-    let arguments = Arguments::parse();
+    let arguments = HttpArguments::parse();
     let options = &arguments.options;
     let length = options.round(Duration::from_millis(400), Duration::from_secs(2));
-    let effort = Effort {
+    let effort = HttpEffort {
         rounds: options.rounds(),
         length,
     };
@@ -47,20 +47,23 @@ fn main() -> io::Result<()> {
     let targets = targets(&arguments, &work)?;
     bench_process::move_load_to_its_core();
 
-    let answered = |figures| Answered {
+    let results = |figures| HttpResults {
         names: targets.iter().map(|t| t.name).collect(),
         figures,
     };
-    let ask = |question| measure::full_load(&targets, question, effort).map(answered);
-    let (admitted, refused) = (ask(Question::Admitted)?, ask(Question::Refused)?);
-    let batch = ask(Question::Batch)?;
-    let half = answered(measure::half_load(&targets, &admitted.figures, effort)?);
+    let measure_load = |question| measure::full_load(&targets, question, effort).map(results);
+    let (admitted, denied) = (
+        measure_load(HttpRequestKind::Admitted)?,
+        measure_load(HttpRequestKind::Denied)?,
+    );
+    let batch = measure_load(HttpRequestKind::Batch)?;
+    let half = results(measure::half_load(&targets, &admitted.figures, effort)?);
 
     page.table("Admitted, full load", &admitted.table(), NOTE);
-    page.table("Refused, full load", &refused.table(), "");
+    page.table("Refused, full load", &denied.table(), "");
     page.table("Admitted, half load", &half.table(), HALF_NOTE);
     page.table("Batches of 100, full load", &batch.batch_table(), "");
-    page.goals(&tables::goals(&admitted, &refused, &half, &batch));
+    page.goals(&tables::goals(&admitted, &denied, &half, &batch));
     drop(targets);
     fs::remove_dir_all(&work)?;
     println!("\nkept as {}", page.save(&options.results)?.display());
@@ -68,13 +71,13 @@ fn main() -> io::Result<()> {
 }
 
 /// Starts the servers of this run.
-fn targets(arguments: &Arguments, work: &Path) -> io::Result<Vec<Target>> {
-    let mut targets = vec![Target::bare()?];
+fn targets(arguments: &HttpArguments, work: &Path) -> io::Result<Vec<HttpTarget>> {
+    let mut targets = vec![HttpTarget::bare()?];
     if let Some(program) = &arguments.tidegate {
-        targets.push(Target::tidegate(program, work)?);
+        targets.push(HttpTarget::tidegate(program, work)?);
     }
     if let Some(program) = &arguments.throttlecrab {
-        targets.push(Target::throttlecrab(program)?);
+        targets.push(HttpTarget::throttlecrab(program)?);
     }
     Ok(targets)
 }

@@ -2,24 +2,24 @@
 
 use bench_report::{Goal, Table, figure, ratio};
 
-use crate::measure::{Figures, decisions_per_sec};
+use crate::measure::{HttpFigures, decisions_per_sec};
 use crate::target::{BARE, THROTTLECRAB, TIDEGATE};
 
 /// The rows of every table, whether or not the server was in the run.
 const NAMES: [&str; 3] = [BARE, TIDEGATE, THROTTLECRAB];
 
 /// One question put to every server that was in the run.
-pub(crate) struct Answered {
+pub(crate) struct HttpResults {
     /// The servers, in the order of the figures.
     pub(crate) names: Vec<&'static str>,
     /// Their figures; `None` where the question could not be asked.
-    pub(crate) figures: Vec<Option<Figures>>,
+    pub(crate) figures: Vec<Option<HttpFigures>>,
 }
 
-impl Answered {
-    fn of(&self, name: &str) -> Option<Figures> {
-        let place = self.names.iter().position(|n| *n == name)?;
-        self.figures[place]
+impl HttpResults {
+    fn of(&self, name: &str) -> Option<HttpFigures> {
+        let index = self.names.iter().position(|n| *n == name)?;
+        self.figures[index]
     }
 
     fn cpu(&self, name: &str) -> Option<f64> {
@@ -38,7 +38,7 @@ impl Answered {
         ];
         let mut table = Table::new(heading);
         for name in NAMES {
-            let part = |part: fn(Figures) -> f64| figure(self.of(name).map(part));
+            let part = |part: fn(HttpFigures) -> f64| figure(self.of(name).map(part));
             table.row([
                 name.to_owned(),
                 part(|f| f.requests_per_sec),
@@ -61,7 +61,7 @@ impl Answered {
             "CPU-s/M requests",
         ]);
         for name in NAMES.into_iter().filter(|name| *name != THROTTLECRAB) {
-            let part = |part: fn(Figures) -> f64| figure(self.of(name).map(part));
+            let part = |part: fn(HttpFigures) -> f64| figure(self.of(name).map(part));
             table.row([
                 name.to_owned(),
                 figure(decisions_per_sec(self.of(name))),
@@ -76,17 +76,17 @@ impl Answered {
 
 /// What the HTTP edge promises.
 pub(crate) fn goals(
-    admitted: &Answered,
-    refused: &Answered,
-    half: &Answered,
-    batch: &Answered,
+    admitted: &HttpResults,
+    denied: &HttpResults,
+    half: &HttpResults,
+    batch: &HttpResults,
 ) -> Vec<Goal> {
-    let cpu = |answered: &Answered, to| ratio(answered.cpu(TIDEGATE), answered.cpu(to));
+    let cpu = |results: &HttpResults, to| ratio(results.cpu(TIDEGATE), results.cpu(to));
     let p99 = half.of(TIDEGATE).map(|figures| figures.p99_ms);
     let decisions = decisions_per_sec(batch.of(TIDEGATE));
     vec![
         Goal::at_most("admitted: CPU of bare hyper", cpu(admitted, BARE), 1.15),
-        Goal::at_most("refused: CPU of bare hyper", cpu(refused, BARE), 1.3),
+        Goal::at_most("refused: CPU of bare hyper", cpu(denied, BARE), 1.3),
         Goal::below(
             "admitted: CPU of throttlecrab-server",
             cpu(admitted, THROTTLECRAB),
@@ -94,7 +94,7 @@ pub(crate) fn goals(
         ),
         Goal::below(
             "refused: CPU of throttlecrab-server",
-            cpu(refused, THROTTLECRAB),
+            cpu(denied, THROTTLECRAB),
             1.0,
         ),
         Goal::below("p99 at half load, ms", p99, 1.0),

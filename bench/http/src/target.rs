@@ -3,20 +3,20 @@
 use std::path::Path;
 use std::{env, fs, io};
 
-use bench_process::Server;
+use bench_process::ServerProcess;
 
 /// What is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Question {
+pub(crate) enum HttpRequestKind {
     /// One check that is admitted.
     Admitted,
     /// One check that is refused.
-    Refused,
+    Denied,
     /// A hundred checks in one request.
     Batch,
 }
 
-/// Checks in one request of [`Question::Batch`].
+/// Checks in one request of [`HttpRequestKind::Batch`].
 pub(crate) const BATCH: usize = 100;
 
 /// Clients that take turns.
@@ -24,31 +24,32 @@ const CLIENTS: usize = 1_000;
 
 /// How requests to a server are written.
 #[derive(Debug, Clone, Copy)]
-enum Dialect {
+enum RequestFormat {
     Check,
     Throttlecrab,
 }
 
 /// A running server and its dialect.
-pub(crate) struct Target {
+pub(crate) struct HttpTarget {
     pub(crate) name: &'static str,
-    pub(crate) server: Server,
-    dialect: Dialect,
+    pub(crate) server: ServerProcess,
+    format: RequestFormat,
 }
 
 pub(crate) const BARE: &str = "bare hyper";
 pub(crate) const TIDEGATE: &str = "tidegate";
 pub(crate) const THROTTLECRAB: &str = "throttlecrab-server";
 
-impl Target {
+impl HttpTarget {
     /// The handler that decides nothing, which is built beside this program.
     pub(crate) fn bare() -> io::Result<Self> {
         let program = env::current_exe()?.with_file_name("bench-bare");
-        let server = Server::start(&program.to_string_lossy(), |port| vec![port.to_string()])?;
-        Ok(Target {
+        let server =
+            ServerProcess::start(&program.to_string_lossy(), |port| vec![port.to_string()])?;
+        Ok(HttpTarget {
             name: BARE,
             server,
-            dialect: Dialect::Check,
+            format: RequestFormat::Check,
         })
     }
 
@@ -56,7 +57,7 @@ impl Target {
     pub(crate) fn tidegate(program: &Path, work: &Path) -> io::Result<Self> {
         let rules = work.join("http-rules.yaml");
         fs::write(&rules, RULES)?;
-        let server = Server::start(&program.to_string_lossy(), |port| {
+        let server = ServerProcess::start(&program.to_string_lossy(), |port| {
             let http = format!("127.0.0.1:{port}");
             let rules = rules.to_string_lossy();
             [
@@ -65,16 +66,16 @@ impl Target {
             .map(str::to_owned)
             .into()
         })?;
-        Ok(Target {
+        Ok(HttpTarget {
             name: TIDEGATE,
             server,
-            dialect: Dialect::Check,
+            format: RequestFormat::Check,
         })
     }
 
     /// `throttlecrab-server` over HTTP on its default store.
     pub(crate) fn throttlecrab(program: &Path) -> io::Result<Self> {
-        let server = Server::start(&program.to_string_lossy(), |port| {
+        let server = ServerProcess::start(&program.to_string_lossy(), |port| {
             let port = port.to_string();
             let quiet = ["--log-level", "error"];
             let http = ["--http", "--http-host", "127.0.0.1", "--http-port", &port];
@@ -83,23 +84,23 @@ impl Target {
                 .map(|word| (*word).to_owned())
                 .collect()
         })?;
-        Ok(Target {
+        Ok(HttpTarget {
             name: THROTTLECRAB,
             server,
-            dialect: Dialect::Throttlecrab,
+            format: RequestFormat::Throttlecrab,
         })
     }
 
     /// Whole requests that ask the question, one for each client; `None` when it cannot be asked.
-    pub(crate) fn requests(&self, question: Question) -> Option<Vec<Vec<u8>>> {
-        let one = |client| match self.dialect {
-            Dialect::Check => check_body(question, client),
-            Dialect::Throttlecrab => throttlecrab_body(question, client),
+    pub(crate) fn requests(&self, question: HttpRequestKind) -> Option<Vec<Vec<u8>>> {
+        let one = |client| match self.format {
+            RequestFormat::Check => check_body(question, client),
+            RequestFormat::Throttlecrab => throttlecrab_body(question, client),
         };
-        let (path, bodies): (_, Vec<String>) = match (self.dialect, question) {
-            (Dialect::Throttlecrab, Question::Batch) => return None,
-            (Dialect::Throttlecrab, _) => ("/throttle", (0..CLIENTS).map(one).collect()),
-            (Dialect::Check, Question::Batch) => {
+        let (path, bodies): (_, Vec<String>) = match (self.format, question) {
+            (RequestFormat::Throttlecrab, HttpRequestKind::Batch) => return None,
+            (RequestFormat::Throttlecrab, _) => ("/throttle", (0..CLIENTS).map(one).collect()),
+            (RequestFormat::Check, HttpRequestKind::Batch) => {
                 let batches = (0..CLIENTS).step_by(BATCH);
                 let list = |first| {
                     (first..first + BATCH)
@@ -112,7 +113,7 @@ impl Target {
                     batches.map(|first| format!("[{}]", list(first))).collect(),
                 )
             }
-            (Dialect::Check, _) => ("/v1/check", (0..CLIENTS).map(one).collect()),
+            (RequestFormat::Check, _) => ("/v1/check", (0..CLIENTS).map(one).collect()),
         };
         Some(bodies.iter().map(|body| request(path, body)).collect())
     }
@@ -132,8 +133,8 @@ rules:
     rate: 2/hour burst 2
 ";
 
-fn check_body(question: Question, client: usize) -> String {
-    let path = if question == Question::Refused {
+fn check_body(question: HttpRequestKind, client: usize) -> String {
+    let path = if question == HttpRequestKind::Denied {
         "/api/v1/login"
     } else {
         "/api/v1/search"
@@ -145,8 +146,8 @@ fn check_body(question: Question, client: usize) -> String {
 }
 
 /// A limit comes with each request; a burst of 1 would never refuse.
-fn throttlecrab_body(question: Question, client: usize) -> String {
-    let (burst, count, period) = if question == Question::Refused {
+fn throttlecrab_body(question: HttpRequestKind, client: usize) -> String {
+    let (burst, count, period) = if question == HttpRequestKind::Denied {
         (2, 2, 3_600)
     } else {
         (100_000_000, 60, 60)

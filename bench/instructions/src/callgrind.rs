@@ -26,15 +26,15 @@ pub(crate) fn instructions_per_decision(case: &str) -> io::Result<Option<f64>> {
 
 /// The number after `Collected :` on what valgrind says at the end.
 fn collected(case: &str, run: &Output) -> io::Result<u64> {
-    let said = String::from_utf8_lossy(&run.stderr);
-    let line = said
+    let output = String::from_utf8_lossy(&run.stderr);
+    let line = output
         .lines()
         .rev()
         .find_map(|line| line.split_once("Collected :"));
     let total = line.and_then(|(_, total)| total.trim().parse().ok());
     total.filter(|_| run.status.success()).ok_or_else(|| {
         io::Error::other(format!(
-            "valgrind on `{case}` ended with {}:\n{said}",
+            "valgrind on `{case}` ended with {}:\n{output}",
             run.status
         ))
     })

@@ -19,7 +19,7 @@ use baseline::Baseline;
 
 /// Counts the instructions of a decision
 #[derive(Parser)]
-struct Arguments {
+struct InstructionsArguments {
     #[command(flatten)]
     options: Options,
     /// The recorded counts to compare with
@@ -38,12 +38,12 @@ struct Arguments {
 }
 
 fn main() -> io::Result<ExitCode> {
-    let Arguments {
+    let InstructionsArguments {
         options,
         baseline,
         record,
         count,
-    } = Arguments::parse();
+    } = InstructionsArguments::parse();
     if let Some(case) = count {
         subjects::run(&case);
         return Ok(ExitCode::SUCCESS);

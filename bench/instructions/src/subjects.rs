@@ -2,7 +2,9 @@
 
 use std::hint::black_box;
 
-use bench_subjects::{Allowance, BATCH, Governor, Harness, Key, Limitador, Subject, Throttlecrab};
+use bench_subjects::{
+    Allowance, BATCH, Governor, Harness, Key, Limitador, LimiterSubject, Throttlecrab,
+};
 
 /// Decisions counted in one run: enough that an odd long one disappears, few enough for valgrind.
 pub(crate) const DECISIONS: usize = 16_000;
@@ -46,7 +48,7 @@ pub(crate) fn run(case: &str) {
 }
 
 /// Every key is visited before the counted part begins: making an entry is not what a decision costs.
-fn decide_all<S: Subject>(batches: bool) {
+fn decide_all<S: LimiterSubject>(batches: bool) {
     let subject = S::new(Allowance::ADMITS_ALL, KEYS);
     let keys: Vec<Key> = (0..KEYS).map(Key::number).collect();
     keys.iter().for_each(|key| {
@@ -63,7 +65,7 @@ fn decide_all<S: Subject>(batches: bool) {
 
 /// Callgrind counts between entering and leaving this function, which it knows by name.
 #[inline(never)]
-fn counted_singly<S: Subject>(subject: &S, order: &[&Key]) {
+fn counted_singly<S: LimiterSubject>(subject: &S, order: &[&Key]) {
     for key in order {
         black_box(subject.decide(key));
     }
@@ -71,7 +73,7 @@ fn counted_singly<S: Subject>(subject: &S, order: &[&Key]) {
 
 /// As [`counted_singly`].
 #[inline(never)]
-fn counted_batches<S: Subject>(subject: &S, order: &[&Key], scratch: &mut S::Scratch) {
+fn counted_batches<S: LimiterSubject>(subject: &S, order: &[&Key], scratch: &mut S::Scratch) {
     for batch in order.as_chunks::<BATCH>().0 {
         black_box(subject.decide_batch(batch, scratch));
     }

@@ -1,19 +1,19 @@
 //! The table and goals of the counts.
 
 use bench_report::{Goal, Table, Verdict, figure, ratio};
-use bench_subjects::{Governor, Subject};
+use bench_subjects::{Governor, LimiterSubject};
 
 use crate::baseline::Baseline;
 use crate::subjects::TIDEGATE;
 
-type Counted = [(String, Option<f64>)];
+type InstructionCounts = [(String, Option<f64>)];
 
 /// Growth beyond this is a regression. Hash seeds are random, so that counts differ by half a percent
 /// or so between runs of the same build; a lost inlining or a second hash costs far more.
 const TOLERANCE: f64 = 1.03;
 
 /// Every case, beside governor one by one and beside what was recorded.
-pub(crate) fn counts(counted: &Counted, recorded: &Baseline) -> Table {
+pub(crate) fn counts(counted: &InstructionCounts, recorded: &Baseline) -> Table {
     let mut table = Table::new([
         "1k keys",
         "instructions",
@@ -34,7 +34,7 @@ pub(crate) fn counts(counted: &Counted, recorded: &Baseline) -> Table {
 }
 
 /// Tidegate against its own record.
-pub(crate) fn goals(counted: &Counted, recorded: &Baseline) -> Vec<Goal> {
+pub(crate) fn goals(counted: &InstructionCounts, recorded: &Baseline) -> Vec<Goal> {
     [TIDEGATE.to_owned(), format!("{TIDEGATE} by 16")]
         .map(|case| {
             let growth = ratio(count_of(counted, &case), recorded.of(&case));
@@ -48,7 +48,7 @@ pub(crate) fn regressed(goals: &[Goal]) -> bool {
     goals.iter().any(|goal| goal.verdict() == Verdict::NotMet)
 }
 
-fn count_of(counted: &Counted, case: &str) -> Option<f64> {
+fn count_of(counted: &InstructionCounts, case: &str) -> Option<f64> {
     counted
         .iter()
         .find(|(name, _)| name == case)

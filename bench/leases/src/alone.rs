@@ -2,117 +2,129 @@
 
 use std::sync::Arc;
 
-use bench_load::{BenchError, Crowd, Effort, Figures, at_pace, by_tasks, middle};
-use bench_process::Server;
+use bench_load::{
+    BenchError, Concurrency, LoadEffort, LoadFigures, at_pace, by_tasks, median_figures,
+};
+use bench_process::ServerProcess;
 
-use crate::calls::Calls;
-use crate::node::{Counting, KEYS, Node, Rule, secret};
+use crate::calls::StoreCallCounter;
+use crate::node::{Counting, KEYS, LeaseNode, LeaseRule, secret};
 
 /// More than any run asks for.
 const PLENTY: u64 = 10_000_000;
 
 /// As fast as answers come.
-const HOT: Crowd = Crowd {
+const HOT: Concurrency = Concurrency {
     keys: 1,
     in_flight: 64,
 };
 
 /// So many keys that none is asked for often enough to draw in advance.
-const COLD: Crowd = Crowd {
+const COLD: Concurrency = Concurrency {
     keys: KEYS,
     in_flight: 64,
 };
 
 /// What one way of counting did.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Done {
+pub(crate) struct CountingResult {
     pub(crate) counting: Counting,
-    pub(crate) figures: Figures,
+    pub(crate) figures: LoadFigures,
     /// Calls to the store for one decision, over all rounds.
     pub(crate) calls: f64,
 }
 
 /// How a round is driven.
 #[derive(Clone, Copy)]
-enum Drive {
-    AsFastAs(Crowd),
-    At { per_sec: f64 },
+enum LoadMode {
+    ClosedLoop(Concurrency),
+    Paced { per_sec: f64 },
 }
 
 /// One way of counting in a measurement, and what it has done so far.
-struct Turn {
-    rule: Rule,
-    drive: Drive,
-    node: Arc<Node>,
-    rounds: Vec<Figures>,
+struct CountingRun {
+    rule: LeaseRule,
+    drive: LoadMode,
+    node: Arc<LeaseNode>,
+    rounds: Vec<LoadFigures>,
     calls: u64,
 }
 
 /// One hot key, all admitted.
-pub(crate) async fn hot(server: &Server, effort: Effort) -> Result<Vec<Done>, BenchError> {
-    in_turns(server, effort, ways(Counting::ALL, HOT)).await
+pub(crate) async fn hot(
+    server: &ServerProcess,
+    effort: LoadEffort,
+) -> Result<Vec<CountingResult>, BenchError> {
+    in_turns(server, effort, load_modes(Counting::ALL, HOT)).await
 }
 
 /// Cold keys, all admitted.
-pub(crate) async fn cold(server: &Server, effort: Effort) -> Result<Vec<Done>, BenchError> {
-    in_turns(server, effort, ways(Counting::ALL, COLD)).await
+pub(crate) async fn cold(
+    server: &ServerProcess,
+    effort: LoadEffort,
+) -> Result<Vec<CountingResult>, BenchError> {
+    in_turns(server, effort, load_modes(Counting::ALL, COLD)).await
 }
 
 /// The hot key at half of what each way did, which is half of its limit too.
 pub(crate) async fn half(
-    server: &Server,
-    effort: Effort,
-    hot: &[Done],
-) -> Result<Vec<Done>, BenchError> {
-    let ways = hot.iter().map(|done| {
-        let rule = Rule {
+    server: &ServerProcess,
+    effort: LoadEffort,
+    hot: &[CountingResult],
+) -> Result<Vec<CountingResult>, BenchError> {
+    let modes = hot.iter().map(|done| {
+        let rule = LeaseRule {
             counting: done.counting,
             per_sec: done.figures.per_sec as u64,
         };
         let per_sec = done.figures.per_sec / 2.0;
-        (rule, Drive::At { per_sec })
+        (rule, LoadMode::Paced { per_sec })
     });
-    in_turns(server, effort, ways.collect()).await
+    in_turns(server, effort, modes.collect()).await
 }
 
-fn ways(all: [Counting; 3], crowd: Crowd) -> Vec<(Rule, Drive)> {
-    let rule = |counting| Rule {
+fn load_modes(all: [Counting; 3], concurrency: Concurrency) -> Vec<(LeaseRule, LoadMode)> {
+    let rule = |counting| LeaseRule {
         counting,
         per_sec: PLENTY,
     };
-    let way = |counting| (rule(counting), Drive::AsFastAs(crowd));
-    all.into_iter().map(way).collect()
+    let mode = |counting| (rule(counting), LoadMode::ClosedLoop(concurrency));
+    all.into_iter().map(mode).collect()
 }
 
 /// Round by round, so that a disturbance hits all alike.
 async fn in_turns(
-    server: &Server,
-    effort: Effort,
-    ways: Vec<(Rule, Drive)>,
-) -> Result<Vec<Done>, BenchError> {
-    let mut calls = Calls::open(server.address())?;
-    let mut turns = Vec::new();
-    for (rule, drive) in ways {
-        turns.push(Turn::new(server, rule, drive).await?);
+    server: &ServerProcess,
+    effort: LoadEffort,
+    modes: Vec<(LeaseRule, LoadMode)>,
+) -> Result<Vec<CountingResult>, BenchError> {
+    let mut calls = StoreCallCounter::open(server.address())?;
+    let mut runs = Vec::new();
+    for (rule, drive) in modes {
+        runs.push(CountingRun::new(server, rule, drive).await?);
     }
     for _ in 0..effort.rounds {
-        for turn in &mut turns {
-            turn.take(server, effort, &mut calls).await?;
+        for run in &mut runs {
+            run.take(server, effort, &mut calls).await?;
         }
     }
-    let done = turns.iter().filter_map(Turn::done).collect();
-    for turn in turns {
-        turn.node.drain().await;
+    let done = runs.iter().filter_map(CountingRun::done).collect();
+    for run in runs {
+        run.node.drain().await;
     }
     Ok(done)
 }
 
-impl Turn {
-    async fn new(server: &Server, rule: Rule, drive: Drive) -> Result<Self, BenchError> {
-        Ok(Turn {
+impl CountingRun {
+    async fn new(
+        server: &ServerProcess,
+        rule: LeaseRule,
+        drive: LoadMode,
+    ) -> Result<Self, BenchError> {
+        Ok(CountingRun {
             rule,
             drive,
-            node: Arc::new(Node::open(server.address(), rule, secret()?).await?),
+            node: Arc::new(LeaseNode::open(server.address(), rule, secret()?).await?),
             rounds: Vec::new(),
             calls: 0,
         })
@@ -120,23 +132,25 @@ impl Turn {
 
     async fn take(
         &mut self,
-        server: &Server,
-        effort: Effort,
-        calls: &mut Calls,
+        server: &ServerProcess,
+        effort: LoadEffort,
+        calls: &mut StoreCallCounter,
     ) -> Result<(), BenchError> {
         let before = calls.so_far()?;
         self.rounds.push(match self.drive {
-            Drive::AsFastAs(crowd) => by_tasks(server, &self.node, crowd, effort).await?,
-            Drive::At { per_sec } => at_pace(server, &self.node, 1, per_sec, effort).await?,
+            LoadMode::ClosedLoop(concurrency) => {
+                by_tasks(server, &self.node, concurrency, effort).await?
+            }
+            LoadMode::Paced { per_sec } => at_pace(server, &self.node, 1, per_sec, effort).await?,
         });
         self.calls += calls.so_far()? - before;
         Ok(())
     }
 
-    fn done(&self) -> Option<Done> {
-        Some(Done {
+    fn done(&self) -> Option<CountingResult> {
+        Some(CountingResult {
             counting: self.rule.counting,
-            figures: middle(&self.rounds)?,
+            figures: median_figures(&self.rounds)?,
             calls: self.calls as f64 / self.node.decided() as f64,
         })
     }

@@ -7,28 +7,28 @@ use redis::{Client, Connection, cmd};
 
 /// A server that is asked how many scripts it ran. Every verb of the store is one, and so is the beat that
 /// each node sends five times a second.
-pub(crate) struct Calls(Connection);
+pub(crate) struct StoreCallCounter(Connection);
 
-impl Calls {
+impl StoreCallCounter {
     /// Connects.
     pub(crate) fn open(server: SocketAddr) -> Result<Self, BenchError> {
         let connection = Client::open(format!("redis://{server}"))?.get_connection()?;
-        Ok(Calls(connection))
+        Ok(StoreCallCounter(connection))
     }
 
     /// Scripts run since the server started.
     pub(crate) fn so_far(&mut self) -> Result<u64, BenchError> {
-        let said: String = cmd("INFO").arg("commandstats").query(&mut self.0)?;
-        Ok(scripts(&said))
+        let info: String = cmd("INFO").arg("commandstats").query(&mut self.0)?;
+        Ok(scripts(&info))
     }
 }
 
-fn scripts(said: &str) -> u64 {
+fn scripts(info: &str) -> u64 {
     let of = |line: &str| {
         let (_, rest) = line.split_once("cmdstat_evalsha:calls=")?;
         rest.split(',').next()?.parse().ok()
     };
-    said.lines().find_map(of).unwrap_or(0)
+    info.lines().find_map(of).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -37,10 +37,10 @@ mod tests {
 
     #[test]
     fn what_scripts_call_in_turn_does_not_count() {
-        let said = "# Commandstats\r\n\
+        let info = "# Commandstats\r\n\
             cmdstat_get:calls=90,usec=17,usec_per_call=8.50,rejected_calls=0,failed_calls=0\r\n\
             cmdstat_evalsha:calls=31,usec=17,usec_per_call=8.50,rejected_calls=0,failed_calls=0\r\n";
-        assert_eq!(scripts(said), 31);
+        assert_eq!(scripts(info), 31);
         assert_eq!(scripts("# Commandstats\r\n"), 0);
     }
 }

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 use std::{iter, thread};
 
 use bench_load::BenchError;
-use bench_process::Server;
+use bench_process::ServerProcess;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
-use crate::calls::Calls;
-use crate::node::{Counting, Node, Rule, secret};
-use crate::over::{Passed, busiest, over};
+use crate::calls::StoreCallCounter;
+use crate::node::{Counting, LeaseNode, LeaseRule, secret};
+use crate::over::{AdmittedRequest, max_excess, max_within};
 
 /// Nodes, each with a runtime and connections of its own.
 const NODES: usize = 4;
@@ -27,7 +27,7 @@ const UNKNOWN_MS: usize = 100;
 
 /// How one way of counting got along.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Shared {
+pub(crate) struct FleetResult {
     pub(crate) counting: Counting,
     /// What was offered, in parts of the limit.
     pub(crate) load: f64,
@@ -44,14 +44,17 @@ pub(crate) struct Shared {
 }
 
 /// What one node was asked and let pass.
-struct Day {
+struct NodeRun {
     offered: u64,
-    passed: Vec<Passed>,
+    passed: Vec<AdmittedRequest>,
     capacity: u64,
 }
 
 /// Every way under every load.
-pub(crate) fn all(server: &Server, length: Duration) -> Result<Vec<Shared>, BenchError> {
+pub(crate) fn all(
+    server: &ServerProcess,
+    length: Duration,
+) -> Result<Vec<FleetResult>, BenchError> {
     let loads = |counting| LOADS.into_iter().map(move |load| (counting, load));
     let each = Counting::ALL.into_iter().flat_map(loads);
     each.map(|(counting, load)| run(server, counting, load, length))
@@ -59,55 +62,60 @@ pub(crate) fn all(server: &Server, length: Duration) -> Result<Vec<Shared>, Benc
 }
 
 fn run(
-    server: &Server,
+    server: &ServerProcess,
     counting: Counting,
     load: f64,
     length: Duration,
-) -> Result<Shared, BenchError> {
-    let rule = Rule {
+) -> Result<FleetResult, BenchError> {
+    let rule = LeaseRule {
         counting,
         per_sec: PER_SEC,
     };
-    let mut calls = Calls::open(server.address())?;
+    let mut calls = StoreCallCounter::open(server.address())?;
     let before = calls.so_far()?;
-    let days = days(server, rule, load, length)?;
+    let runs = run_nodes(server, rule, load, length)?;
     let calls = (calls.so_far()? - before) as f64;
 
-    let offered = days.iter().map(|day| day.offered).sum();
-    let passed: Vec<Passed> = days.iter().flat_map(|day| day.passed.clone()).collect();
-    let capacity = days.iter().map(|day| day.capacity).max().unwrap_or(0);
+    let offered = runs.iter().map(|run| run.offered).sum();
+    let passed: Vec<AdmittedRequest> = runs.iter().flat_map(|run| run.passed.clone()).collect();
+    let capacity = runs.iter().map(|run| run.capacity).max().unwrap_or(0);
     let allowed = capacity + PER_SEC * lasted_ms(&passed) / 1_000;
-    Ok(Shared {
+    Ok(FleetResult {
         counting,
         load,
         offered,
         admitted: passed.len() as u64,
         ideal: allowed.min(offered),
-        over: over(&passed, PER_SEC, PER_SEC),
-        bound: bound(counting, &days),
+        over: max_excess(&passed, PER_SEC, PER_SEC),
+        bound: bound(counting, &runs),
         calls: calls / offered as f64,
     })
 }
 
 /// From the first question to the last answer.
-fn lasted_ms(passed: &[Passed]) -> u64 {
-    let begun = passed.iter().map(|p| p.asked_ms).min().unwrap_or(0);
-    let ended = passed.iter().map(|p| p.answered_ms).max().unwrap_or(0);
+fn lasted_ms(passed: &[AdmittedRequest]) -> u64 {
+    let begun = passed.iter().map(|p| p.sent_ms).min().unwrap_or(0);
+    let ended = passed.iter().map(|p| p.replied_ms).max().unwrap_or(0);
     (ended - begun) as u64
 }
 
-fn bound(counting: Counting, days: &[Day]) -> u64 {
+fn bound(counting: Counting, runs: &[NodeRun]) -> u64 {
     match counting {
         Counting::Exact | Counting::Leased => 0,
         Counting::Lenient => {
-            let each = days.iter().map(|day| busiest(&day.passed, UNKNOWN_MS));
+            let each = runs.iter().map(|run| max_within(&run.passed, UNKNOWN_MS));
             (NODES as u64 - 1) * each.max().unwrap_or(0).min(PER_SEC)
         }
     }
 }
 
 /// Each node on a thread of its own. They begin when all have met their store.
-fn days(server: &Server, rule: Rule, load: f64, length: Duration) -> Result<Vec<Day>, BenchError> {
+fn run_nodes(
+    server: &ServerProcess,
+    rule: LeaseRule,
+    load: f64,
+    length: Duration,
+) -> Result<Vec<NodeRun>, BenchError> {
     let (server, secret) = (server.address(), secret()?);
     let all_met = Arc::new(Barrier::new(NODES));
     let begun = Instant::now();
@@ -118,56 +126,56 @@ fn days(server: &Server, rule: Rule, load: f64, length: Duration) -> Result<Vec<
                     .enable_all()
                     .build()?;
                 runtime.block_on(async {
-                    let node = Arc::new(Node::open(server, rule, secret).await?);
+                    let node = Arc::new(LeaseNode::open(server, rule, secret).await?);
                     all_met.wait().await;
                     let per_sec = load * PER_SEC as f64 / NODES as f64;
-                    let day = offer(&node, per_sec, length, begun).await?;
+                    let run = offer(&node, per_sec, length, begun).await?;
                     node.drain().await;
-                    Ok(day)
+                    Ok(run)
                 })
             })
         })
         .collect();
     let joined = nodes.into_iter().map(thread::JoinHandle::join);
     joined
-        .map(|day| day.map_err(|_| BenchError::from("a node panicked"))?)
+        .map(|run| run.map_err(|_| BenchError::from("a node panicked"))?)
         .collect()
 }
 
 /// Asks `per_sec` times a second, whether or not earlier ones are answered.
 async fn offer(
-    node: &Arc<Node>,
+    node: &Arc<LeaseNode>,
     per_sec: f64,
     length: Duration,
     begun: Instant,
-) -> Result<Day, BenchError> {
+) -> Result<NodeRun, BenchError> {
     let capacity = node.capacity().await?;
-    let (mut asked, mut offered, mut passed) = (JoinSet::new(), 0, Vec::new());
+    let (mut tasks, mut offered, mut passed) = (JoinSet::new(), 0, Vec::new());
     let from = Instant::now();
     while from.elapsed() < length {
         let due = (from.elapsed().as_secs_f64() * per_sec) as u64;
         for _ in offered..due {
             let node = Arc::clone(node);
-            asked.spawn(async move {
-                let asked_ms = begun.elapsed().as_millis() as usize;
-                let admitted = node.ask(0).await?;
-                let answered_ms = begun.elapsed().as_millis() as usize;
-                Ok::<_, BenchError>(admitted.then_some(Passed {
-                    asked_ms,
-                    answered_ms,
+            tasks.spawn(async move {
+                let sent_ms = begun.elapsed().as_millis() as usize;
+                let admitted = node.check(0).await?;
+                let replied_ms = begun.elapsed().as_millis() as usize;
+                Ok::<_, BenchError>(admitted.then_some(AdmittedRequest {
+                    sent_ms,
+                    replied_ms,
                 }))
             });
         }
         offered = due;
-        while let Some(ended) = asked.try_join_next() {
+        while let Some(ended) = tasks.try_join_next() {
             passed.extend(ended??);
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    while let Some(ended) = asked.join_next().await {
+    while let Some(ended) = tasks.join_next().await {
         passed.extend(ended??);
     }
-    Ok(Day {
+    Ok(NodeRun {
         offered,
         passed,
         capacity,

@@ -12,21 +12,21 @@ mod tables;
 
 use std::time::Duration;
 
-use bench_load::{BenchError, Effort};
-use bench_process::{Server, move_load_to_its_core};
+use bench_load::{BenchError, LoadEffort};
+use bench_process::{ServerProcess, move_load_to_its_core};
 use bench_report::{Options, Page};
 use clap::Parser;
 
 /// Measures the three ways of counting
 #[derive(Parser)]
-struct Arguments {
+struct LeaseArguments {
     #[command(flatten)]
     options: Options,
 }
 
 fn main() -> Result<(), BenchError> {
-    let Arguments { options } = Arguments::parse();
-    let effort = Effort {
+    let LeaseArguments { options } = LeaseArguments::parse();
+    let effort = LoadEffort {
         rounds: options.rounds(),
         length: options.round(Duration::from_millis(250), Duration::from_secs(1)),
     };
@@ -36,7 +36,7 @@ fn main() -> Result<(), BenchError> {
     };
     // Before the load is pinned: the page counts the cores, and the server would inherit its core.
     let mut page = options.page("leases");
-    let server = Server::redis(None, &[])?;
+    let server = ServerProcess::redis(None, &[])?;
     move_load_to_its_core();
     measure(&server, effort, shared_for, &mut page)?;
     println!("\nkept as {}", page.save(&options.results)?.display());
@@ -44,8 +44,8 @@ fn main() -> Result<(), BenchError> {
 }
 
 fn measure(
-    server: &Server,
-    effort: Effort,
+    server: &ServerProcess,
+    effort: LoadEffort,
     shared_for: Duration,
     page: &mut Page,
 ) -> Result<(), BenchError> {

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bench_load::{BenchError, Client};
+use bench_load::{BenchError, LoadClient};
 use bench_subjects::Key;
 use tidegate::clock::SystemClock;
-use tidegate::resilience::{Resilient, Settings, resilient};
+use tidegate::resilience::{ResilienceSettings, Resilient, resilient};
 use tidegate::rules::SourceFile;
 use tidegate::runtime::TokioRuntime;
-use tidegate::store::{Abilities, Source};
+use tidegate::store::{Capabilities, Source};
 use tidegate::stores::redis::{RedisConfig, RedisStore};
 use tidegate::units::Nanos;
 use tidegate::{Limiter, Policy, Request, Secret};
@@ -25,12 +25,12 @@ pub(crate) const KEYS: usize = 10_000;
 
 /// The rule of every key: so many a second, and as many at once.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Rule {
+pub(crate) struct LeaseRule {
     pub(crate) counting: Counting,
     pub(crate) per_sec: u64,
 }
 
-impl Rule {
+impl LeaseRule {
     fn text(self) -> String {
         let (per_sec, counting) = (self.per_sec, self.counting.name());
         format!(
@@ -46,25 +46,25 @@ pub(crate) fn secret() -> Result<Secret, BenchError> {
 }
 
 /// One node.
-pub(crate) struct Node {
+pub(crate) struct LeaseNode {
     limiter: Limiter<Resilient<RedisStore, TokioRuntime>>,
     users: Vec<Key>,
     decided: AtomicU64,
 }
 
-impl Node {
+impl LeaseNode {
     /// Opens a node and waits until it has met its store.
     ///
     /// The budget is a second instead of 5 ms: the node must not decide by itself because the machine
     /// paused. What a deadline costs does not depend on how far off it is.
     pub(crate) async fn open(
         server: SocketAddr,
-        rule: Rule,
+        rule: LeaseRule,
         secret: Secret,
     ) -> Result<Self, BenchError> {
-        let settings = Settings {
+        let settings = ResilienceSettings {
             budget: Nanos::from_secs(1),
-            ..Settings::default()
+            ..ResilienceSettings::default()
         };
         let store = RedisStore::open(&RedisConfig::new(&format!("redis://{server}")))?;
         store.ready().await;
@@ -73,20 +73,20 @@ impl Node {
             name: "bench.yaml",
             text: &rule.text(),
         };
-        let policy = Policy::parse_for(&[file], Abilities::SCRIPTS)?;
-        let node = Node {
+        let policy = Policy::parse_for(&[file], Capabilities::SCRIPTS)?;
+        let node = LeaseNode {
             limiter: Limiter::new(store, policy, secret, Arc::new(SystemClock::new())),
             users: (0..=KEYS).map(Key::number).collect(),
             decided: AtomicU64::new(0),
         };
-        node.until_it_knows_its_store().await?;
+        node.wait_for_store().await?;
         Ok(node)
     }
 
-    async fn until_it_knows_its_store(&self) -> Result<(), BenchError> {
+    async fn wait_for_store(&self) -> Result<(), BenchError> {
         let begun = Instant::now();
         loop {
-            match self.ask(KEYS).await {
+            match self.check(KEYS).await {
                 Err(_) if begun.elapsed() < PATIENCE => {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
@@ -99,7 +99,7 @@ impl Node {
     ///
     /// # Errors
     /// When the node decided without its store: that is not what is measured.
-    pub(crate) async fn ask(&self, key: usize) -> Result<bool, BenchError> {
+    pub(crate) async fn check(&self, key: usize) -> Result<bool, BenchError> {
         let decision = self.limiter.check(self.request(key)).await?;
         self.decided.fetch_add(1, Ordering::Relaxed);
         match decision.source() {
@@ -135,10 +135,10 @@ impl Node {
 /// How long a node may take to meet its store.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-impl Client for Node {
+impl LoadClient for LeaseNode {
     /// A refusal is an error: where time is taken, all are admitted.
     async fn decide(&self, key: usize) -> Result<(), BenchError> {
-        match self.ask(key).await? {
+        match self.check(key).await? {
             true => Ok(()),
             false => Err("refused, where all should pass".into()),
         }

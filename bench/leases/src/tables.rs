@@ -1,14 +1,14 @@
 //! The tables and goals of the page.
 
-use bench_load::{Figures, Waits};
+use bench_load::{LoadFigures, LoadWaits};
 use bench_report::{Goal, Table, figure, ratio};
 
-use crate::alone::Done;
-use crate::fleet::Shared;
+use crate::alone::CountingResult;
+use crate::fleet::FleetResult;
 use crate::node::Counting;
 
 /// Throughput, store calls and processor time.
-pub(crate) fn full(all: &[Done]) -> Table {
+pub(crate) fn full(all: &[CountingResult]) -> Table {
     let mut table = Table::new([
         "",
         "decisions/s",
@@ -21,7 +21,7 @@ pub(crate) fn full(all: &[Done]) -> Table {
         "spread",
     ]);
     for done in all {
-        let part = |part: fn(&Figures) -> f64| figure(Some(part(&done.figures)));
+        let part = |part: fn(&LoadFigures) -> f64| figure(Some(part(&done.figures)));
         table.row([
             done.counting.name().to_owned(),
             part(|f| f.per_sec),
@@ -29,8 +29,8 @@ pub(crate) fn full(all: &[Done]) -> Table {
             fine(done.calls),
             part(|f| f.server_secs_per_million),
             part(|f| f.client_secs_per_million),
-            part(Figures::server_busy),
-            part(Figures::client_busy),
+            part(LoadFigures::server_busy),
+            part(LoadFigures::client_busy),
             part(|f| f.spread),
         ]);
     }
@@ -38,7 +38,7 @@ pub(crate) fn full(all: &[Done]) -> Table {
 }
 
 /// Waits at a steady pace.
-pub(crate) fn waits(all: &[Done]) -> Table {
+pub(crate) fn waits(all: &[CountingResult]) -> Table {
     let mut table = Table::new([
         "",
         "decisions/s",
@@ -49,7 +49,7 @@ pub(crate) fn waits(all: &[Done]) -> Table {
         "client busy",
     ]);
     for done in all {
-        let wait = |part: fn(&Waits) -> f64| done.figures.waits.as_ref().map(part).map(fine);
+        let wait = |part: fn(&LoadWaits) -> f64| done.figures.waits.as_ref().map(part).map(fine);
         let wait = |part| wait(part).unwrap_or_else(|| figure(None));
         table.row([
             done.counting.name().to_owned(),
@@ -65,7 +65,7 @@ pub(crate) fn waits(all: &[Done]) -> Table {
 }
 
 /// How the limit was kept by several nodes.
-pub(crate) fn shared(all: &[Shared]) -> Table {
+pub(crate) fn shared(all: &[FleetResult]) -> Table {
     let mut table = Table::new([
         "",
         "of the limit",
@@ -93,9 +93,14 @@ pub(crate) fn shared(all: &[Shared]) -> Table {
 }
 
 /// What is promised of leased and lenient counting.
-pub(crate) fn goals(hot: &[Done], half: &[Done], cold: &[Done], shared: &[Shared]) -> Vec<Goal> {
+pub(crate) fn goals(
+    hot: &[CountingResult],
+    half: &[CountingResult],
+    cold: &[CountingResult],
+    shared: &[FleetResult],
+) -> Vec<Goal> {
     use Counting::{Exact, Leased, Lenient};
-    let p99 = |done: Done| done.figures.waits.map(|waits| waits.p99_ms);
+    let p99 = |done: CountingResult| done.figures.waits.map(|waits| waits.p99_ms);
     let per_sec = of_exact(hot, Leased, |d| d.figures.per_sec);
     let calls = of(hot, Leased).map(|done| done.calls);
     let p99 = of(half, Leased).and_then(p99);
@@ -123,38 +128,46 @@ pub(crate) fn goals(hot: &[Done], half: &[Done], cold: &[Done], shared: &[Shared
         ),
     ];
     for counting in [Exact, Leased] {
-        let over = most(shared, counting, |one| one.over as f64);
+        let over = max_of(shared, counting, |one| one.over as f64);
         let what = format!("four nodes: {} over its limit, units", counting.name());
         goals.push(Goal::at_most(what, over, 0.0));
     }
-    let beyond = most(shared, Lenient, |one| {
+    let beyond = max_of(shared, Lenient, |one| {
         one.over.saturating_sub(one.bound) as f64
     });
     let what = "four nodes: lenient over what it may be, units";
     goals.push(Goal::at_most(what, beyond, 0.0));
-    let calls = most(shared, Leased, |one| one.calls);
+    let calls = max_of(shared, Leased, |one| one.calls);
     let what = "four nodes: store calls for a leased decision";
     goals.push(Goal::at_most(what, calls, 0.05));
-    let missing = most(shared, Leased, |one| 1.0 - of_ideal(one));
+    let missing = max_of(shared, Leased, |one| 1.0 - of_ideal(one));
     let what = "four nodes: leased, part of the ideal that is missing";
     goals.push(Goal::at_most(what, missing, 0.02));
     goals
 }
 
-fn of(all: &[Done], counting: Counting) -> Option<Done> {
+fn of(all: &[CountingResult], counting: Counting) -> Option<CountingResult> {
     all.iter().find(|done| done.counting == counting).copied()
 }
 
-fn of_exact(all: &[Done], counting: Counting, part: fn(&Done) -> f64) -> Option<f64> {
+fn of_exact(
+    all: &[CountingResult],
+    counting: Counting,
+    part: fn(&CountingResult) -> f64,
+) -> Option<f64> {
     let part = |counting| of(all, counting).as_ref().map(part);
     ratio(part(counting), part(Counting::Exact))
 }
 
-fn of_ideal(one: &Shared) -> f64 {
+fn of_ideal(one: &FleetResult) -> f64 {
     one.admitted as f64 / one.ideal as f64
 }
 
-fn most(shared: &[Shared], counting: Counting, part: fn(&Shared) -> f64) -> Option<f64> {
+fn max_of(
+    shared: &[FleetResult],
+    counting: Counting,
+    part: fn(&FleetResult) -> f64,
+) -> Option<f64> {
     let parts = shared.iter().filter(|one| one.counting == counting);
     parts.map(part).max_by(f64::total_cmp)
 }

@@ -12,7 +12,7 @@ pub(crate) enum Pattern {
 }
 
 /// The visits of one run: long enough that a round never sees the same part twice.
-const VISITS: usize = 1 << 20;
+const ORDER_LEN: usize = 1 << 20;
 
 /// The first `count` keys.
 pub(crate) fn keys(count: usize) -> Vec<Key> {
@@ -21,24 +21,24 @@ pub(crate) fn keys(count: usize) -> Vec<Key> {
 
 /// An order of visits to `keys` keys; the same seed gives the same order.
 pub(crate) fn order(pattern: Pattern, keys: usize, seed: u64) -> Vec<u32> {
-    let mut random = SplitMix(seed);
+    let mut random = KeyShuffleRng(seed);
     match pattern {
-        Pattern::Uniform => (0..VISITS).map(|_| random.below(keys)).collect(),
+        Pattern::Uniform => (0..ORDER_LEN).map(|_| random.below(keys)).collect(),
         Pattern::Zipf => zipf(keys, &mut random),
     }
 }
 
-/// An order that keeps to the keys whose number is `part` modulo `parts`.
-pub(crate) fn order_of_part(keys: usize, part: usize, parts: usize, seed: u64) -> Vec<u32> {
-    let mut random = SplitMix(seed);
-    let (part, stride) = (part as u32, parts as u32);
-    (0..VISITS)
-        .map(|_| random.below(keys / parts) * stride + part)
+/// An order that keeps to the keys whose number is `part` modulo `subsets`.
+pub(crate) fn order_of_subset(keys: usize, subset: usize, subsets: usize, seed: u64) -> Vec<u32> {
+    let mut random = KeyShuffleRng(seed);
+    let (part, stride) = (subset as u32, subsets as u32);
+    (0..ORDER_LEN)
+        .map(|_| random.below(keys / subsets) * stride + part)
         .collect()
 }
 
 /// Popularity is dealt over the keys at random, or popular keys would lie side by side in memory.
-fn zipf(keys: usize, random: &mut SplitMix) -> Vec<u32> {
+fn zipf(keys: usize, random: &mut KeyShuffleRng) -> Vec<u32> {
     let mut total = 0.0;
     let cumulated: Vec<f64> = (1..=keys)
         .map(|rank| {
@@ -48,8 +48,8 @@ fn zipf(keys: usize, random: &mut SplitMix) -> Vec<u32> {
         .collect();
     let mut dealt: Vec<u32> = (0..keys as u32).collect();
     // The popularity of a key is the same for every thread, so the dealing has its own seed.
-    shuffle(&mut dealt, &mut SplitMix(42));
-    (0..VISITS)
+    shuffle(&mut dealt, &mut KeyShuffleRng(42));
+    (0..ORDER_LEN)
         .map(|_| {
             let point = random.unit() * total;
             let rank = cumulated.partition_point(|sum| *sum <= point);
@@ -58,7 +58,7 @@ fn zipf(keys: usize, random: &mut SplitMix) -> Vec<u32> {
         .collect()
 }
 
-fn shuffle(items: &mut [u32], random: &mut SplitMix) {
+fn shuffle(items: &mut [u32], random: &mut KeyShuffleRng) {
     for last in (1..items.len()).rev() {
         let other = random.below(last + 1) as usize;
         items.swap(last, other);
@@ -66,9 +66,9 @@ fn shuffle(items: &mut [u32], random: &mut SplitMix) {
 }
 
 /// SplitMix64 (Steele, Lea and Flood, 2014): small, seeded, and good enough to pick keys.
-struct SplitMix(u64);
+struct KeyShuffleRng(u64);
 
-impl SplitMix {
+impl KeyShuffleRng {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -111,8 +111,16 @@ mod tests {
 
     #[test]
     fn parts_never_meet() {
-        assert!(order_of_part(1_000, 0, 2, 1).iter().all(|key| key % 2 == 0));
-        assert!(order_of_part(1_000, 1, 2, 1).iter().all(|key| key % 2 == 1));
+        assert!(
+            order_of_subset(1_000, 0, 2, 1)
+                .iter()
+                .all(|key| key % 2 == 0)
+        );
+        assert!(
+            order_of_subset(1_000, 1, 2, 1)
+                .iter()
+                .all(|key| key % 2 == 1)
+        );
     }
 
     #[test]

@@ -16,19 +16,19 @@ use clap::Parser;
 
 /// Times the decisions of the libraries
 #[derive(Parser)]
-struct Arguments {
+struct LibraryArguments {
     #[command(flatten)]
     options: Options,
 }
 
 fn main() -> io::Result<()> {
-    let Arguments { options } = Arguments::parse();
+    let LibraryArguments { options } = LibraryArguments::parse();
     let length = options.round(Duration::from_millis(20), Duration::from_millis(150));
     let rounds = options.rounds();
     let mut page = options.page("library");
 
     let rows = measure::measure(rounds, length);
-    let figures = tables::Figures(&rows);
+    let figures = tables::LibraryTables(&rows);
     page.table("Time per decision", &figures.times(), TIMES_NOTE);
     page.table("Net of the harness", &figures.ratios(), "");
     page.table("Scaling", &figures.scalings(), SCALING_NOTE);

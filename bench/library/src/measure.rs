@@ -3,22 +3,22 @@
 use std::time::Duration;
 
 use bench_report::{median, spread};
-use bench_subjects::{Allowance, Governor, Harness, Key, Limitador, Subject, Throttlecrab};
+use bench_subjects::{Allowance, Governor, Harness, Key, Limitador, LimiterSubject, Throttlecrab};
 
 use crate::keys;
-use crate::scenario::{Answers, Scenario, Threads};
-use crate::timing::{Contender, Round, Taken};
+use crate::scenario::{ExpectedDecisions, LibraryScenario, Threads};
+use crate::timing::{DecisionTime, DynSubject, TimedRound};
 
 /// The nanoseconds per decision of every subject in one scenario.
-pub(crate) struct Row {
+pub(crate) struct ScenarioRow {
     /// The conditions.
-    pub(crate) scenario: Scenario,
+    pub(crate) scenario: LibraryScenario,
     /// One entry for each subject, in the order of [`NAMES`].
-    pub(crate) cells: Vec<Cell>,
+    pub(crate) cells: Vec<ScenarioCell>,
 }
 
 /// One subject in one scenario.
-pub(crate) struct Cell {
+pub(crate) struct ScenarioCell {
     /// The subject.
     pub(crate) name: &'static str,
     /// The median of the rounds; `None` when the subject was not in the run. One thread is timed by
@@ -43,31 +43,31 @@ pub(crate) const NAMES: [&str; 5] = [
 ];
 
 /// Runs every scenario. Subjects of the same number of keys are filled once and used for all of them.
-pub(crate) fn measure(rounds: usize, length: Duration) -> Vec<Row> {
+pub(crate) fn measure(rounds: usize, length: Duration) -> Vec<ScenarioRow> {
     let mut rows = Vec::new();
     for count in [1, 1_000, 1_000_000] {
         let keys = keys::keys(count);
         let subjects = filled(Allowance::ADMITS_ALL, &keys);
-        let scenarios = Scenario::all_with(count);
+        let scenarios = LibraryScenario::all_with(count);
         rows.extend(
             scenarios
                 .into_iter()
                 .map(|s| row(s, &subjects, &keys, rounds, length)),
         );
     }
-    let refused = Scenario {
-        answers: Answers::Refuses,
-        ..Scenario::plain(1_000)
+    let denied = LibraryScenario {
+        decisions: ExpectedDecisions::Denies,
+        ..LibraryScenario::plain(1_000)
     };
-    let keys = keys::keys(refused.keys);
-    let subjects = filled(Allowance::REFUSES, &keys);
-    rows.push(row(refused, &subjects, &keys, rounds, length));
+    let keys = keys::keys(denied.keys);
+    let subjects = filled(Allowance::DENIES, &keys);
+    rows.push(row(denied, &subjects, &keys, rounds, length));
     rows
 }
 
 /// A fresh instance of every subject in this build, with all keys visited.
-fn filled(allowance: Allowance, keys: &[Key]) -> Vec<Box<dyn Contender>> {
-    let subjects: Vec<Box<dyn Contender>> = vec![
+fn filled(allowance: Allowance, keys: &[Key]) -> Vec<Box<dyn DynSubject>> {
+    let subjects: Vec<Box<dyn DynSubject>> = vec![
         Box::new(Harness::new(allowance, keys.len())),
         Box::new(bench_subjects::Tidegate::new(allowance, keys.len())),
         Box::new(Governor::new(allowance, keys.len())),
@@ -80,17 +80,17 @@ fn filled(allowance: Allowance, keys: &[Key]) -> Vec<Box<dyn Contender>> {
 
 /// Subjects take turns round by round, so that a disturbance hits all alike.
 fn row(
-    scenario: Scenario,
-    subjects: &[Box<dyn Contender>],
+    scenario: LibraryScenario,
+    subjects: &[Box<dyn DynSubject>],
     keys: &[Key],
     rounds: usize,
     length: Duration,
-) -> Row {
+) -> ScenarioRow {
     let orders = scenario.orders();
     let mut taken = vec![Vec::with_capacity(rounds); subjects.len()];
     for number in 0..rounds {
         let start = number as f64 / rounds as f64;
-        let round = Round {
+        let round = TimedRound {
             keys,
             orders: &orders,
             start,
@@ -102,21 +102,21 @@ fn row(
         }
     }
     let cell = |name| {
-        let place = subjects.iter().position(|subject| subject.name() == name);
-        let taken = place.map_or(&[][..], |place| &taken[place]);
+        let index = subjects.iter().position(|subject| subject.name() == name);
+        let taken = index.map_or(&[][..], |index| &taken[index]);
         cell(name, scenario.threads, taken)
     };
-    Row {
+    ScenarioRow {
         scenario,
         cells: NAMES.map(cell).into(),
     }
 }
 
-fn cell(name: &'static str, threads: Threads, taken: &[Taken]) -> Cell {
+fn cell(name: &'static str, threads: Threads, taken: &[DecisionTime]) -> ScenarioCell {
     let wall: Vec<f64> = taken.iter().map(|taken| taken.wall_nanos).collect();
     let cpu: Vec<f64> = taken.iter().map(|taken| taken.cpu_nanos).collect();
     let shown = if threads == Threads::One { &cpu } else { &wall };
-    Cell {
+    ScenarioCell {
         name,
         nanos: median(shown),
         wall_nanos: median(&wall),

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::keys::{self, Pattern};
-use crate::timing::Calls;
+use crate::timing::CallStyle;
 
 /// Who works on the keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,16 +18,16 @@ pub(crate) enum Threads {
 
 /// What the limiter answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Answers {
+pub(crate) enum ExpectedDecisions {
     /// Every decision admits and so writes state.
     Admits,
     /// Nearly every decision refuses.
-    Refuses,
+    Denies,
 }
 
 /// One row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Scenario {
+pub(crate) struct LibraryScenario {
     /// How many keys there are.
     pub(crate) keys: usize,
     /// How often each is visited.
@@ -35,33 +35,33 @@ pub(crate) struct Scenario {
     /// Who visits them.
     pub(crate) threads: Threads,
     /// One by one or in batches.
-    pub(crate) calls: Calls,
+    pub(crate) calls: CallStyle,
     /// What the limiter answers.
-    pub(crate) answers: Answers,
+    pub(crate) decisions: ExpectedDecisions,
 }
 
-impl Scenario {
+impl LibraryScenario {
     /// One thread that visits keys uniformly, one by one, and is admitted.
     pub(crate) const fn plain(keys: usize) -> Self {
         let (pattern, threads) = (Pattern::Uniform, Threads::One);
-        Scenario {
+        LibraryScenario {
             keys,
             pattern,
             threads,
-            calls: Calls::Singly,
-            answers: Answers::Admits,
+            calls: CallStyle::Singly,
+            decisions: ExpectedDecisions::Admits,
         }
     }
 
     /// Every scenario with this many keys, in the order of the table. With one key there is only one
     /// pattern and nothing to divide.
     pub(crate) fn all_with(keys: usize) -> Vec<Self> {
-        let plain = Scenario::plain(keys);
+        let plain = LibraryScenario::plain(keys);
         let mut all = Vec::new();
         for pattern in [Pattern::Uniform, Pattern::Zipf] {
             for threads in [Threads::One, Threads::TwoOnSameKeys] {
-                for calls in [Calls::Singly, Calls::Batches] {
-                    all.push(Scenario {
+                for calls in [CallStyle::Singly, CallStyle::Batches] {
+                    all.push(LibraryScenario {
                         pattern,
                         threads,
                         calls,
@@ -73,7 +73,7 @@ impl Scenario {
         if keys == 1 {
             all.retain(|scenario| scenario.pattern == Pattern::Uniform);
         } else {
-            all.push(Scenario {
+            all.push(LibraryScenario {
                 threads: Threads::TwoOnDifferentKeys,
                 ..plain
             });
@@ -92,13 +92,13 @@ impl Scenario {
                 ]
             }
             Threads::TwoOnDifferentKeys => (0..2)
-                .map(|part| keys::order_of_part(self.keys, part, 2, 1 + part as u64))
+                .map(|part| keys::order_of_subset(self.keys, part, 2, 1 + part as u64))
                 .collect(),
         }
     }
 }
 
-impl fmt::Display for Scenario {
+impl fmt::Display for LibraryScenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.keys {
             1 => f.write_str("1 key")?,
@@ -118,12 +118,12 @@ impl fmt::Display for Scenario {
             Threads::TwoOnDifferentKeys => ", 2 threads apart",
         })?;
         f.write_str(match self.calls {
-            Calls::Singly => "",
-            Calls::Batches => ", by 16",
+            CallStyle::Singly => "",
+            CallStyle::Batches => ", by 16",
         })?;
-        f.write_str(match self.answers {
-            Answers::Admits => "",
-            Answers::Refuses => ", refused",
+        f.write_str(match self.decisions {
+            ExpectedDecisions::Admits => "",
+            ExpectedDecisions::Denies => ", refused",
         })
     }
 }

@@ -1,41 +1,41 @@
 //! The tables and goals of the library.
 
 use bench_report::{Goal, Table, figure, ratio};
-use bench_subjects::{Governor, Harness, Limitador, Subject};
+use bench_subjects::{Governor, Harness, Limitador, LimiterSubject};
 
 use crate::keys::Pattern;
-use crate::measure::{Cell, NAMES, Row, TIDEGATE};
-use crate::scenario::{Scenario, Threads};
-use crate::timing::Calls;
+use crate::measure::{NAMES, ScenarioCell, ScenarioRow, TIDEGATE};
+use crate::scenario::{LibraryScenario, Threads};
+use crate::timing::CallStyle;
 
 /// What was measured, to be asked by scenario and subject.
-pub(crate) struct Figures<'a>(pub(crate) &'a [Row]);
+pub(crate) struct LibraryTables<'a>(pub(crate) &'a [ScenarioRow]);
 
-impl Figures<'_> {
-    fn cell(&self, scenario: Scenario, name: &str) -> Option<&Cell> {
+impl LibraryTables<'_> {
+    fn cell(&self, scenario: LibraryScenario, name: &str) -> Option<&ScenarioCell> {
         let row = self.0.iter().find(|row| row.scenario == scenario)?;
         row.cells.iter().find(|cell| cell.name == name)
     }
 
     /// Nanoseconds per decision, everything included.
-    fn gross(&self, scenario: Scenario, name: &str) -> Option<f64> {
+    fn gross(&self, scenario: LibraryScenario, name: &str) -> Option<f64> {
         self.cell(scenario, name)?.nanos
     }
 
     /// Nanoseconds per decision without what the harness alone takes.
-    fn net(&self, scenario: Scenario, name: &str) -> Option<f64> {
+    fn net(&self, scenario: LibraryScenario, name: &str) -> Option<f64> {
         let harness = self.gross(scenario, Harness::NAME)?;
         Some((self.gross(scenario, name)? - harness).max(0.0))
     }
 
-    fn net_ratio(&self, scenario: Scenario, name: &str, to: &str) -> Option<f64> {
+    fn net_ratio(&self, scenario: LibraryScenario, name: &str, to: &str) -> Option<f64> {
         ratio(self.net(scenario, name), self.net(scenario, to))
     }
 
     /// How much more two threads decide than one, on keys of their own.
     fn scaling(&self, keys: usize, name: &str) -> Option<f64> {
-        let one = Scenario::plain(keys);
-        let two = Scenario {
+        let one = LibraryScenario::plain(keys);
+        let two = LibraryScenario {
             threads: Threads::TwoOnDifferentKeys,
             ..one
         };
@@ -78,7 +78,7 @@ impl Figures<'_> {
             .into_iter()
             .chain(others.iter().copied());
         let mut table = Table::new(heading);
-        for Row { scenario, .. } in self.0 {
+        for ScenarioRow { scenario, .. } in self.0 {
             let ratios = others
                 .iter()
                 .map(|name| self.net_ratio(*scenario, name, Governor::NAME));
@@ -100,13 +100,14 @@ impl Figures<'_> {
     /// What the library promises.
     pub(crate) fn goals(&self) -> Vec<Goal> {
         let to_governor = |scenario| self.net_ratio(scenario, TIDEGATE, Governor::NAME);
-        let to_limitador = |keys| self.net_ratio(Scenario::plain(keys), TIDEGATE, Limitador::NAME);
-        let by_16 = |keys| Scenario {
-            calls: Calls::Batches,
-            ..Scenario::plain(keys)
+        let to_limitador =
+            |keys| self.net_ratio(LibraryScenario::plain(keys), TIDEGATE, Limitador::NAME);
+        let by_16 = |keys| LibraryScenario {
+            calls: CallStyle::Batches,
+            ..LibraryScenario::plain(keys)
         };
-        let million = Scenario::plain(1_000_000);
-        let zipf = Scenario {
+        let million = LibraryScenario::plain(1_000_000);
+        let zipf = LibraryScenario {
             pattern: Pattern::Zipf,
             ..million
         };
@@ -119,12 +120,12 @@ impl Figures<'_> {
             Goal::at_most("1M keys, Zipf: of governor, net", to_governor(zipf), 0.5),
             Goal::at_most(
                 "1 key: of governor, net",
-                to_governor(Scenario::plain(1)),
+                to_governor(LibraryScenario::plain(1)),
                 1.0,
             ),
             Goal::at_most(
                 "1k keys: of governor, net",
-                to_governor(Scenario::plain(1_000)),
+                to_governor(LibraryScenario::plain(1_000)),
                 1.0,
             ),
             Goal::at_most("1 key by 16: of governor, net", to_governor(by_16(1)), 0.5),

@@ -5,7 +5,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bench_subjects::{BATCH, Key, Subject};
+use bench_subjects::{BATCH, Key, LimiterSubject};
 
 use crate::clock::thread_cpu_nanos;
 
@@ -14,7 +14,7 @@ const STRIDE: usize = 1_024;
 
 /// One key per call, or [`BATCH`] of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Calls {
+pub(crate) enum CallStyle {
     /// One by one.
     Singly,
     /// In batches of 16.
@@ -22,7 +22,7 @@ pub(crate) enum Calls {
 }
 
 /// What to do in one round: each thread walks its own order for about `length`.
-pub(crate) struct Round<'a> {
+pub(crate) struct TimedRound<'a> {
     /// The keys, shared by all threads.
     pub(crate) keys: &'a [Key],
     /// One order of visits for each thread.
@@ -30,14 +30,14 @@ pub(crate) struct Round<'a> {
     /// Where in its order a round starts, from 0 to 1, so that rounds see different parts.
     pub(crate) start: f64,
     /// How keys are handed over.
-    pub(crate) calls: Calls,
+    pub(crate) calls: CallStyle,
     /// How long to go on.
     pub(crate) length: Duration,
 }
 
 /// Nanoseconds per decision, by two clocks.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Taken {
+pub(crate) struct DecisionTime {
     /// On the wall: other processes that got the core in between count too.
     pub(crate) wall_nanos: f64,
     /// Of the thread on its core: what others took does not count, but neither does waiting for a lock.
@@ -45,16 +45,16 @@ pub(crate) struct Taken {
 }
 
 /// A subject whose type is forgotten outside the timed loop, so that many can take turns.
-pub(crate) trait Contender {
+pub(crate) trait DynSubject {
     /// The name in tables.
     fn name(&self) -> &'static str;
     /// Visits every key once.
     fn fill(&self, keys: &[Key]);
     /// Runs one round; the mean of the threads.
-    fn run(&self, round: &Round<'_>) -> Taken;
+    fn run(&self, round: &TimedRound<'_>) -> DecisionTime;
 }
 
-impl<S: Subject> Contender for S {
+impl<S: LimiterSubject> DynSubject for S {
     fn name(&self) -> &'static str {
         S::NAME
     }
@@ -65,10 +65,10 @@ impl<S: Subject> Contender for S {
         });
     }
 
-    fn run(&self, round: &Round<'_>) -> Taken {
+    fn run(&self, round: &TimedRound<'_>) -> DecisionTime {
         let together = Barrier::new(round.orders.len());
         let cores = core_affinity::get_core_ids().unwrap_or_default();
-        let taken: Vec<Taken> = thread::scope(|scope| {
+        let taken: Vec<DecisionTime> = thread::scope(|scope| {
             let workers: Vec<_> = round
                 .orders
                 .iter()
@@ -78,7 +78,7 @@ impl<S: Subject> Contender for S {
                     scope.spawn(move || {
                         core.map(core_affinity::set_for_current);
                         together.wait();
-                        walk(self, round, order)
+                        run_order(self, round, order)
                     })
                 })
                 .collect();
@@ -87,9 +87,10 @@ impl<S: Subject> Contender for S {
                 .map(|worker| worker.join().expect("a worker only decides"))
                 .collect()
         });
-        let mean =
-            |part: fn(&Taken) -> f64| taken.iter().map(part).sum::<f64>() / taken.len() as f64;
-        Taken {
+        let mean = |part: fn(&DecisionTime) -> f64| {
+            taken.iter().map(part).sum::<f64>() / taken.len() as f64
+        };
+        DecisionTime {
             wall_nanos: mean(|taken| taken.wall_nanos),
             cpu_nanos: mean(|taken| taken.cpu_nanos),
         }
@@ -97,7 +98,11 @@ impl<S: Subject> Contender for S {
 }
 
 /// Walks the order from `round.start` until the time is up.
-fn walk<S: Subject>(subject: &S, round: &Round<'_>, order: &[u32]) -> Taken {
+fn run_order<S: LimiterSubject>(
+    subject: &S,
+    round: &TimedRound<'_>,
+    order: &[u32],
+) -> DecisionTime {
     let strides = order.len() / STRIDE;
     let first = (round.start * strides as f64) as usize % strides;
     let mut scratch = S::Scratch::default();
@@ -105,22 +110,22 @@ fn walk<S: Subject>(subject: &S, round: &Round<'_>, order: &[u32]) -> Taken {
     let (begun, cpu_begun) = (Instant::now(), thread_cpu_nanos());
     for stride in order.chunks_exact(STRIDE).cycle().skip(first) {
         match round.calls {
-            Calls::Singly => singly(subject, round.keys, stride),
-            Calls::Batches => in_batches(subject, round.keys, stride, &mut scratch),
+            CallStyle::Singly => singly(subject, round.keys, stride),
+            CallStyle::Batches => in_batches(subject, round.keys, stride, &mut scratch),
         }
         decisions += STRIDE;
         if begun.elapsed() >= round.length {
             break;
         }
     }
-    Taken {
+    DecisionTime {
         wall_nanos: begun.elapsed().as_nanos() as f64 / decisions as f64,
         cpu_nanos: (thread_cpu_nanos() - cpu_begun) / decisions as f64,
     }
 }
 
 #[inline]
-fn singly<S: Subject>(subject: &S, keys: &[Key], stride: &[u32]) {
+fn singly<S: LimiterSubject>(subject: &S, keys: &[Key], stride: &[u32]) {
     for index in stride {
         black_box(subject.decide(&keys[*index as usize]));
         finish();
@@ -128,7 +133,12 @@ fn singly<S: Subject>(subject: &S, keys: &[Key], stride: &[u32]) {
 }
 
 #[inline]
-fn in_batches<S: Subject>(subject: &S, keys: &[Key], stride: &[u32], scratch: &mut S::Scratch) {
+fn in_batches<S: LimiterSubject>(
+    subject: &S,
+    keys: &[Key],
+    stride: &[u32],
+    scratch: &mut S::Scratch,
+) {
     for indices in stride.as_chunks::<BATCH>().0 {
         let batch = indices.map(|index| &keys[index as usize]);
         black_box(subject.decide_batch(&batch, scratch));

@@ -9,14 +9,14 @@ mod tasks;
 use std::error::Error;
 use std::future::Future;
 
-pub use figures::{Effort, Figures, Waits, at_pace, by_tasks, figures, middle};
-pub use tasks::{Crowd, Made};
+pub use figures::{LoadEffort, LoadFigures, LoadWaits, at_pace, by_tasks, figures, median_figures};
+pub use tasks::{Concurrency, DecisionCount};
 
 /// Whatever ends a measurement.
 pub type BenchError = Box<dyn Error + Send + Sync>;
 
 /// Someone who decides about one key at a time.
-pub trait Client: Send + Sync + 'static {
+pub trait LoadClient: Send + Sync + 'static {
     /// Charges one unit to the key of this number.
     ///
     /// # Errors

@@ -9,18 +9,18 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use tokio::task::{JoinSet, yield_now};
 
-use crate::{BenchError, Client};
+use crate::{BenchError, LoadClient};
 
 /// Waits beyond a minute count as a minute.
-const LONGEST_NANOS: u64 = 60_000_000_000;
+const MAX_WAIT_NANOS: u64 = 60_000_000_000;
 
 /// Decisions under way at most where a pace is kept: half of what our store takes before it decides by
 /// itself. Whoever cannot keep the pace shows it by waits, which count all the same.
-const MOST_UNDER_WAY: usize = 2_048;
+const MAX_IN_FLIGHT: usize = 2_048;
 
 /// How many decide at once, and about how many keys, drawn evenly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Crowd {
+pub struct Concurrency {
     /// Keys.
     pub keys: usize,
     /// Decisions under way.
@@ -29,7 +29,7 @@ pub struct Crowd {
 
 /// Decisions made, and how long that took.
 #[derive(Debug, Clone, Copy)]
-pub struct Made {
+pub struct DecisionCount {
     /// How many.
     pub decisions: u64,
     /// From the first question to the last answer.
@@ -37,20 +37,20 @@ pub struct Made {
 }
 
 /// As many tasks as told, each with one decision under way, for `length`.
-pub(crate) async fn crowd<C: Client>(
+pub(crate) async fn run_tasks<C: LoadClient>(
     client: &Arc<C>,
-    crowd: Crowd,
+    concurrency: Concurrency,
     length: Duration,
-) -> Result<Made, BenchError> {
+) -> Result<DecisionCount, BenchError> {
     let begun = Instant::now();
     let mut tasks = JoinSet::new();
-    for number in 0..crowd.in_flight {
+    for number in 0..concurrency.in_flight {
         let client = Arc::clone(client);
         tasks.spawn(async move {
-            let mut draw = Draw::new(number);
+            let mut rng = KeyRng::new(number);
             let mut decisions = 0;
             while begun.elapsed() < length {
-                client.decide(draw.below(crowd.keys)).await?;
+                client.decide(rng.below(concurrency.keys)).await?;
                 decisions += 1;
                 // As a server does between two requests. Without it a task that need not wait would
                 // keep all others from running, those that see to its next answers among them.
@@ -63,7 +63,7 @@ pub(crate) async fn crowd<C: Client>(
     while let Some(ended) = tasks.join_next().await {
         decisions += ended??;
     }
-    Ok(Made {
+    Ok(DecisionCount {
         decisions,
         elapsed: begun.elapsed(),
     })
@@ -71,21 +71,21 @@ pub(crate) async fn crowd<C: Client>(
 
 /// `rate` decisions a second, each begun when it is due, whether or not earlier ones are answered. Waits
 /// count from when a decision was due.
-pub(crate) async fn paced<C: Client>(
+pub(crate) async fn run_paced<C: LoadClient>(
     client: &Arc<C>,
     keys: usize,
     rate: f64,
     length: Duration,
-) -> Result<(Made, Histogram<u64>), BenchError> {
+) -> Result<(DecisionCount, Histogram<u64>), BenchError> {
     let interval = Duration::from_secs_f64(1.0 / rate);
-    let mut waits = Histogram::new_with_max(LONGEST_NANOS, 3)?;
-    let mut draw = Draw::new(0);
+    let mut waits = Histogram::new_with_max(MAX_WAIT_NANOS, 3)?;
+    let mut rng = KeyRng::new(0);
     let mut tasks = JoinSet::new();
     let begun = Instant::now();
     let mut due = begun;
     while begun.elapsed() < length {
-        while due <= Instant::now() && tasks.len() < MOST_UNDER_WAY {
-            let (client, key, since) = (Arc::clone(client), draw.below(keys), due);
+        while due <= Instant::now() && tasks.len() < MAX_IN_FLIGHT {
+            let (client, key, since) = (Arc::clone(client), rng.below(keys), due);
             let mut decision = Box::pin(async move {
                 let decided = client.decide(key).await;
                 decided.map(|()| since.elapsed())
@@ -110,7 +110,7 @@ pub(crate) async fn paced<C: Client>(
     while let Some(ended) = tasks.join_next().await {
         note(&mut waits, ended?)?;
     }
-    let made = Made {
+    let made = DecisionCount {
         decisions: waits.len(),
         elapsed: begun.elapsed(),
     };
@@ -126,11 +126,11 @@ fn note(
 }
 
 /// Numbers that look drawn by chance and are the same in every run: xorshift.
-struct Draw(u64);
+struct KeyRng(u64);
 
-impl Draw {
+impl KeyRng {
     fn new(number: usize) -> Self {
-        Draw((number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        KeyRng((number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
     fn below(&mut self, bound: usize) -> usize {
@@ -148,14 +148,14 @@ mod tests {
     #[test]
     fn keys_are_drawn_evenly_and_within_bounds() {
         let mut draws = [0; 10];
-        let mut draw = Draw::new(3);
+        let mut rng = KeyRng::new(3);
         for _ in 0..10_000 {
-            draws[draw.below(10)] += 1;
+            draws[rng.below(10)] += 1;
         }
         assert!(
             draws.iter().all(|count| (850..1_150).contains(count)),
             "{draws:?}"
         );
-        assert_eq!(draw.below(1), 0);
+        assert_eq!(rng.below(1), 0);
     }
 }

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::str::FromStr;
 use std::{env, fs, io};
 
-use bench_subjects::{Allowance, Key, Subject};
+use bench_subjects::{Allowance, Key, LimiterSubject};
 
 /// A million keys.
 pub(crate) const MILLION: usize = 1_000_000;
@@ -15,7 +15,7 @@ const STEP: usize = 250_000;
 
 /// Memory held at one number of keys, beyond that of the empty limiter.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Sample {
+pub(crate) struct MemorySample {
     /// Keys charged so far.
     pub(crate) keys: usize,
     /// Pages in memory.
@@ -25,9 +25,9 @@ pub(crate) struct Sample {
 }
 
 /// The samples of one subject, taken in a child; empty when this build does not hold it.
-pub(crate) fn in_child(name: &str, most: usize) -> io::Result<Vec<Sample>> {
+pub(crate) fn in_child(name: &str, max_keys: usize) -> io::Result<Vec<MemorySample>> {
     let child = Command::new(env::current_exe()?)
-        .args(["--fill", name, "--keys", &most.to_string()])
+        .args(["--fill", name, "--keys", &max_keys.to_string()])
         .stderr(Stdio::inherit())
         .output()?;
     if !child.status.success() {
@@ -40,12 +40,12 @@ pub(crate) fn in_child(name: &str, most: usize) -> io::Result<Vec<Sample>> {
     printed.lines().map(str::parse).collect()
 }
 
-/// Charges keys up to `most` and prints a sample after every step.
-pub(crate) fn print_samples<S: Subject>(most: usize) -> io::Result<()> {
-    let limiter = S::new(Allowance::ORDINARY, most);
+/// Charges keys up to `max_keys` and prints a sample after every step.
+pub(crate) fn print_samples<S: LimiterSubject>(max_keys: usize) -> io::Result<()> {
+    let limiter = S::new(Allowance::ORDINARY, max_keys);
     black_box(limiter.decide(&Key::number(0)));
     let (resident, allocated) = (resident_bytes()?, allocated_bytes());
-    for number in 1..=most {
+    for number in 1..=max_keys {
         black_box(limiter.decide(&Key::number(number)));
         if number % STEP == 0 {
             let resident = resident_bytes()?.saturating_sub(resident);
@@ -58,7 +58,7 @@ pub(crate) fn print_samples<S: Subject>(most: usize) -> io::Result<()> {
     Ok(())
 }
 
-impl Sample {
+impl MemorySample {
     /// Resident bytes for each key.
     pub(crate) fn resident_per_key(&self) -> f64 {
         self.resident_bytes as f64 / self.keys as f64
@@ -70,7 +70,7 @@ impl Sample {
     }
 }
 
-impl FromStr for Sample {
+impl FromStr for MemorySample {
     type Err = io::Error;
 
     fn from_str(line: &str) -> io::Result<Self> {
@@ -83,7 +83,7 @@ impl FromStr for Sample {
                 "`{line}` is not three numbers: keys, resident, allocated"
             )));
         };
-        Ok(Sample {
+        Ok(MemorySample {
             keys,
             resident_bytes,
             allocated_bytes,

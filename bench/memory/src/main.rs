@@ -20,7 +20,7 @@ static ALLOCATOR: &StatsAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
 
 /// Measures the bytes per key of the libraries
 #[derive(Parser)]
-struct Arguments {
+struct MemoryArguments {
     #[command(flatten)]
     options: Options,
     /// Fill one subject and print its samples: how the program calls itself
@@ -32,19 +32,19 @@ struct Arguments {
 }
 
 fn main() -> io::Result<()> {
-    let Arguments {
+    let MemoryArguments {
         options,
         fill,
         keys,
-    } = Arguments::parse();
+    } = MemoryArguments::parse();
     match fill {
         Some(name) => subjects::fill(&name, keys),
-        None => measure_all(&options).map(|kept| println!("\nkept as {}", kept.display())),
+        None => measure_all(&options).map(|path| println!("\nkept as {}", path.display())),
     }
 }
 
 fn measure_all(options: &Options) -> io::Result<PathBuf> {
-    let most = if options.quick {
+    let max_keys = if options.quick {
         2 * fill::MILLION
     } else {
         10 * fill::MILLION
@@ -52,11 +52,11 @@ fn measure_all(options: &Options) -> io::Result<PathBuf> {
     let mut page = options.page("memory");
     let measured = subjects::NAMES
         .iter()
-        .map(|name| Ok((*name, fill::in_child(name, most)?)))
+        .map(|name| Ok((*name, fill::in_child(name, max_keys)?)))
         .collect::<io::Result<Vec<_>>>()?;
     page.table(
         "Bytes per key",
-        &tables::bytes_per_key(&measured, most),
+        &tables::bytes_per_key(&measured, max_keys),
         NOTE,
     );
     page.goals(&tables::goals(&measured));

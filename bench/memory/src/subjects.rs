@@ -2,7 +2,7 @@
 
 use std::io;
 
-use bench_subjects::{Governor, Limitador, Subject, Throttlecrab};
+use bench_subjects::{Governor, Limitador, LimiterSubject, Throttlecrab};
 
 use crate::fill::{MILLION, print_samples};
 
@@ -21,14 +21,14 @@ pub(crate) const NAMES: [&str; 5] = [
 ];
 
 /// Fills the limiter of this name and prints its samples; none when this build does not hold it.
-pub(crate) fn fill(name: &str, most: usize) -> io::Result<()> {
+pub(crate) fn fill(name: &str, max_keys: usize) -> io::Result<()> {
     match name {
-        TIDEGATE => print_samples::<bench_subjects::Tidegate>(most),
-        TIDEGATE_STRICT => print_samples::<bench_subjects::TidegateStrict>(most),
-        Governor::NAME => print_samples::<Governor>(most),
-        Throttlecrab::NAME => print_samples::<Throttlecrab>(most),
+        TIDEGATE => print_samples::<bench_subjects::Tidegate>(max_keys),
+        TIDEGATE_STRICT => print_samples::<bench_subjects::TidegateStrict>(max_keys),
+        Governor::NAME => print_samples::<Governor>(max_keys),
+        Throttlecrab::NAME => print_samples::<Throttlecrab>(max_keys),
         // Over a kilobyte and eight microseconds for each key: a fifth of the way tells enough.
-        Limitador::NAME => print_samples::<Limitador>((most / 5).max(MILLION)),
+        Limitador::NAME => print_samples::<Limitador>((max_keys / 5).max(MILLION)),
         _ => Ok(()),
     }
 }

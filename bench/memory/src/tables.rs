@@ -2,14 +2,14 @@
 
 use bench_report::{Goal, Table, figure};
 
-use crate::fill::{MILLION, Sample};
+use crate::fill::{MILLION, MemorySample};
 use crate::subjects::{TIDEGATE, TIDEGATE_STRICT};
 
-type Measured = [(&'static str, Vec<Sample>)];
+type MemorySamples = [(&'static str, Vec<MemorySample>)];
 
 /// Bytes per key of every subject at each million, and at its worst.
-pub(crate) fn bytes_per_key(measured: &Measured, most: usize) -> Table {
-    let millions: Vec<usize> = (1..=most / MILLION).collect();
+pub(crate) fn bytes_per_key(measured: &MemorySamples, max_keys: usize) -> Table {
+    let millions: Vec<usize> = (1..=max_keys / MILLION).collect();
     let heading = millions.iter().map(|million| format!("{million}M"));
     let heading = ["bytes per key".to_owned()].into_iter().chain(heading);
     let mut table = Table::new(heading.chain(["worst".to_owned(), "at".to_owned()]));
@@ -31,7 +31,7 @@ pub(crate) fn bytes_per_key(measured: &Measured, most: usize) -> Table {
 }
 
 /// What Tidegate promises. At ten million keys only when the run went so far.
-pub(crate) fn goals(measured: &Measured) -> Vec<Goal> {
+pub(crate) fn goals(measured: &MemorySamples) -> Vec<Goal> {
     let samples = |name| {
         measured
             .iter()
@@ -52,7 +52,7 @@ pub(crate) fn goals(measured: &Measured) -> Vec<Goal> {
     ]
 }
 
-fn cell(samples: &[Sample], keys: usize) -> String {
+fn cell(samples: &[MemorySample], keys: usize) -> String {
     match at(samples, keys) {
         None if samples.is_empty() => figure(None),
         None => "-".to_owned(),
@@ -63,12 +63,12 @@ fn cell(samples: &[Sample], keys: usize) -> String {
     }
 }
 
-fn at(samples: &[Sample], keys: usize) -> Option<&Sample> {
+fn at(samples: &[MemorySample], keys: usize) -> Option<&MemorySample> {
     samples.iter().find(|sample| sample.keys == keys)
 }
 
 /// Below a million keys a few large blocks decide, and no one runs out of memory.
-fn worst(samples: &[Sample]) -> Option<&Sample> {
+fn worst(samples: &[MemorySample]) -> Option<&MemorySample> {
     let counted = samples.iter().filter(|sample| sample.keys >= MILLION);
     counted.max_by(|a, b| a.resident_per_key().total_cmp(&b.resident_per_key()))
 }

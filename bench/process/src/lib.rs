@@ -7,7 +7,7 @@ pub mod cpu;
 mod resident;
 mod server;
 
-pub use server::Server;
+pub use server::ServerProcess;
 
 /// Moves this thread, and what it starts from now on, to the core that servers leave alone. Where there
 /// is only one core it stays.

@@ -16,12 +16,12 @@ const SERVER_CORE: &str = "0";
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A running server. Dropping it ends the process.
-pub struct Server {
+pub struct ServerProcess {
     process: Child,
     address: SocketAddr,
 }
 
-impl Server {
+impl ServerProcess {
     /// Starts `program`, pinned, with the arguments made for a free port, and waits until it listens.
     ///
     /// # Errors
@@ -36,7 +36,7 @@ impl Server {
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()?;
-        let mut server = Server { process, address };
+        let mut server = ServerProcess { process, address };
         server.wait_until_listening(program)?;
         // Nobody reads further messages; closed, the pipe cannot fill up and stop the server.
         server.process.stderr = None;
@@ -51,11 +51,14 @@ impl Server {
     /// When it cannot be started, or there is no such module.
     pub fn redis(module: Option<&Path>, more: &[&str]) -> io::Result<Self> {
         let module = module.map(Path::canonicalize).transpose()?;
-        Server::start("redis-server", |port| {
+        ServerProcess::start("redis-server", |port| {
             let port = port.to_string();
-            let told = ["--port", &port, "--save", "", "--appendonly", "no"];
-            let mut words: Vec<String> =
-                told.iter().chain(more).map(|word| (*word).into()).collect();
+            let arguments = ["--port", &port, "--save", "", "--appendonly", "no"];
+            let mut words: Vec<String> = arguments
+                .iter()
+                .chain(more)
+                .map(|word| (*word).into())
+                .collect();
             if let Some(file) = module {
                 words.extend(["--loadmodule".to_owned(), file.display().to_string()]);
             }
@@ -98,28 +101,28 @@ impl Server {
         while TcpStream::connect(self.address).is_err() {
             let ended = self.process.try_wait()?;
             if ended.is_some() || begun.elapsed() > PATIENCE {
-                return Err(io::Error::other(self.why_not(program)));
+                return Err(io::Error::other(self.startup_error(program)));
             }
             thread::sleep(Duration::from_millis(20));
         }
         Ok(())
     }
 
-    fn why_not(&mut self, program: &str) -> String {
+    fn startup_error(&mut self, program: &str) -> String {
         let _ = self.process.kill();
-        let mut said = String::new();
+        let mut output = String::new();
         if let Some(mut stderr) = self.process.stderr.take() {
-            let _ = stderr.read_to_string(&mut said);
+            let _ = stderr.read_to_string(&mut output);
         }
         format!(
             "{program} does not listen on {}: {}",
             self.address,
-            said.trim()
+            output.trim()
         )
     }
 }
 
-impl Drop for Server {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();

@@ -9,18 +9,21 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, IntoConnectionInfo as _, Value};
 
 use crate::client::{CONNECTIONS, KEYS};
-use crate::command::Command;
+use crate::command::RespCommand;
 
 /// One command for each key, ready to be sent.
-pub(crate) struct Calls {
+pub(crate) struct RedisCalls {
     commands: Vec<Cmd>,
     connections: Vec<MultiplexedConnection>,
     next: AtomicUsize,
 }
 
-impl Calls {
+impl RedisCalls {
     /// Connects as our store does: without delay, with a timeout on each answer.
-    pub(crate) async fn open(server: SocketAddr, command: &Command) -> Result<Self, BenchError> {
+    pub(crate) async fn open(
+        server: SocketAddr,
+        command: &RespCommand,
+    ) -> Result<Self, BenchError> {
         let info = format!("redis://{server}").into_connection_info()?;
         let settings = info.tcp_settings().clone().set_nodelay(true);
         let client = Client::open(info.set_tcp_settings(settings))?;
@@ -32,7 +35,7 @@ impl Calls {
             let connection = client.get_multiplexed_async_connection_with_config(&config);
             connections.push(connection.await?);
         }
-        Ok(Calls {
+        Ok(RedisCalls {
             commands: (0..KEYS).map(|key| command.numbered(key)).collect(),
             connections,
             next: AtomicUsize::new(0),
@@ -41,19 +44,19 @@ impl Calls {
 
     /// Sends the command of this key.
     pub(crate) async fn decide(&self, key: usize) -> Result<(), BenchError> {
-        let turn = self.next.fetch_add(1, Ordering::Relaxed);
-        let mut connection = self.connections[turn % self.connections.len()].clone();
-        let answer: Value = self.commands[key].query_async(&mut connection).await?;
-        match admitted(&answer) {
+        let index = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut connection = self.connections[index % self.connections.len()].clone();
+        let reply: Value = self.commands[key].query_async(&mut connection).await?;
+        match admitted(&reply) {
             true => Ok(()),
-            false => Err(format!("a call was answered with {answer:?}").into()),
+            false => Err(format!("a call was answered with {reply:?}").into()),
         }
     }
 }
 
 /// Whether a limiter let the call pass: redis-cell says 0 first; our script the time in 7 bytes, then 1 as a double.
-pub(crate) fn admitted(answer: &Value) -> bool {
-    match answer {
+pub(crate) fn admitted(reply: &Value) -> bool {
+    match reply {
         Value::Array(parts) => parts.first() == Some(&Value::Int(0)),
         Value::BulkString(bytes) => bytes.get(7..15) == Some(&1_f64.to_le_bytes()[..]),
         _ => false,

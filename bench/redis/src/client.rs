@@ -2,9 +2,9 @@
 
 use bench_load::BenchError;
 
-use crate::calls::Calls;
-use crate::limitador::Limitador;
-use crate::tidegate::{Bare, Guarded, Tidegate};
+use crate::calls::RedisCalls;
+use crate::limitador::LimitadorRedis;
+use crate::tidegate::{BareStore, ResilientStore, TidegateRedis};
 
 /// Connections of every client that can be told how many: what our store opens unless told otherwise.
 pub(crate) const CONNECTIONS: usize = 2;
@@ -13,25 +13,25 @@ pub(crate) const CONNECTIONS: usize = 2;
 pub(crate) const KEYS: usize = 10_000;
 
 /// A client that decides about one key at a time.
-pub(crate) enum Client {
+pub(crate) enum RedisBenchClient {
     /// Commands by redis-rs, of whose answers nothing is made.
-    Calls(Calls),
+    Calls(RedisCalls),
     /// Our store.
-    Bare(Tidegate<Bare>),
+    Bare(TidegateRedis<BareStore>),
     /// Our store with everything around it that copes with its failure.
-    Guarded(Box<Tidegate<Guarded>>),
+    Guarded(Box<TidegateRedis<ResilientStore>>),
     /// The crate `limitador` on its Redis storage.
-    Limitador(Limitador),
+    Limitador(LimitadorRedis),
 }
 
-impl bench_load::Client for Client {
+impl bench_load::LoadClient for RedisBenchClient {
     /// A refusal and an answer that is not exact are errors.
     async fn decide(&self, key: usize) -> Result<(), BenchError> {
         match self {
-            Client::Calls(calls) => calls.decide(key).await,
-            Client::Bare(store) => store.decide(key).await,
-            Client::Guarded(store) => store.decide(key).await,
-            Client::Limitador(limiter) => limiter.decide(key).await,
+            RedisBenchClient::Calls(calls) => calls.decide(key).await,
+            RedisBenchClient::Bare(store) => store.decide(key).await,
+            RedisBenchClient::Guarded(store) => store.decide(key).await,
+            RedisBenchClient::Limitador(limiter) => limiter.decide(key).await,
         }
     }
 }

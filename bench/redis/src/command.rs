@@ -7,13 +7,13 @@ const NUMBER: &str = "__rand_int__";
 
 /// The words of a command. The key of a limit holds [`NUMBER`].
 #[derive(Debug, Clone)]
-pub(crate) struct Command(Vec<Vec<u8>>);
+pub(crate) struct RespCommand(Vec<Vec<u8>>);
 
-impl Command {
+impl RespCommand {
     /// A charge by redis-cell, with a key as long as those of the other benches.
     pub(crate) fn throttle(burst: u32, count: u32, period_secs: u32) -> Self {
         let words = format!("CL.THROTTLE user:{NUMBER} {burst} {count} {period_secs} 1");
-        Command(
+        RespCommand(
             words
                 .split(' ')
                 .map(|word| word.as_bytes().to_vec())
@@ -28,7 +28,7 @@ impl Command {
         let begin = end.checked_sub(NUMBER.len())?;
         let key = [&key[..begin], NUMBER.as_bytes(), &key[end..]].concat();
         let head = [b"EVALSHA".to_vec(), hash.into(), b"1".to_vec(), key];
-        Some(Command(
+        Some(RespCommand(
             head.into_iter().chain(arguments.iter().cloned()).collect(),
         ))
     }
@@ -43,10 +43,10 @@ impl Command {
         let number = format!("{number:012}");
         let mut command = Cmd::new();
         for word in &self.0 {
-            let place = word
+            let position = word
                 .windows(NUMBER.len())
                 .position(|part| part == NUMBER.as_bytes());
-            match place {
+            match position {
                 Some(at) => {
                     let after = &word[at + NUMBER.len()..];
                     command.arg([&word[..at], number.as_bytes(), after].concat())
@@ -64,7 +64,8 @@ mod tests {
 
     #[test]
     fn every_key_is_as_long_as_the_one_recorded() {
-        let command = Command::script("ab", b"tg:{0123456789ABCDEFGHIJKL}:api", &[b"\0x".to_vec()]);
+        let command =
+            RespCommand::script("ab", b"tg:{0123456789ABCDEFGHIJKL}:api", &[b"\0x".to_vec()]);
         let packed = command
             .expect("a key with a tag")
             .numbered(42)
@@ -76,6 +77,6 @@ mod tests {
 
     #[test]
     fn a_key_without_a_tag_cannot_be_numbered() {
-        assert!(Command::script("ab", b"plain", &[]).is_none());
+        assert!(RespCommand::script("ab", b"plain", &[]).is_none());
     }
 }

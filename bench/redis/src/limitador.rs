@@ -14,13 +14,13 @@ use crate::client::KEYS;
 const NAMESPACE: &str = "bench";
 
 /// One limit qualified by the variable `key`.
-pub(crate) struct Limitador {
+pub(crate) struct LimitadorRedis {
     limiter: AsyncRateLimiter,
     namespace: Namespace,
     keys: Vec<Key>,
 }
 
-impl Limitador {
+impl LimitadorRedis {
     /// Connects.
     pub(crate) async fn open(server: SocketAddr, allowance: Allowance) -> Result<Self, BenchError> {
         let storage = AsyncRedisStorage::new(&format!("redis://{server}")).await?;
@@ -28,7 +28,7 @@ impl Limitador {
         let (count, period_secs) = (allowance.burst.get().into(), allowance.period_secs.into());
         let always: [&str; 0] = [];
         limiter.add_limit(Limit::new(NAMESPACE, count, period_secs, always, ["key"]));
-        Ok(Limitador {
+        Ok(LimitadorRedis {
             limiter,
             namespace: NAMESPACE.into(),
             keys: (0..KEYS).map(Key::number).collect(),

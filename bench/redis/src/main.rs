@@ -17,19 +17,19 @@ mod tidegate;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bench_load::{BenchError, Crowd, Effort, Figures};
-use bench_process::{Server, move_load_to_its_core};
+use bench_load::{BenchError, Concurrency, LoadEffort, LoadFigures};
+use bench_process::{ServerProcess, move_load_to_its_core};
 use bench_report::{Options, Page};
 use clap::Parser;
 
 use client::KEYS;
 use measure::{full_load, half_load};
-use subject::Subject;
-use tables::Answered;
+use subject::RedisSubject;
+use tables::RedisResults;
 
 /// Measures limiters that count in Redis
 #[derive(Parser)]
-struct Arguments {
+struct RedisArguments {
     #[command(flatten)]
     options: Options,
     /// The module redis-cell as a shared library; without it its rows are absent
@@ -38,17 +38,17 @@ struct Arguments {
 }
 
 fn main() -> Result<(), BenchError> {
-    let Arguments {
+    let RedisArguments {
         options,
         redis_cell,
-    } = Arguments::parse();
-    let effort = Effort {
+    } = RedisArguments::parse();
+    let effort = LoadEffort {
         rounds: options.rounds(),
         length: options.round(Duration::from_millis(250), Duration::from_secs(1)),
     };
     // Before the load is pinned: the page counts the cores, and the server would inherit its core.
     let mut page = options.page("redis");
-    let server = Server::redis(redis_cell.as_deref(), &[])?;
+    let server = ServerProcess::redis(redis_cell.as_deref(), &[])?;
     move_load_to_its_core();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -62,53 +62,56 @@ fn main() -> Result<(), BenchError> {
 }
 
 async fn measure(
-    server: &Server,
-    subjects: &[Subject],
-    effort: Effort,
+    server: &ServerProcess,
+    subjects: &[RedisSubject],
+    effort: LoadEffort,
     page: &mut Page,
 ) -> Result<(), BenchError> {
     let names = || subjects.iter().map(|subject| subject.name).collect();
-    let mut answered: Vec<Answered> = Vec::new();
-    for crowd in CROWDS {
-        let full = full_load(server, subjects, crowd, effort).await?;
-        let one = Answered {
-            crowd,
+    let mut results: Vec<RedisResults> = Vec::new();
+    for concurrency in CONCURRENCIES {
+        let full = full_load(server, subjects, concurrency, effort).await?;
+        let one = RedisResults {
+            concurrency,
             names: names(),
             figures: full.into_iter().map(Some).collect(),
         };
-        let note = if answered.is_empty() { NOTE } else { "" };
+        let note = if results.is_empty() { NOTE } else { "" };
         page.table(&one.title(), &one.table(), note);
-        answered.push(one);
+        results.push(one);
     }
-    let many_keys = &answered[HALF_OF];
-    let full: Vec<Figures> = many_keys.figures.iter().copied().flatten().collect();
-    let half = Answered {
-        crowd: many_keys.crowd,
+    let many_keys = &results[HALF_OF];
+    let full: Vec<LoadFigures> = many_keys.figures.iter().copied().flatten().collect();
+    let half = RedisResults {
+        concurrency: many_keys.concurrency,
         names: names(),
         figures: half_load(server, subjects, &full, KEYS, effort).await?,
     };
     page.table("10,000 keys, half load", &half.waits_table(), HALF_NOTE);
-    let sides: Vec<String> = answered.iter().filter_map(Answered::narrow_side).collect();
+    let sides: Vec<String> = results
+        .iter()
+        .filter_map(RedisResults::narrow_side)
+        .collect();
     let note = format!("{PROFILE_NOTE}\n\n{}", sides.join("\n"));
-    page.table("Where the time goes", &tables::profile(&answered), &note);
-    page.goals(&answered.iter().map(Answered::goal).collect::<Vec<_>>());
+    page.table("Where the time goes", &tables::profile(&results), &note);
+    page.goals(&results.iter().map(RedisResults::goal).collect::<Vec<_>>());
     Ok(())
 }
 
-const CROWDS: [Crowd; 4] = [
-    Crowd {
+const CONCURRENCIES: [Concurrency; 4] = [
+    Concurrency {
         keys: 1,
         in_flight: 64,
     },
-    Crowd {
+    Concurrency {
         keys: 1,
         in_flight: 256,
     },
-    Crowd {
+    Concurrency {
         keys: KEYS,
         in_flight: 64,
     },
-    Crowd {
+    Concurrency {
         keys: KEYS,
         in_flight: 256,
     },

@@ -2,73 +2,81 @@
 
 use std::time::Duration;
 
-use bench_load::{BenchError, Crowd, Effort, Figures, Made, at_pace, by_tasks, figures, middle};
-use bench_process::{Server, cpu};
+use bench_load::{
+    BenchError, Concurrency, DecisionCount, LoadEffort, LoadFigures, at_pace, by_tasks, figures,
+    median_figures,
+};
+use bench_process::{ServerProcess, cpu};
 
 use crate::benchmark;
-use crate::command::Command;
-use crate::subject::{Driver, Subject};
+use crate::command::RespCommand;
+use crate::subject::{RedisDriver, RedisSubject};
 
 /// Calls by which `redis-benchmark` warms up and finds out how many fill a round.
 const WARM_UP_CALLS: u64 = 20_000;
 
 /// Everyone decides as fast as answers come, in turns.
 pub(crate) async fn full_load(
-    server: &Server,
-    subjects: &[Subject],
-    crowd: Crowd,
-    effort: Effort,
-) -> Result<Vec<Figures>, BenchError> {
+    server: &ServerProcess,
+    subjects: &[RedisSubject],
+    concurrency: Concurrency,
+    effort: LoadEffort,
+) -> Result<Vec<LoadFigures>, BenchError> {
     let mut rounds = vec![Vec::new(); subjects.len()];
     for _ in 0..effort.rounds {
         for (subject, rounds) in subjects.iter().zip(&mut rounds) {
             rounds.push(match &subject.driver {
-                Driver::Benchmark(command) => by_benchmark(server, command, crowd, effort).await?,
-                Driver::Tasks(client) => by_tasks(server, client, crowd, effort).await?,
+                RedisDriver::Benchmark(command) => {
+                    by_benchmark(server, command, concurrency, effort).await?
+                }
+                RedisDriver::Tasks(client) => by_tasks(server, client, concurrency, effort).await?,
             });
         }
     }
-    Ok(rounds.iter().filter_map(|rounds| middle(rounds)).collect())
+    Ok(rounds
+        .iter()
+        .filter_map(|rounds| median_figures(rounds))
+        .collect())
 }
 
 /// Everyone who can decides half as often as at full load, in turns; `None` for those who cannot.
 pub(crate) async fn half_load(
-    server: &Server,
-    subjects: &[Subject],
-    full: &[Figures],
+    server: &ServerProcess,
+    subjects: &[RedisSubject],
+    full: &[LoadFigures],
     keys: usize,
-    effort: Effort,
-) -> Result<Vec<Option<Figures>>, BenchError> {
+    effort: LoadEffort,
+) -> Result<Vec<Option<LoadFigures>>, BenchError> {
     let mut rounds = vec![Vec::new(); subjects.len()];
     for _ in 0..effort.rounds {
         for ((subject, full), rounds) in subjects.iter().zip(full).zip(&mut rounds) {
-            if let Driver::Tasks(client) = &subject.driver {
+            if let RedisDriver::Tasks(client) = &subject.driver {
                 let rate = full.per_sec / 2.0;
                 rounds.push(at_pace(server, client, keys, rate, effort).await?);
             }
         }
     }
-    Ok(rounds.iter().map(|rounds| middle(rounds)).collect())
+    Ok(rounds.iter().map(|rounds| median_figures(rounds)).collect())
 }
 
 /// A process of its own, waited for on a thread of its own: the tasks here that keep connections go on.
 async fn by_benchmark(
-    server: &Server,
-    command: &Command,
-    crowd: Crowd,
-    effort: Effort,
-) -> Result<Figures, BenchError> {
+    server: &ServerProcess,
+    command: &RespCommand,
+    concurrency: Concurrency,
+    effort: LoadEffort,
+) -> Result<LoadFigures, BenchError> {
     let address = server.address();
     let run = async |calls| {
         let command = command.clone();
-        let run = move || benchmark::run(address, &command, crowd, calls);
+        let run = move || benchmark::run(address, &command, concurrency, calls);
         tokio::task::spawn_blocking(run).await
     };
     let about = run(WARM_UP_CALLS).await??;
     let decisions = (about * effort.length.as_secs_f64()) as u64;
     let before = (server.cpu_secs()?, cpu::of_ended_children()?);
     let per_sec = run(decisions).await??;
-    let made = Made {
+    let made = DecisionCount {
         decisions,
         elapsed: Duration::try_from_secs_f64(decisions as f64 / per_sec)?,
     };

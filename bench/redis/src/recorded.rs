@@ -11,11 +11,11 @@ use bench_load::BenchError;
 use redis::{Connection, Value};
 
 use crate::calls::admitted;
-use crate::command::Command;
+use crate::command::RespCommand;
 
 /// One call of the charge script.
 #[derive(Debug)]
-pub(crate) struct Recorded {
+pub(crate) struct RecordedScriptCall {
     hash: String,
     key: Vec<u8>,
     arguments: Vec<Vec<u8>>,
@@ -23,10 +23,10 @@ pub(crate) struct Recorded {
     script: String,
 }
 
-impl Recorded {
+impl RecordedScriptCall {
     /// The very call, each time to another key.
-    pub(crate) fn call(&self) -> io::Result<Command> {
-        Command::script(&self.hash, &self.key, &self.arguments).ok_or_else(|| no_tag(&self.key))
+    pub(crate) fn call(&self) -> io::Result<RespCommand> {
+        RespCommand::script(&self.hash, &self.key, &self.arguments).ok_or_else(|| no_tag(&self.key))
     }
 
     /// The same call without a zero byte, because `redis-benchmark` ends a word there.
@@ -37,44 +37,47 @@ impl Recorded {
     pub(crate) fn call_without_zeros(
         &self,
         server: &mut Connection,
-    ) -> Result<Command, BenchError> {
+    ) -> Result<RespCommand, BenchError> {
         let mut script = self.script.clone();
-        for (place, bytes) in self.arguments.iter().enumerate() {
-            script = script.replace(&format!("ARGV[{}]", place + 1), &lua_text(bytes));
+        for (index, bytes) in self.arguments.iter().enumerate() {
+            script = script.replace(&format!("ARGV[{}]", index + 1), &lua_text(bytes));
         }
         let hash = load(server, &script)?;
         let blank = |bytes: &Vec<u8>| vec![b'-'; bytes.len()];
         let blanks: Vec<Vec<u8>> = self.arguments.iter().map(blank).collect();
-        let command = Command::script(&hash, &self.key, &blanks);
+        let command = RespCommand::script(&hash, &self.key, &blanks);
         let command = command.ok_or_else(|| no_tag(&self.key))?;
         // redis-benchmark would not notice a script that does something else.
-        let answer: Value = command.numbered(0).query(server)?;
-        match admitted(&answer) {
+        let reply: Value = command.numbered(0).query(server)?;
+        match admitted(&reply) {
             true => Ok(command),
             false => {
-                Err(format!("with its arguments written in, our script says {answer:?}").into())
+                Err(format!("with its arguments written in, our script says {reply:?}").into())
             }
         }
     }
 }
 
 /// Overhears what a server is told.
-pub(crate) struct Monitor(BufReader<TcpStream>);
+pub(crate) struct CommandMonitor(BufReader<TcpStream>);
 
-impl Monitor {
+impl CommandMonitor {
     /// Begins to listen.
     pub(crate) fn open(address: SocketAddr) -> io::Result<Self> {
         let mut stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(Duration::from_secs(5)))?;
         stream.write_all(b"MONITOR\r\n")?;
-        let mut monitor = Monitor(BufReader::new(stream));
+        let mut monitor = CommandMonitor(BufReader::new(stream));
         monitor.line()?; // +OK
         Ok(monitor)
     }
 
     /// Reads on to the first call of a script by its hash, and finds that script among those loaded
     /// before it.
-    pub(crate) fn first_call(mut self, server: &mut Connection) -> Result<Recorded, BenchError> {
+    pub(crate) fn first_call(
+        mut self,
+        server: &mut Connection,
+    ) -> Result<RecordedScriptCall, BenchError> {
         let mut scripts = Vec::new();
         loop {
             let words = words(&self.line()?);
@@ -84,7 +87,7 @@ impl Monitor {
                 }
                 [verb, hash, keys, key, arguments @ ..] if verb == b"EVALSHA" && keys == b"1" => {
                     let hash = String::from_utf8(hash.clone())?;
-                    return Ok(Recorded {
+                    return Ok(RecordedScriptCall {
                         script: script_of(&hash, scripts, server)?,
                         hash,
                         key: key.clone(),

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use bench_load::BenchError;
 use bench_subjects::Allowance;
 
-use crate::calls::Calls;
-use crate::client::Client;
-use crate::command::Command;
-use crate::limitador::Limitador;
-use crate::recorded::Monitor;
-use crate::tidegate::Tidegate;
+use crate::calls::RedisCalls;
+use crate::client::RedisBenchClient;
+use crate::command::RespCommand;
+use crate::limitador::LimitadorRedis;
+use crate::recorded::CommandMonitor;
+use crate::tidegate::TidegateRedis;
 
 pub(crate) const EVALSHA: &str = "our script, redis-benchmark";
 pub(crate) const EVALSHA_RS: &str = "our script, redis-rs";
@@ -25,55 +25,55 @@ pub(crate) const LIMITADOR: &str = "limitador";
 pub(crate) const NAMES: [&str; 7] = [EVALSHA, EVALSHA_RS, BARE, GUARDED, CELL, CELL_RS, LIMITADOR];
 
 /// Someone who makes decisions on the server.
-pub(crate) struct Subject {
+pub(crate) struct RedisSubject {
     pub(crate) name: &'static str,
-    pub(crate) driver: Driver,
+    pub(crate) driver: RedisDriver,
 }
 
 /// How it is made to.
-pub(crate) enum Driver {
+pub(crate) enum RedisDriver {
     /// By `redis-benchmark`, which is told a command.
-    Benchmark(Command),
+    Benchmark(RespCommand),
     /// By tasks in this process.
-    Tasks(Arc<Client>),
+    Tasks(Arc<RedisBenchClient>),
 }
 
 /// Opens everyone; redis-cell only where the server has loaded its module.
-pub(crate) async fn all(server: SocketAddr, cell: bool) -> Result<Vec<Subject>, BenchError> {
+pub(crate) async fn all(server: SocketAddr, cell: bool) -> Result<Vec<RedisSubject>, BenchError> {
     let allowance = Allowance::ADMITS_ALL;
     let mut direct = redis::Client::open(format!("redis://{server}"))?.get_connection()?;
 
-    let monitor = Monitor::open(server)?;
-    let bare = Tidegate::bare(server, allowance).await?;
+    let monitor = CommandMonitor::open(server)?;
+    let bare = TidegateRedis::bare(server, allowance).await?;
     bare.decide(0).await?;
     let recorded = monitor.first_call(&mut direct)?;
-    let true_call = Calls::open(server, &recorded.call()?).await?;
+    let true_call = RedisCalls::open(server, &recorded.call()?).await?;
 
     let mut subjects = vec![
         benchmark(EVALSHA, recorded.call_without_zeros(&mut direct)?),
-        tasks(EVALSHA_RS, Client::Calls(true_call)),
-        tasks(BARE, Client::Bare(bare)),
+        tasks(EVALSHA_RS, RedisBenchClient::Calls(true_call)),
+        tasks(BARE, RedisBenchClient::Bare(bare)),
     ];
-    let guarded = Tidegate::guarded(server, allowance).await?;
-    subjects.push(tasks(GUARDED, Client::Guarded(Box::new(guarded))));
+    let guarded = TidegateRedis::guarded(server, allowance).await?;
+    subjects.push(tasks(GUARDED, RedisBenchClient::Guarded(Box::new(guarded))));
     if cell {
         let (burst, count) = (allowance.burst.get(), allowance.count.get());
-        let throttle = Command::throttle(burst, count, allowance.period_secs);
-        let calls = Calls::open(server, &throttle).await?;
+        let throttle = RespCommand::throttle(burst, count, allowance.period_secs);
+        let calls = RedisCalls::open(server, &throttle).await?;
         subjects.push(benchmark(CELL, throttle));
-        subjects.push(tasks(CELL_RS, Client::Calls(calls)));
+        subjects.push(tasks(CELL_RS, RedisBenchClient::Calls(calls)));
     }
-    let limitador = Limitador::open(server, allowance).await?;
-    subjects.push(tasks(LIMITADOR, Client::Limitador(limitador)));
+    let limitador = LimitadorRedis::open(server, allowance).await?;
+    subjects.push(tasks(LIMITADOR, RedisBenchClient::Limitador(limitador)));
     Ok(subjects)
 }
 
-fn benchmark(name: &'static str, command: Command) -> Subject {
-    let driver = Driver::Benchmark(command);
-    Subject { name, driver }
+fn benchmark(name: &'static str, command: RespCommand) -> RedisSubject {
+    let driver = RedisDriver::Benchmark(command);
+    RedisSubject { name, driver }
 }
 
-fn tasks(name: &'static str, client: Client) -> Subject {
-    let driver = Driver::Tasks(Arc::new(client));
-    Subject { name, driver }
+fn tasks(name: &'static str, client: RedisBenchClient) -> RedisSubject {
+    let driver = RedisDriver::Tasks(Arc::new(client));
+    RedisSubject { name, driver }
 }

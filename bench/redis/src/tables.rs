@@ -1,22 +1,22 @@
 //! The tables, the goals and the profile of the Redis page.
 
-use bench_load::{Crowd, Figures};
+use bench_load::{Concurrency, LoadFigures};
 use bench_report::{Goal, Table, figure, ratio};
 
 use crate::subject::{BARE, EVALSHA, EVALSHA_RS, GUARDED, NAMES};
 
 /// One crowd, put to everyone in the run.
-pub(crate) struct Answered {
-    pub(crate) crowd: Crowd,
+pub(crate) struct RedisResults {
+    pub(crate) concurrency: Concurrency,
     /// The subjects, in the order of the figures.
     pub(crate) names: Vec<&'static str>,
-    pub(crate) figures: Vec<Option<Figures>>,
+    pub(crate) figures: Vec<Option<LoadFigures>>,
 }
 
-impl Answered {
-    fn of(&self, name: &str) -> Option<Figures> {
-        let place = self.names.iter().position(|n| *n == name)?;
-        self.figures[place]
+impl RedisResults {
+    fn of(&self, name: &str) -> Option<LoadFigures> {
+        let index = self.names.iter().position(|n| *n == name)?;
+        self.figures[index]
     }
 
     fn rate(&self, name: &str) -> Option<f64> {
@@ -25,7 +25,7 @@ impl Answered {
 
     /// What the crowd is, as a heading.
     pub(crate) fn title(&self) -> String {
-        let Crowd { keys, in_flight } = self.crowd;
+        let Concurrency { keys, in_flight } = self.concurrency;
         let keys = match keys {
             1 => "1 key".to_owned(),
             keys => format!("{} keys", figure(Some(keys as f64))),
@@ -46,15 +46,15 @@ impl Answered {
             "spread",
         ]);
         for name in NAMES {
-            let part = |part: fn(&Figures) -> f64| figure(self.of(name).as_ref().map(part));
+            let part = |part: fn(&LoadFigures) -> f64| figure(self.of(name).as_ref().map(part));
             table.row([
                 name.to_owned(),
                 part(|f| f.per_sec),
                 figure(ratio(self.rate(name), self.rate(EVALSHA))),
                 part(|f| f.server_secs_per_million),
                 part(|f| f.client_secs_per_million),
-                part(Figures::server_busy),
-                part(Figures::client_busy),
+                part(LoadFigures::server_busy),
+                part(LoadFigures::client_busy),
                 part(|f| f.spread),
             ]);
         }
@@ -127,7 +127,7 @@ impl Answered {
 const BUSY: f64 = 0.9;
 
 /// Seconds of processor time per million decisions, part by part.
-pub(crate) fn profile(answered: &[Answered]) -> Table {
+pub(crate) fn profile(results: &[RedisResults]) -> Table {
     let mut table = Table::new([
         "RedisStore, CPU-s/M",
         "server",
@@ -135,7 +135,7 @@ pub(crate) fn profile(answered: &[Answered]) -> Table {
         "+ Tidegate's store",
         "+ resilience",
     ]);
-    for one in answered {
+    for one in results {
         table.row(one.profile());
     }
     table

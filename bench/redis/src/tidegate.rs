@@ -11,20 +11,20 @@ use bench_load::BenchError;
 use bench_subjects::{Allowance, Key};
 use tidegate::Secret;
 use tidegate::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate::resilience::{Resilient, Settings, resilient};
+use tidegate::resilience::{ResilienceSettings, Resilient, resilient};
 use tidegate::runtime::TokioRuntime;
-use tidegate::store::{Charge, ChargeSet, Role, Source, Store, Terms};
+use tidegate::store::{Charge, ChargeSet, Role, RuleOptions, Source, Store};
 use tidegate::stores::redis::{RedisConfig, RedisStore};
 use tidegate::units::{Cost, Nanos};
 use tidegate_core::subject::{FingerprintKey, RuleName};
 
 use crate::client::{CONNECTIONS, KEYS};
 
-pub(crate) type Bare = RedisStore;
-pub(crate) type Guarded = Resilient<RedisStore, TokioRuntime>;
+pub(crate) type BareStore = RedisStore;
+pub(crate) type ResilientStore = Resilient<RedisStore, TokioRuntime>;
 
 /// A store, and one token bucket for each key.
-pub(crate) struct Tidegate<S> {
+pub(crate) struct TidegateRedis<S> {
     store: S,
     limit: Limit,
     rule: RuleName,
@@ -32,14 +32,14 @@ pub(crate) struct Tidegate<S> {
     keys: Vec<Key>,
 }
 
-impl Tidegate<Bare> {
+impl TidegateRedis<BareStore> {
     /// The store as it comes.
     pub(crate) async fn bare(server: SocketAddr, allowance: Allowance) -> Result<Self, BenchError> {
-        Tidegate::around(connect(server).await?, allowance)
+        TidegateRedis::around(connect(server).await?, allowance)
     }
 }
 
-impl Tidegate<Guarded> {
+impl TidegateRedis<ResilientStore> {
     /// The store in its breaker, deadline, fallback, mirror and deny cache.
     ///
     /// The budget is a second instead of 5 ms: the node must not decide by itself because the machine
@@ -48,13 +48,13 @@ impl Tidegate<Guarded> {
         server: SocketAddr,
         allowance: Allowance,
     ) -> Result<Self, BenchError> {
-        let settings = Settings {
+        let settings = ResilienceSettings {
             budget: Nanos::from_secs(1),
-            ..Settings::default()
+            ..ResilienceSettings::default()
         };
         let store = connect(server).await?;
         let store = resilient(store, TokioRuntime::new()?, settings, Arc::new(|_| ()));
-        let tidegate = Tidegate::around(store, allowance)?;
+        let tidegate = TidegateRedis::around(store, allowance)?;
         tidegate.until_exact().await?;
         Ok(tidegate)
     }
@@ -76,12 +76,12 @@ impl Tidegate<Guarded> {
 /// How long a node may take to meet its store.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-impl<S: Store> Tidegate<S> {
+impl<S: Store> TidegateRedis<S> {
     fn around(store: S, allowance: Allowance) -> Result<Self, BenchError> {
         let window = Nanos::from_secs(allowance.period_secs.into());
         let spec = Spec::new(Algorithm::TokenBucket, allowance.count.get().into(), window);
         let spec = spec.burst(allowance.burst.get().into());
-        Ok(Tidegate {
+        Ok(TidegateRedis {
             store,
             limit: Limit::compile(&spec, Precision::Script)?,
             rule: RuleName::new("bench"),
@@ -93,13 +93,15 @@ impl<S: Store> Tidegate<S> {
     /// Charges one unit to the key of this number.
     pub(crate) async fn decide(&self, key: usize) -> Result<(), BenchError> {
         let charge = Charge {
-            subject: self.fingerprints.only(self.keys[key].as_str().as_bytes()),
+            subject: self
+                .fingerprints
+                .fingerprint(self.keys[key].as_str().as_bytes()),
             rule: &self.rule,
             rate: 0,
             limit: Cow::Borrowed(&self.limit),
             cost: Cost::ONE,
             role: Role::Enforce,
-            terms: &Terms::USUAL,
+            options: &RuleOptions::DEFAULT,
         };
         let set = ChargeSet::of([charge]);
         let outcome = self.store.charge(&set).await?;

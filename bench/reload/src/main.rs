@@ -19,17 +19,17 @@ use tidegate::{Limiter, Policy, Request, Secret};
 const RULES: usize = 100_000;
 const KEYS: usize = 1_000_000;
 
-type Shared = Limiter<MemoryStore<Arc<SystemClock>>>;
+type ReloadLimiter = Limiter<MemoryStore<Arc<SystemClock>>>;
 
 /// Times reloads under load
 #[derive(Parser)]
-struct Arguments {
+struct ReloadArguments {
     #[command(flatten)]
     options: Options,
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let Arguments { options } = Arguments::parse();
+    let ReloadArguments { options } = ReloadArguments::parse();
     let rounds = if options.quick { 1 } else { 5 };
     let folder = tempfile::tempdir()?;
     let rules = folder.path().join("rules.yaml");
@@ -60,7 +60,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let mut page = options.page("reload");
     let mut table = Table::new(["", "seconds", "p99.9 wait, us", "longest wait, us"]);
-    let mut row = |what: &str, secs: Option<f64>, waits: &Waits| {
+    let mut row = |what: &str, secs: Option<f64>, waits: &ReloadWaits| {
         let [tail, longest] = waits.micros();
         table.row([
             what,
@@ -111,7 +111,7 @@ fn write_keys(path: &Path) -> io::Result<()> {
     fs::write(path, text)
 }
 
-fn limiter(rules: &Path) -> Result<Shared, Box<dyn std::error::Error>> {
+fn limiter(rules: &Path) -> Result<ReloadLimiter, Box<dyn std::error::Error>> {
     let clock = Arc::new(SystemClock::new());
     let store = MemoryStore::new(Arc::clone(&clock));
     let policy = Policy::load(rules)?;
@@ -119,15 +119,15 @@ fn limiter(rules: &Path) -> Result<Shared, Box<dyn std::error::Error>> {
 }
 
 /// How long decisions took, in nanoseconds, by powers of two.
-struct Waits {
+struct ReloadWaits {
     buckets: [u64; 64],
-    longest: u64,
+    max: u64,
 }
 
-impl Waits {
-    fn note(&mut self, nanos: u64) {
+impl ReloadWaits {
+    fn record(&mut self, nanos: u64) {
         self.buckets[nanos.max(1).ilog2() as usize] += 1;
-        self.longest = self.longest.max(nanos);
+        self.max = self.max.max(nanos);
     }
 
     /// The bound under which 99.9 % lie, and the longest of all, in microseconds.
@@ -140,23 +140,23 @@ impl Waits {
             found
         });
         let tail = tail.map_or(0.0, |(power, _)| (1_u64 << (power + 1)) as f64);
-        [tail / 1e3, self.longest as f64 / 1e3]
+        [tail / 1e3, self.max as f64 / 1e3]
     }
 }
 
 /// Decides without pause while `work` goes on.
-fn worst_wait(limiter: &Shared, work: impl FnOnce()) -> Waits {
+fn worst_wait(limiter: &ReloadLimiter, work: impl FnOnce()) -> ReloadWaits {
     let done = AtomicBool::new(false);
     std::thread::scope(|threads| {
         let deciding = threads.spawn(|| {
-            let mut waits = Waits {
+            let mut waits = ReloadWaits {
                 buckets: [0; 64],
-                longest: 0,
+                max: 0,
             };
             while !done.load(Ordering::Relaxed) {
                 let began = Instant::now();
                 limiter.check_now(Request::default().with("path", "/api/v1/route-7/x"));
-                waits.note(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
+                waits.record(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
             }
             waits
         });

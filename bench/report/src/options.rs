@@ -27,10 +27,10 @@ impl Options {
     /// The length of one round: as told, else `quick` or `full`.
     #[must_use]
     pub fn round(&self, quick: Duration, full: Duration) -> Duration {
-        let told = self
+        let length = self
             .seconds
             .and_then(|secs| Duration::try_from_secs_f64(secs).ok());
-        told.unwrap_or(if self.quick { quick } else { full })
+        length.unwrap_or(if self.quick { quick } else { full })
     }
 
     /// How many rounds each subject gets; full runs have at least five, for a median.

@@ -20,9 +20,9 @@ pub fn median(rounds: &[f64]) -> Option<f64> {
 /// Below about 0.1 the machine was quiet; a verdict from a much larger spread is worth little.
 #[must_use]
 pub fn spread(rounds: &[f64]) -> Option<f64> {
-    let most = rounds.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let max = rounds.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let least = rounds.iter().copied().fold(f64::INFINITY, f64::min);
-    median(rounds).map(|middle| (most - least) / middle)
+    median(rounds).map(|middle| (max - least) / middle)
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ impl Allowance {
     pub const ADMITS_ALL: Allowance = Allowance::new(60, 60, 100_000_000);
 
     /// Refuses nearly everything. The burst is 2, because `throttlecrab` never refuses at 1.
-    pub const REFUSES: Allowance = Allowance::new(1, 3_600, 2);
+    pub const DENIES: Allowance = Allowance::new(1, 3_600, 2);
 
     /// An ordinary limit under which a key that was seen once stays live for over a minute: no
     /// subject can drop it and look smaller.

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 
-use crate::{Allowance, Key, Subject};
+use crate::{Allowance, Key, LimiterSubject};
 
 /// The keyed limiter of the `governor` crate.
 pub struct Governor(DefaultKeyedRateLimiter<Key>);
 
-impl Subject for Governor {
+impl LimiterSubject for Governor {
     const NAME: &'static str = "governor";
     type Scratch = ();
 

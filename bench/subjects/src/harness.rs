@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use crate::{Allowance, Key, Subject};
+use crate::{Allowance, Key, LimiterSubject};
 
 /// Reads the text of the key and admits. Its time is subtracted where a figure is called net.
 ///
@@ -11,7 +11,7 @@ use crate::{Allowance, Key, Subject};
 #[derive(Debug)]
 pub struct Harness;
 
-impl Subject for Harness {
+impl LimiterSubject for Harness {
     const NAME: &'static str = "harness alone";
     type Scratch = ();
 

@@ -1,7 +1,7 @@
 //! The limiters we measure, each behind the same few verbs.
 //!
 //! A subject is called the way its own documentation calls it, with the key in the form it likes best;
-//! nothing is emulated on its behalf. Harnesses are generic over [`Subject`], so that the call is
+//! nothing is emulated on its behalf. Harnesses are generic over [`LimiterSubject`], so that the call is
 //! inlined and the harness adds the same to everybody.
 
 mod allowance;
@@ -18,7 +18,7 @@ pub use governor::Governor;
 pub use harness::Harness;
 pub use key::Key;
 pub use limitador::{Limitador, LimitadorRules};
-pub use rules::{Request, Ruled};
+pub use rules::{RuleRequest, RuleSubject};
 pub use throttlecrab::Throttlecrab;
 pub use tidegate::{Tidegate, TidegateRules, TidegateStrict};
 
@@ -26,7 +26,7 @@ pub use tidegate::{Tidegate, TidegateRules, TidegateStrict};
 pub const BATCH: usize = 16;
 
 /// A keyed limiter with one allowance for every key.
-pub trait Subject: Sized + Send + Sync {
+pub trait LimiterSubject: Sized + Send + Sync {
     /// The name in tables.
     const NAME: &'static str;
 

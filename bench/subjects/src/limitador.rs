@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use limitador::RateLimiter;
 use limitador::limit::{Context, Expression, Limit, Namespace, Predicate};
 
-use crate::{Allowance, Key, Request, Ruled, Subject};
+use crate::{Allowance, Key, LimiterSubject, RuleRequest, RuleSubject};
 
 const NAMESPACE: &str = "bench";
 
@@ -15,7 +15,7 @@ pub struct Limitador {
     namespace: Namespace,
 }
 
-impl Subject for Limitador {
+impl LimiterSubject for Limitador {
     const NAME: &'static str = "limitador";
     type Scratch = ();
 
@@ -49,13 +49,13 @@ pub struct LimitadorRules {
     namespace: Namespace,
 }
 
-impl Ruled for LimitadorRules {
+impl RuleSubject for LimitadorRules {
     const NAME: &'static str = "limitador";
 
     fn with_rules(rules: usize) -> Self {
         let limiter = RateLimiter::new(100_000);
         for number in 0..rules {
-            let condition = format!("path == '{}'", Request::path_of_rule(number));
+            let condition = format!("path == '{}'", RuleRequest::path_of_rule(number));
             let condition = Predicate::parse(condition).expect("an equality is valid CEL");
             let limit = Limit::new(NAMESPACE, 100_000_000, 60, [condition], [variable("ip")]);
             limiter.add_limit(limit);
@@ -66,7 +66,7 @@ impl Ruled for LimitadorRules {
         }
     }
 
-    fn decide(&self, request: &Request) -> bool {
+    fn decide(&self, request: &RuleRequest) -> bool {
         let values = [("path", &request.path), ("ip", &request.ip)];
         let values = values.map(|(name, value)| (name.to_owned(), value.clone()));
         admitted(&self.limiter, &self.namespace, HashMap::from(values))

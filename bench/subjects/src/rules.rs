@@ -2,18 +2,18 @@
 
 /// A request as the rule matchers see it.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct RuleRequest {
     /// The path, which exactly one of the rules names.
     pub path: String,
     /// The client, by whose address the rule counts.
     pub ip: String,
 }
 
-impl Request {
+impl RuleRequest {
     /// A request of one of a few clients to the path of rule `rule`.
     #[must_use]
     pub fn to_rule(rule: usize, client: usize) -> Self {
-        Request {
+        RuleRequest {
             path: Self::path_of_rule(rule),
             ip: format!("198.51.{}.{}", client / 250 % 250, client % 250),
         }
@@ -27,7 +27,7 @@ impl Request {
 }
 
 /// A limiter with many rules, one for each path, all counting by `ip`.
-pub trait Ruled: Sized + Send + Sync {
+pub trait RuleSubject: Sized + Send + Sync {
     /// The name in tables.
     const NAME: &'static str;
 
@@ -35,5 +35,5 @@ pub trait Ruled: Sized + Send + Sync {
     fn with_rules(rules: usize) -> Self;
 
     /// Finds the rule of the request and charges one unit; true when it was admitted.
-    fn decide(&self, request: &Request) -> bool;
+    fn decide(&self, request: &RuleRequest) -> bool;
 }

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use throttlecrab::{PeriodicStore, RateLimiter};
 
-use crate::{Allowance, BATCH, Key, Subject};
+use crate::{Allowance, BATCH, Key, LimiterSubject};
 
 /// The limiter of the `throttlecrab` crate. Its adaptive store is left out: it is quadratic in the
 /// number of keys and would not finish.
@@ -29,7 +29,7 @@ impl Throttlecrab {
     }
 }
 
-impl Subject for Throttlecrab {
+impl LimiterSubject for Throttlecrab {
     const NAME: &'static str = "throttlecrab";
     type Scratch = ();
 

@@ -10,12 +10,12 @@ use tidegate::stores::memory::MemoryStore;
 use tidegate::units::Nanos;
 use tidegate::{Limiter, Policy, Secret, Throttle};
 
-use crate::{Allowance, Key, Request, Ruled, Subject};
+use crate::{Allowance, Key, LimiterSubject, RuleRequest, RuleSubject};
 
 /// One token bucket for each key.
 pub struct Tidegate(Throttle);
 
-impl Subject for Tidegate {
+impl LimiterSubject for Tidegate {
     const NAME: &'static str = "tidegate";
     type Scratch = ();
 
@@ -43,7 +43,7 @@ impl Subject for Tidegate {
 /// One strict sliding window for each key: the largest state. Only its memory is measured.
 pub struct TidegateStrict(Throttle);
 
-impl Subject for TidegateStrict {
+impl LimiterSubject for TidegateStrict {
     const NAME: &'static str = "tidegate, strict window";
     type Scratch = ();
 
@@ -70,13 +70,13 @@ fn throttle(rate: &str) -> Throttle {
 /// The full limiter on the memory store: finds the rules of a request, charges them, tells observers.
 pub struct TidegateRules(Limiter<MemoryStore<Arc<SystemClock>>>);
 
-impl Ruled for TidegateRules {
+impl RuleSubject for TidegateRules {
     const NAME: &'static str = "tidegate";
 
     fn with_rules(rules: usize) -> Self {
         let mut text = String::from("version: 1\nrules:\n");
         for number in 0..rules {
-            let path = Request::path_of_rule(number);
+            let path = RuleRequest::path_of_rule(number);
             let _ = writeln!(
                 text,
                 "  - {{ name: r{number}, match: {{ path: {path} }}, by: ip, rate: 60/minute burst 100000000 }}"
@@ -93,9 +93,9 @@ impl Ruled for TidegateRules {
         TidegateRules(Limiter::new(store, policy, secret, clock))
     }
 
-    fn decide(&self, request: &Request) -> bool {
-        let mut asked = tidegate::Request::default().with("path", &*request.path);
-        asked.ip = request.ip.parse().ok();
-        self.0.check_now(asked).allowed()
+    fn decide(&self, request: &RuleRequest) -> bool {
+        let mut check = tidegate::Request::default().with("path", &*request.path);
+        check.ip = request.ip.parse().ok();
+        self.0.check_now(check).allowed()
     }
 }

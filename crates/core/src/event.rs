@@ -1,8 +1,8 @@
 //! What observers are told, after the fact. They cannot change a decision.
 
-use crate::engine::{Decision, Opening};
+use crate::engine::{ConcurrencyLimit, Decision};
 use crate::request::{Edge, Request};
-use crate::store::{Single, Source};
+use crate::store::{SingleOutcome, Source};
 
 /// Something that happened.
 #[derive(Clone, Copy, Debug)]
@@ -21,14 +21,14 @@ pub enum Event<'a> {
         /// What the counters of this kind are called.
         family: &'a str,
         /// What was answered.
-        answer: &'a Single,
+        outcome: &'a SingleOutcome,
     },
     /// Too many requests were open for one more. Where the rule only watches, it is open all the same.
-    Full {
+    PermitDenied {
         /// Which door it came through.
         edge: Edge,
         /// The limit.
-        opening: &'a Opening<'a>,
+        limit: &'a ConcurrencyLimit<'a>,
         /// How it was decided.
         source: Source,
     },
@@ -84,5 +84,5 @@ impl ReservationStep {
 /// Someone who wants to know. Called on the path of every decision: it must neither wait nor fail.
 pub trait Observer: Send + Sync {
     /// Takes notice.
-    fn notice(&self, event: &Event<'_>);
+    fn on_event(&self, event: &Event<'_>);
 }

@@ -13,7 +13,7 @@ mod spans;
 use crate::algorithms::{Algorithm, Limit};
 use crate::units::Nanos;
 
-pub use self::spans::{Span, surely_within_bound};
+pub use self::spans::{AdmissionSpan, surely_within_bound};
 
 /// Units granted at one instant.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -49,18 +49,18 @@ pub struct Violation {
 ///
 /// Linear in the length of the history. Intervals are measured in the ticks of the limit.
 pub fn within_bound(limit: &Limit, history: &[Admission]) -> Result<(), Violation> {
-    let seen = seen(limit, history);
+    let admissions = in_ticks(limit, history);
     match limit.algorithm() {
-        Algorithm::FixedWindow => in_each_window(limit, &seen),
+        Algorithm::FixedWindow => check_fixed_windows(limit, &admissions),
         Algorithm::SlidingLog | Algorithm::SlidingWindowStrict => {
-            in_any_window(limit, &seen, ticks_per_window(limit))
+            check_any_window(limit, &admissions, ticks_per_window(limit))
         }
         Algorithm::SlidingWindow => {
-            in_each_aligned(limit, &seen)?;
-            at_the_rate(limit, &seen, limit.count(), 0)
+            check_aligned_windows(limit, &admissions)?;
+            check_rate(limit, &admissions, limit.count(), 0)
         }
         Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::LeakyQueue => {
-            at_the_rate(limit, &seen, limit.capacity(), 0)
+            check_rate(limit, &admissions, limit.capacity(), 0)
         }
     }
 }
@@ -68,42 +68,46 @@ pub fn within_bound(limit: &Limit, history: &[Admission]) -> Result<(), Violatio
 /// Checks what a queue let go, at the instants its delays had passed and in that order: in any
 /// interval `D` at most the largest cost and `(D + 1 tick) * L / W`.
 pub fn steady_release(limit: &Limit, departures: &[Admission]) -> Result<(), Violation> {
-    let seen = seen(limit, departures);
-    let largest = seen.iter().map(|grant| grant.units).max().unwrap_or(0);
-    at_the_rate(limit, &seen, largest, 1)
+    let admissions = in_ticks(limit, departures);
+    let largest = admissions
+        .iter()
+        .map(|admission| admission.units)
+        .max()
+        .unwrap_or(0);
+    check_rate(limit, &admissions, largest, 1)
 }
 
 /// The most units in any span shorter than `width`, by the readings as they are.
 pub fn busiest(history: &[Admission], width: Nanos) -> u64 {
-    let (mut most, mut held, mut oldest) = (0, 0, 0);
+    let (mut max, mut in_window, mut oldest) = (0, 0, 0);
     for newest in history {
-        held += newest.units;
+        in_window += newest.units;
         while newest.at.since(history[oldest].at) >= width {
-            held -= history[oldest].units;
+            in_window -= history[oldest].units;
             oldest += 1;
         }
-        most = most.max(held);
+        max = max.max(in_window);
     }
-    most
+    max
 }
 
 /// An admission in ticks, never before the one in front of it.
 #[derive(Clone, Copy)]
-struct Grant {
+struct TickAdmission {
     tick: u64,
     units: u64,
 }
 
-fn seen(limit: &Limit, history: &[Admission]) -> Vec<Grant> {
+fn in_ticks(limit: &Limit, history: &[Admission]) -> Vec<TickAdmission> {
     let mut newest = 0;
-    let grants = history.iter().map(|admission| {
+    let admissions = history.iter().map(|admission| {
         newest = limit.tick().floor(admission.at).max(newest);
-        Grant {
+        TickAdmission {
             tick: newest,
             units: admission.units,
         }
     });
-    grants.collect()
+    admissions.collect()
 }
 
 fn ticks_per_window(limit: &Limit) -> u64 {
@@ -112,9 +116,9 @@ fn ticks_per_window(limit: &Limit) -> u64 {
 
 /// A bucket filled by every grant and drained at the rate. It overflows at one grant exactly when
 /// some interval that ends there holds too much: the one that began when it was last empty.
-fn at_the_rate(
+fn check_rate(
     limit: &Limit,
-    seen: &[Grant],
+    admissions: &[TickAdmission],
     burst: u64,
     slack_ticks: u64,
 ) -> Result<(), Violation> {
@@ -123,76 +127,81 @@ fn at_the_rate(
         u128::from(limit.count()),
     );
     let slack = u128::from(slack_ticks) * per_tick;
-    let most = u128::from(burst) * per_unit + slack;
+    let max_level = u128::from(burst) * per_unit + slack;
     let (mut level, mut from, mut last, mut admitted) = (0u128, 0, 0, 0u64);
-    for grant in seen {
-        let drained = u128::from(grant.tick - last) * per_tick;
+    for admission in admissions {
+        let drained = u128::from(admission.tick - last) * per_tick;
         level = level.saturating_sub(drained);
         if level == 0 {
-            (from, admitted) = (grant.tick, 0);
+            (from, admitted) = (admission.tick, 0);
         }
-        last = grant.tick;
-        level = level.saturating_add(u128::from(grant.units) * per_unit);
-        admitted = admitted.saturating_add(grant.units);
-        if level > most {
-            let refilled = u128::from(grant.tick - from) * per_tick;
-            let bound = (most + refilled) / per_unit;
-            return Err(violation(limit, from, grant.tick, admitted, bound));
+        last = admission.tick;
+        level = level.saturating_add(u128::from(admission.units) * per_unit);
+        admitted = admitted.saturating_add(admission.units);
+        if level > max_level {
+            let refilled = u128::from(admission.tick - from) * per_tick;
+            let bound = (max_level + refilled) / per_unit;
+            return Err(violation(limit, from, admission.tick, admitted, bound));
         }
     }
     Ok(())
 }
 
 /// Two pointers: the sum of all grants less than `width` older than the newest.
-fn in_any_window(limit: &Limit, seen: &[Grant], width: u64) -> Result<(), Violation> {
-    let (mut held, mut oldest) = (0u64, 0);
-    for newest in seen {
-        held = held.saturating_add(newest.units);
-        while newest.tick - seen[oldest].tick >= width {
-            held -= seen[oldest].units;
+fn check_any_window(
+    limit: &Limit,
+    admissions: &[TickAdmission],
+    width: u64,
+) -> Result<(), Violation> {
+    let (mut in_window, mut oldest) = (0u64, 0);
+    for newest in admissions {
+        in_window = in_window.saturating_add(newest.units);
+        while newest.tick - admissions[oldest].tick >= width {
+            in_window -= admissions[oldest].units;
             oldest += 1;
         }
-        if held > limit.count() {
-            let (from, bound) = (seen[oldest].tick, limit.count().into());
-            return Err(violation(limit, from, newest.tick, held, bound));
+        if in_window > limit.count() {
+            let (from, bound) = (admissions[oldest].tick, limit.count().into());
+            return Err(violation(limit, from, newest.tick, in_window, bound));
         }
     }
     Ok(())
 }
 
-fn in_each_aligned(limit: &Limit, seen: &[Grant]) -> Result<(), Violation> {
+fn check_aligned_windows(limit: &Limit, admissions: &[TickAdmission]) -> Result<(), Violation> {
     let width = ticks_per_window(limit);
-    let same = |a: &Grant, b: &Grant| a.tick / width == b.tick / width;
-    seen.chunk_by(same)
-        .try_for_each(|window| in_any_window(limit, window, width))
+    let same = |a: &TickAdmission, b: &TickAdmission| a.tick / width == b.tick / width;
+    admissions
+        .chunk_by(same)
+        .try_for_each(|window| check_any_window(limit, window, width))
 }
 
 /// What a window holds, and what its guard hands on to the next one.
-fn in_each_window(limit: &Limit, seen: &[Grant]) -> Result<(), Violation> {
-    let (mut end, mut from, mut held, mut guarded) = (Nanos::ZERO, None, 0u64, 0u64);
+fn check_fixed_windows(limit: &Limit, admissions: &[TickAdmission]) -> Result<(), Violation> {
+    let (mut end, mut from, mut in_window, mut guarded) = (Nanos::ZERO, None, 0u64, 0u64);
     let mut guarded_from = None;
-    for grant in seen {
-        let at = limit.tick().start(grant.tick);
+    for admission in admissions {
+        let at = limit.tick().start(admission.tick);
         let Some((start, own_end)) = limit.window_at(at) else {
             return Ok(());
         };
         if own_end != end {
-            (from, held) = if start == end {
+            (from, in_window) = if start == end {
                 (guarded_from, guarded)
             } else {
                 (None, 0)
             };
             (end, guarded, guarded_from) = (own_end, 0, None);
         }
-        held = held.saturating_add(grant.units);
-        from = from.or(Some(grant.tick));
+        in_window = in_window.saturating_add(admission.units);
+        from = from.or(Some(admission.tick));
         if limit.guard() > Nanos::ZERO && end.since(at) <= limit.guard() {
-            guarded = guarded.saturating_add(grant.units);
-            guarded_from = guarded_from.or(Some(grant.tick));
+            guarded = guarded.saturating_add(admission.units);
+            guarded_from = guarded_from.or(Some(admission.tick));
         }
-        if held > limit.count() {
-            let (from, bound) = (from.unwrap_or(grant.tick), limit.count().into());
-            return Err(violation(limit, from, grant.tick, held, bound));
+        if in_window > limit.count() {
+            let (from, bound) = (from.unwrap_or(admission.tick), limit.count().into());
+            return Err(violation(limit, from, admission.tick, in_window, bound));
         }
     }
     Ok(())
@@ -223,11 +232,11 @@ mod tests {
                 units: 1,
             })
             .collect();
-        let said = match within_bound(&limit, &history) {
+        let result = match within_bound(&limit, &history) {
             Ok(()) => "holds".to_owned(),
             Err(violation) => violation.to_string(),
         };
-        assert_eq!(said, want, "{algorithm} {admitted_at_ms:?}");
+        assert_eq!(result, want, "{algorithm} {admitted_at_ms:?}");
     }
 
     #[test]

@@ -1,14 +1,14 @@
 //! The pure middle of Tidegate: units, algorithms, rules, engine, and the port a store fills.
 //!
-//! Knowledge points one way: `units <- algorithms <- store`, `units <- request, described`, all of these
+//! Knowledge points one way: `units <- algorithms <- store`, `units <- request, envoy`, all of these
 //! `<- rules <- engine <- event`.
 //!
 //! Nothing here reads a clock, touches a file, opens a socket or needs a runtime. Everything that
 //! matters to a decision is an argument, so tests, simulator and production run the same code.
 
 pub mod algorithms;
-pub mod described;
 pub mod engine;
+pub mod envoy;
 pub mod event;
 pub mod invariants;
 pub mod request;

@@ -1,16 +1,16 @@
 //! What a decision may know about a request.
 
 mod host;
-mod normal;
+mod normalize;
 mod path;
 
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-pub use self::host::{HostError, check_host, normal_host};
-pub use self::normal::{HEADER, normal_method, normal_name, normal_value};
-pub(crate) use self::path::normal_pattern;
-pub use self::path::{AmbiguousPath, normal_path};
+pub use self::host::{HostError, check_host, normalize_host};
+pub use self::normalize::{HEADER_PREFIX, normalize_method, normalize_name, normalize_value};
+pub(crate) use self::path::normalize_pattern;
+pub use self::path::{AmbiguousPathError, normalize_path};
 
 use crate::units::{Cost, Nanos};
 
@@ -36,7 +36,7 @@ pub struct Request<'a> {
     /// unit is not named. See [`Request::cost_in`].
     pub costs: Vec<(Cow<'a, str>, Option<Cost>)>,
     /// For callers that cannot wait: the longest delay they take where a rule names none.
-    pub patience: Option<Nanos>,
+    pub max_delay: Option<Nanos>,
     /// The longest the caller waits for the decision. It caps the budget of every rule for its store.
     pub max_wait: Option<Nanos>,
 }

@@ -5,19 +5,19 @@
 //! fallback and a lease are each a `Store` around a `Store`. A store says by [`Outcome::at`] what
 //! time it decided by: the injected clock's, or its own.
 //!
-//! `terms` is what rules ask of a store and stores can give; `shared` what a store tells that several
-//! nodes share and that may fail; `reservation` and `ledger` are for costs known only at the end; `replies` holds
+//! `rule_options` is what rules ask of a store and stores can give; `shared_store` what a store tells that several
+//! nodes share and that may fail; `reservation` and `reservation_ledger` are for costs known only at the end; `replies` holds
 //! the port to one reply per set.
 
+mod delegate;
 mod failure;
-mod ledger;
-mod pass_on;
 mod replies;
 mod reservation;
+mod reservation_ledger;
 mod restore_point;
-mod run;
-mod shared;
-mod terms;
+mod rule_options;
+mod run_id;
+mod shared_store;
 
 use std::borrow::Cow;
 use std::future::Future;
@@ -25,14 +25,18 @@ use std::future::Future;
 use smallvec::{SmallVec, smallvec};
 
 pub use self::failure::{FailureCause, FailureKind};
-pub use self::ledger::{Abandoned, Ledger, LedgerFull};
 pub use self::replies::{ReplyCountError, one_reply_per_set};
-pub use self::reservation::{Correction, Kept, Reserve, Settle, Settled, Used};
+pub use self::reservation::{Correction, ReservationState, Reserve, Settle, Settled, Used};
+pub use self::reservation_ledger::{ExpiredReservation, LedgerFullError, ReservationLedger};
 pub use self::restore_point::{HeartbeatReply, RestorePoint};
-pub use self::run::RunId;
-pub use self::shared::{Beat, Life, NodeId, PartId, Parts, Probe, Slot, Vitals};
-pub use self::terms::{Abilities, Counting, Durability, Keeps, OnStoreFailure, OnStoreLate, Terms};
-use crate::algorithms::{Figures, Limit, State, Verdict};
+pub use self::rule_options::{
+    Capabilities, Counting, Durability, OnStoreFailure, OnStoreLate, RuleOptions, StoreDurability,
+};
+pub use self::run_id::RunId;
+pub use self::shared_store::{
+    Epoch, HashSlot, Heartbeat, NodeId, Probe, ShardId, Shards, StoreStatus,
+};
+use crate::algorithms::{CounterState, Figures, Limit, Verdict};
 use crate::subject::{Fingerprint, RuleName};
 use crate::units::{Cost, Nanos};
 
@@ -63,7 +67,7 @@ pub struct Charge<'a> {
     /// What its verdict means.
     pub role: Role,
     /// What is asked of the store.
-    pub terms: &'a Terms,
+    pub options: &'a RuleOptions,
 }
 
 impl Charge<'_> {
@@ -114,7 +118,7 @@ impl<'a> ChargeSet<'a> {
 
     /// Some charges of this decision, for the same caller.
     #[must_use]
-    pub fn part(&self, charges: impl IntoIterator<Item = Charge<'a>>) -> Self {
+    pub fn subset(&self, charges: impl IntoIterator<Item = Charge<'a>>) -> Self {
         ChargeSet {
             max_wait: self.max_wait,
             work: self.work,
@@ -126,25 +130,25 @@ impl<'a> ChargeSet<'a> {
 impl ChargeSet<'_> {
     /// Whether a request with these verdicts, one per charge in order, is admitted.
     pub fn admits(&self, allows: impl Fn(usize) -> bool) -> bool {
-        let (mut quotas, mut quotas_left) = (0, 0);
+        let (mut quotas, mut quotas_allowing) = (0, 0);
         for (i, charge) in self.charges.iter().enumerate() {
             match charge.role {
                 Role::Enforce if !allows(i) => return false,
                 Role::Quota => {
                     quotas += 1;
-                    quotas_left += u32::from(allows(i));
+                    quotas_allowing += u32::from(allows(i));
                 }
                 Role::Enforce | Role::Shadow => {}
             }
         }
-        quotas == 0 || quotas_left > 0
+        quotas == 0 || quotas_allowing > 0
     }
 
     /// Whether any of its counts must be safe before the decision is told. A set is decided in one
     /// step, so all of it waits then.
-    pub fn waits(&self) -> bool {
-        let waits = |charge: &Charge<'_>| charge.terms.durability.waits();
-        self.charges.iter().any(waits)
+    pub fn requires_durability(&self) -> bool {
+        let is_durable = |charge: &Charge<'_>| charge.options.durability.is_required();
+        self.charges.iter().any(is_durable)
     }
 }
 
@@ -207,7 +211,7 @@ impl Source {
 
 /// What one limit said, and how it stands after the decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Reading {
+pub struct LimitReading {
     /// Whether its own cost fitted.
     pub verdict: Verdict,
     /// After the charge if there was one; as found if there was none.
@@ -216,13 +220,13 @@ pub struct Reading {
 
 /// A counter as a store holds it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Seen {
+pub struct CounterSnapshot {
     /// Its state after the decision.
-    pub state: State,
+    pub state: CounterState,
     /// Whether there was a record before it. That one is gone which should be there is how the loss
     /// of a store shows: so a refund and a reset leave the record until it would have expired, and no
     /// later write lets it expire before that.
-    pub was_there: bool,
+    pub existed: bool,
 }
 
 /// What a store answered to one charge set.
@@ -232,10 +236,10 @@ pub struct Outcome {
     /// had to be moved because the clock was set back.
     pub admitted: bool,
     /// One per charge, in order.
-    pub readings: SmallVec<[Reading; 4]>,
+    pub readings: SmallVec<[LimitReading; 4]>,
     /// Each counter as the store holds it after the decision, in order, from a store that may lose
     /// them; else empty.
-    pub seen: Vec<Seen>,
+    pub snapshots: Vec<CounterSnapshot>,
     /// The store's time at which this was decided.
     pub at: Nanos,
     /// How it was decided.
@@ -246,21 +250,21 @@ pub struct Outcome {
 
 /// What a store answered to a charge of one limit that stands alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Single {
+pub struct SingleOutcome {
     /// Whether it passes.
     pub admitted: bool,
     /// What the limit said.
-    pub reading: Reading,
+    pub reading: LimitReading,
     /// The store's time at which this was decided.
     pub at: Nanos,
     /// How it was decided.
     pub source: Source,
 }
 
-impl Single {
+impl SingleOutcome {
     /// The answer to a set of one charge.
     pub fn of(outcome: &Outcome) -> Self {
-        Single {
+        SingleOutcome {
             admitted: outcome.admitted,
             reading: outcome.readings[0],
             at: outcome.at,
@@ -270,10 +274,10 @@ impl Single {
 }
 
 /// Answers to charges that stand alone, in order. So many at a time need no allocation.
-pub type Singles = SmallVec<[Result<Single, StoreError>; SINGLES]>;
+pub type SingleOutcomes = SmallVec<[Result<SingleOutcome, StoreError>; SINGLE_BATCH]>;
 
 /// How many charges that stand alone are best decided at a time.
-pub const SINGLES: usize = 16;
+pub const SINGLE_BATCH: usize = 16;
 
 /// A refund of one earlier outcome.
 #[derive(Clone, Debug)]
@@ -281,9 +285,9 @@ pub struct Refund<'a> {
     /// Unique to the grant. A second refund with the same id does nothing.
     pub id: u128,
     /// The store's time of the charge.
-    pub charged: Nanos,
+    pub charged_at: Nanos,
     /// When the grant can no longer matter, and the id may be forgotten.
-    pub until: Nanos,
+    pub expires_at: Nanos,
     /// What was charged.
     pub set: ChargeSet<'a>,
 }
@@ -315,29 +319,29 @@ impl Refunded {
 
 /// Units taken from one limit in advance.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Granted {
+pub struct LeaseReply {
     /// How many, at most what was asked; zero if there were none.
     pub units: u64,
     /// How the limit stands now.
     pub figures: Figures,
     /// The counter as the store holds it now, from a store that may lose it.
-    pub seen: Option<Seen>,
+    pub snapshot: Option<CounterSnapshot>,
     /// The store's time of the grant.
     pub at: Nanos,
 }
 
 /// A known state to be merged into the store, by maximum per limit.
 #[derive(Clone, Debug)]
-pub struct Seed<'a> {
+pub struct Restore<'a> {
     /// Whose state, under which limit. Cost and role do not matter.
     pub charge: Charge<'a>,
     /// The state, made under that limit.
-    pub state: State,
+    pub state: CounterState,
 }
 
 /// A slot of a limit on what is open at once. It expires by itself if its holder dies.
 #[derive(Clone, Copy, Debug)]
-pub struct Hold<'a> {
+pub struct PermitRequest<'a> {
     /// Whose slots.
     pub subject: Fingerprint,
     /// Which rule's.
@@ -345,14 +349,14 @@ pub struct Hold<'a> {
     /// Unique to the holder; holding again with the same one never ends it sooner.
     pub holder: u128,
     /// The most that may be open.
-    pub most: u32,
+    pub max_permits: u32,
     /// How long the slot lasts unless renewed.
-    pub lasts: Nanos,
+    pub ttl: Nanos,
     /// What is asked of the store.
-    pub terms: &'a Terms,
+    pub options: &'a RuleOptions,
 }
 
-impl Hold<'_> {
+impl PermitRequest<'_> {
     /// The bits that identify whose slots of which rule.
     pub fn counter(&self) -> u128 {
         self.rule.counter(self.subject, 0)
@@ -361,11 +365,11 @@ impl Hold<'_> {
 
 /// The answer to a hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Held {
+pub struct PermitReply {
     /// Whether the holder has a slot.
     pub granted: bool,
     /// Slots open now, this one included.
-    pub open: u32,
+    pub in_use: u32,
     /// How it was decided.
     pub source: Source,
 }
@@ -394,7 +398,7 @@ pub enum StoreError {
     },
     /// The store answered and refused our command: our bug. Retrying cannot help.
     #[error("the store refused `{command}`")]
-    Refused {
+    Rejected {
         /// What was sent.
         command: &'static str,
         /// What it said.
@@ -405,21 +409,21 @@ pub enum StoreError {
 /// Why a charge is not as safe as its rule asks, in words. The store answers and is well.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct Unacknowledged(pub String);
+pub struct UnacknowledgedError(pub String);
 
 /// The store was not called, because this node has not joined it yet: the first connection is being made, or
 /// the node does not know yet how counters are named. It passes by itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("this node has not joined the store yet")]
-pub struct NotJoined;
+pub struct NotJoinedError;
 
 impl StoreError {
     /// Whether the store was not called, because this node has only begun to join it. That says nothing about
     /// the store, and is no failure.
     pub fn is_not_joined(&self) -> bool {
         match self {
-            StoreError::Unavailable { source, .. } => source.is::<NotJoined>(),
-            StoreError::Refused { .. } => false,
+            StoreError::Unavailable { source, .. } => source.is::<NotJoinedError>(),
+            StoreError::Rejected { .. } => false,
         }
     }
 
@@ -427,31 +431,32 @@ impl StoreError {
     /// not count that: rules that ask for no safety go on.
     pub fn is_unacknowledged(&self) -> bool {
         match self {
-            StoreError::Unavailable { source, .. } => source.is::<Unacknowledged>(),
-            StoreError::Refused { .. } => false,
+            StoreError::Unavailable { source, .. } => source.is::<UnacknowledgedError>(),
+            StoreError::Rejected { .. } => false,
         }
     }
 }
 
-type Answer<T> = Result<T, StoreError>;
+/// The result of a call to a store.
+pub type StoreResult<T> = Result<T, StoreError>;
 
 /// A place that keeps counters. Every verb is atomic.
 pub trait Store: Send + Sync {
     /// The run that counts with these terms end with; `None` for counts that nodes share and that outlive
     /// a process. A charge can be refunded only in the run that counted it.
-    fn run_of(&self, _terms: &Terms) -> Option<RunId> {
+    fn run_id(&self, _options: &RuleOptions) -> Option<RunId> {
         None
     }
 
     /// Charges every limit of one request in a single step: all are spent or none is.
-    fn charge(&self, set: &ChargeSet<'_>) -> impl Future<Output = Answer<Outcome>> + Send;
+    fn charge(&self, set: &ChargeSet<'_>) -> impl Future<Output = StoreResult<Outcome>> + Send;
 
     /// Charges several requests, each on its own, in order. One clock reading may serve them all. There is
     /// one reply for each set; callers rely on it through [`one_reply_per_set`].
     fn charge_each(
         &self,
         sets: &[&ChargeSet<'_>],
-    ) -> impl Future<Output = Vec<Answer<Outcome>>> + Send {
+    ) -> impl Future<Output = Vec<StoreResult<Outcome>>> + Send {
         async move {
             let mut outcomes = Vec::with_capacity(sets.len());
             for set in sets {
@@ -461,11 +466,11 @@ pub trait Store: Send + Sync {
         }
     }
 
-    /// Charges limits that stand alone, each on its own, in order, and adds what they said to `answers`.
+    /// Charges limits that stand alone, each on its own, in order, and adds what they said to `replies`.
     fn charge_singles(
         &self,
         charges: &[Charge<'_>],
-        answers: &mut Singles,
+        replies: &mut SingleOutcomes,
     ) -> impl Future<Output = ()> + Send {
         async move {
             let sets = charges.iter().cloned().map(ChargeSet::of_one);
@@ -473,53 +478,59 @@ pub trait Store: Send + Sync {
             let sets: Vec<&ChargeSet<'_>> = sets.iter().collect();
             let outcomes = one_reply_per_set(sets.len(), self.charge_each(&sets).await);
             let outcomes = outcomes.into_iter();
-            answers.extend(outcomes.map(|outcome| Ok(Single::of(&outcome?))));
+            replies.extend(outcomes.map(|outcome| Ok(SingleOutcome::of(&outcome?))));
         }
     }
 
     /// What `charge` would answer, without spending.
-    fn peek(&self, set: &ChargeSet<'_>) -> impl Future<Output = Answer<Outcome>> + Send;
+    fn peek(&self, set: &ChargeSet<'_>) -> impl Future<Output = StoreResult<Outcome>> + Send;
 
     /// Gives back an earlier charge, once, as far as the bounds allow.
-    fn refund(&self, refund: &Refund<'_>) -> impl Future<Output = Answer<Refunded>> + Send;
+    fn refund(&self, refund: &Refund<'_>) -> impl Future<Output = StoreResult<Refunded>> + Send;
 
     /// Takes units of one limit in advance, up to the charge's cost and to half of what is left, rounded
     /// up, so that others find some; or an eighth of the cost if that is more and there, so that the end is
     /// reached in a few steps.
-    fn grant(&self, charge: &Charge<'_>) -> impl Future<Output = Answer<Granted>> + Send;
+    fn draw(&self, charge: &Charge<'_>) -> impl Future<Output = StoreResult<LeaseReply>> + Send;
 
     /// Charges whether it fits or not: debt, for costs known only afterwards.
-    fn force(&self, set: &ChargeSet<'_>) -> impl Future<Output = Answer<Outcome>> + Send;
+    fn force(&self, set: &ChargeSet<'_>) -> impl Future<Output = StoreResult<Outcome>> + Send;
 
     /// Charges an estimate like `charge`, and remembers it until it is settled. Estimates of the same
     /// rule and subject that nobody settled in time come back first, whether this one fits or not.
-    fn reserve(&self, reserve: &Reserve<'_>) -> impl Future<Output = Answer<Outcome>> + Send;
+    fn reserve(&self, reserve: &Reserve<'_>) -> impl Future<Output = StoreResult<Outcome>> + Send;
 
     /// Corrects an estimate to what was used, once: less is given back as far as the bounds allow, more
     /// is a debt. It may be sent again when the answer is lost.
-    fn settle(&self, settle: &Settle<'_>) -> impl Future<Output = Answer<Settled>> + Send;
+    fn settle(&self, settle: &Settle<'_>) -> impl Future<Output = StoreResult<Settled>> + Send;
 
     /// Merges known states, by maximum per limit.
-    fn seed(&self, seeds: &[Seed<'_>]) -> impl Future<Output = Answer<()>> + Send;
+    fn restore(&self, restores: &[Restore<'_>]) -> impl Future<Output = StoreResult<()>> + Send;
 
     /// Takes or renews a slot of what may be open at once.
-    fn hold(&self, hold: &Hold<'_>) -> impl Future<Output = Answer<Held>> + Send;
+    fn acquire(
+        &self,
+        permit: &PermitRequest<'_>,
+    ) -> impl Future<Output = StoreResult<PermitReply>> + Send;
 
     /// Lets a slot last on. Takes none: what was given back or has expired stays so, however late a
     /// renewal comes.
-    fn renew(&self, hold: &Hold<'_>) -> impl Future<Output = Answer<Held>> + Send;
+    fn renew(
+        &self,
+        permit: &PermitRequest<'_>,
+    ) -> impl Future<Output = StoreResult<PermitReply>> + Send;
 
     /// Gives a slot back. Giving back what is not held does nothing.
-    fn release(&self, hold: &Hold<'_>) -> impl Future<Output = Answer<()>> + Send;
+    fn release(&self, permit: &PermitRequest<'_>) -> impl Future<Output = StoreResult<()>> + Send;
 
     /// How each counter stands; nothing for a subject never seen or fully refilled.
     fn inspect(
         &self,
         set: &ChargeSet<'_>,
-    ) -> impl Future<Output = Answer<Vec<Option<Inspection>>>> + Send;
+    ) -> impl Future<Output = StoreResult<Vec<Option<Inspection>>>> + Send;
 
     /// Forgets all that is known of some rules and subjects, which charges of all rates of a rule name: the
     /// counters, the reservations that are open of them, and the slots, whoever holds them. How many
     /// counters and slots there were.
-    fn reset(&self, set: &ChargeSet<'_>) -> impl Future<Output = Answer<u64>> + Send;
+    fn reset(&self, set: &ChargeSet<'_>) -> impl Future<Output = StoreResult<u64>> + Send;
 }

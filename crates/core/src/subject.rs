@@ -21,12 +21,12 @@ impl FingerprintKey {
 
     /// Begins the fingerprint of a subject in `namespace`.
     #[inline]
-    pub fn subject(&self, namespace: &str) -> SubjectHasher {
+    pub fn hasher(&self, namespace: &str) -> SubjectHasher {
         let mut hasher = SubjectHasher {
             key: *self,
-            short: [0; SHORT],
+            inline: [0; INLINE_BYTES],
             len: 0,
-            long: Vec::new(),
+            spilled: Vec::new(),
         };
         hasher.part(namespace.as_bytes());
         hasher
@@ -34,7 +34,7 @@ impl FingerprintKey {
 
     /// The fingerprint of a subject that has a single part and a key of its own.
     #[inline]
-    pub fn only(&self, part: &[u8]) -> Fingerprint {
+    pub fn fingerprint(&self, part: &[u8]) -> Fingerprint {
         Fingerprint(siphash128(&self.0, part))
     }
 }
@@ -47,16 +47,16 @@ impl fmt::Debug for FingerprintKey {
 }
 
 /// Parts up to this length together need no allocation.
-const SHORT: usize = 128;
+const INLINE_BYTES: usize = 128;
 
 /// Collects the parts of a subject. Hashed in one go: part by part takes twice as long.
 #[derive(Clone, Debug)]
 pub struct SubjectHasher {
     key: FingerprintKey,
-    short: [u8; SHORT],
+    inline: [u8; INLINE_BYTES],
     len: usize,
     /// All of it, once it is longer than that.
-    long: Vec<u8>,
+    spilled: Vec<u8>,
 }
 
 impl SubjectHasher {
@@ -71,22 +71,22 @@ impl SubjectHasher {
     #[inline]
     fn add(&mut self, bytes: &[u8]) {
         let end = self.len + bytes.len();
-        if !self.long.is_empty() {
-            self.long.extend_from_slice(bytes);
-        } else if let Some(room) = self.short.get_mut(self.len..end) {
+        if !self.spilled.is_empty() {
+            self.spilled.extend_from_slice(bytes);
+        } else if let Some(room) = self.inline.get_mut(self.len..end) {
             room.copy_from_slice(bytes);
             self.len = end;
         } else {
-            self.long = [&self.short[..self.len], bytes].concat();
+            self.spilled = [&self.inline[..self.len], bytes].concat();
         }
     }
 
     /// The fingerprint of all parts so far.
     #[inline]
     pub fn finish(&self) -> Fingerprint {
-        match self.long.is_empty() {
-            true => self.key.only(&self.short[..self.len]),
-            false => self.key.only(&self.long),
+        match self.spilled.is_empty() {
+            true => self.key.fingerprint(&self.inline[..self.len]),
+            false => self.key.fingerprint(&self.spilled),
         }
     }
 }
@@ -129,7 +129,7 @@ impl fmt::Debug for Fingerprint {
 #[derive(Clone)]
 pub struct RuleName {
     text: Arc<str>,
-    mark: u128,
+    hash: u128,
 }
 
 impl RuleName {
@@ -137,7 +137,7 @@ impl RuleName {
     pub fn new(text: &str) -> Self {
         RuleName {
             text: text.into(),
-            mark: siphash128(&[0; 16], text.as_bytes()),
+            hash: siphash128(&[0; 16], text.as_bytes()),
         }
     }
 
@@ -150,7 +150,7 @@ impl RuleName {
     /// counters meet with probability 2^-128, because the fingerprint is keyed.
     #[inline]
     pub fn counter(&self, subject: Fingerprint, rate: u8) -> u128 {
-        subject.0 ^ self.mark.rotate_left(u32::from(rate))
+        subject.0 ^ self.hash.rotate_left(u32::from(rate))
     }
 }
 
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     fn fingerprint(parts: &[&str]) -> Fingerprint {
-        let mut hasher = FingerprintKey::new([7; 16]).subject("test");
+        let mut hasher = FingerprintKey::new([7; 16]).hasher("test");
         for part in parts {
             hasher.part(part.as_bytes());
         }

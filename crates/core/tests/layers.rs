@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each room and the rooms it may use.
-const MAY_USE: [(&str, &[&str]); 12] = [
+const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 12] = [
     ("units", &[]),
     ("sweep", &["units"]),
     ("siphash", &[]),
@@ -53,40 +53,42 @@ fn files(path: &Path, found: &mut Vec<PathBuf>) {
 }
 
 /// The rooms named in a file. Its tests may use any.
-fn used(text: &str) -> BTreeSet<String> {
+fn used_modules(text: &str) -> BTreeSet<String> {
     let code = text.split("#[cfg(test)]").next().unwrap();
     // A macro is in no room.
-    let rooms = code.split("crate::").skip(1).filter_map(|rest| {
-        let room: String = rest.chars().take_while(char::is_ascii_lowercase).collect();
-        let inside = rest[room.len()..].starts_with("::");
-        (inside && !room.is_empty()).then_some(room)
+    let modules = code.split("crate::").skip(1).filter_map(|rest| {
+        let module: String = rest.chars().take_while(char::is_ascii_lowercase).collect();
+        let is_path = rest[module.len()..].starts_with("::");
+        (is_path && !module.is_empty()).then_some(module)
     });
-    rooms.collect()
+    modules.collect()
 }
 
 #[test]
-fn no_room_knows_one_that_stands_on_it() {
+fn no_module_uses_one_above_it() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut rooms = BTreeSet::new();
+    let mut modules = BTreeSet::new();
     for entry in fs::read_dir(&src).unwrap() {
         let path = entry.unwrap().path();
-        let room = path.file_stem().unwrap().to_str().unwrap().to_owned();
-        if room == "lib" {
+        let module = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        if module == "lib" {
             continue;
         }
-        let known = MAY_USE.iter().find(|(name, _)| *name == room);
-        let (_, may_use) =
-            known.unwrap_or_else(|| panic!("{room} is new; say here what it may use"));
-        let mut within = Vec::new();
-        files(&path, &mut within);
-        rooms.insert(room.clone());
-        within.retain(|file| file.extension().is_some_and(|end| end == "rs"));
-        for file in within {
-            for used in used(&fs::read_to_string(&file).unwrap()) {
-                let fine = used == room || may_use.contains(&&*used);
-                assert!(fine, "{} uses {used}", file.display());
+        let allowed = ALLOWED_DEPENDENCIES
+            .iter()
+            .find(|(name, _)| *name == module);
+        let (_, allowed) =
+            allowed.unwrap_or_else(|| panic!("{module} is new; say here what it may use"));
+        let mut sources = Vec::new();
+        files(&path, &mut sources);
+        modules.insert(module.clone());
+        sources.retain(|file| file.extension().is_some_and(|end| end == "rs"));
+        for file in sources {
+            for used in used_modules(&fs::read_to_string(&file).unwrap()) {
+                let is_allowed = used == module || allowed.contains(&&*used);
+                assert!(is_allowed, "{} uses {used}", file.display());
             }
         }
     }
-    assert_eq!(rooms.len(), MAY_USE.len());
+    assert_eq!(modules.len(), ALLOWED_DEPENDENCIES.len());
 }

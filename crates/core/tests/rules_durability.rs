@@ -1,12 +1,12 @@
 //! What counts must survive: read, given a budget, and refused where the store cannot give it.
 #![allow(clippy::unwrap_used)]
 
-use tidegate_core::rules::{RuleSet, SourceFile, lint, parse_for};
-use tidegate_core::store::{Abilities, Durability, OnStoreLate};
+use tidegate_core::rules::{RuleSet, SourceFile, lint, parse_with_options};
+use tidegate_core::store::{Capabilities, Durability, OnStoreLate};
 
-fn read(text: &str, store: Abilities) -> Result<RuleSet, String> {
+fn read(text: &str, store: Capabilities) -> Result<RuleSet, String> {
     let name = "rules.yaml";
-    parse_for(&[SourceFile { name, text }], store).map_err(|faults| faults.to_string())
+    parse_with_options(&[SourceFile { name, text }], store).map_err(|faults| faults.to_string())
 }
 
 fn rule(rest: &str) -> String {
@@ -16,8 +16,8 @@ fn rule(rest: &str) -> String {
 /// What is asked of each store, and what is said about it.
 #[test]
 fn what_a_store_cannot_give_is_refused_with_what_to_write() {
-    let (memory, journal) = (Abilities::MEMORY, Abilities::JOURNAL);
-    let (redis, any) = (Abilities::SCRIPTS, Abilities::UNKNOWN);
+    let (memory, journal) = (Capabilities::MEMORY, Capabilities::JOURNAL);
+    let (redis, any) = (Capabilities::SCRIPTS, Capabilities::UNKNOWN);
     let taken = [
         ("none", memory),
         ("none", redis),
@@ -29,29 +29,32 @@ fn what_a_store_cannot_give_is_refused_with_what_to_write() {
     ];
     for (word, store) in taken {
         let set = read(&rule(&format!("durability: {word}")), store).unwrap();
-        assert_eq!(set.rules()[0].terms().durability.name(), word);
+        assert_eq!(set.rules()[0].options().durability.name(), word);
     }
-    let refused = [
+    let rejected = [
         ("disk", memory, "name one with `--data`, or write none"),
         ("disk", redis, "write replica, replica+aof or none"),
         ("replica", memory, "write disk or none"),
         ("replica", journal, "write disk or none"),
         ("replica+aof", journal, "write disk or none"),
     ];
-    for (word, store, cure) in refused {
-        let said = read(&rule(&format!("durability: {word}")), store).unwrap_err();
+    for (word, store, cure) in rejected {
+        let error = read(&rule(&format!("durability: {word}")), store).unwrap_err();
         let begins = format!("rules.yaml:3: rule `bills` has durability {word}, but ");
-        assert!(said.starts_with(&begins) && said.ends_with(cure), "{said}");
+        assert!(
+            error.starts_with(&begins) && error.ends_with(cure),
+            "{error}"
+        );
     }
 }
 
 #[test]
 fn a_durable_rule_may_wait_longer_unless_it_says_otherwise() {
-    let terms = |rest: &str| {
-        let set = read(&rule(rest), Abilities::SCRIPTS).unwrap();
-        *set.rules()[0].terms()
+    let options = |rest: &str| {
+        let set = read(&rule(rest), Capabilities::SCRIPTS).unwrap();
+        *set.rules()[0].options()
     };
-    let budget = |rest: &str| terms(rest).budget.map(|budget| budget.get() / 1_000_000);
+    let budget = |rest: &str| options(rest).budget.map(|budget| budget.get() / 1_000_000);
     assert_eq!(budget("mode: enforce"), None);
     assert_eq!(budget("durability: none"), None);
     assert_eq!(budget("durability: replica"), Some(50));
@@ -73,18 +76,18 @@ fn a_durable_rule_that_denies_without_the_store_denies_when_late() {
             OnStoreLate::Local,
         ),
     ] {
-        let set = read(&rule(rest), Abilities::SCRIPTS).unwrap();
-        assert_eq!(set.rules()[0].terms().on_late, want, "{rest}");
+        let set = read(&rule(rest), Capabilities::SCRIPTS).unwrap();
+        assert_eq!(set.rules()[0].options().on_late, want, "{rest}");
     }
     let defaults = "version: 1\ndefaults: { durability: replica, on_store_failure: deny, on_store_late: local }\n\
                     rules:\n  - { name: a, by: global, rate: 9/hour }\n";
-    let set = read(defaults, Abilities::SCRIPTS).unwrap();
-    assert_eq!(set.rules()[0].terms().on_late, OnStoreLate::Local);
+    let set = read(defaults, Capabilities::SCRIPTS).unwrap();
+    assert_eq!(set.rules()[0].options().on_late, OnStoreLate::Local);
     let defaults = "version: 1\ndefaults: { durability: replica, on_store_failure: deny }\nrules:\n  \
                     - { name: a, by: global, rate: 9/hour }\n  \
                     - { name: b, by: global, rate: 9/hour, on_store_failure: local }\n";
-    let set = read(defaults, Abilities::SCRIPTS).unwrap();
-    let found: Vec<_> = set.rules().iter().map(|r| r.terms().on_late).collect();
+    let set = read(defaults, Capabilities::SCRIPTS).unwrap();
+    let found: Vec<_> = set.rules().iter().map(|r| r.options().on_late).collect();
     assert_eq!(found, [OnStoreLate::Deny, OnStoreLate::Local]);
 }
 
@@ -93,8 +96,8 @@ fn defaults_hold_for_rules_that_say_nothing() {
     let text = "version: 1\ndefaults: { durability: disk }\nrules:\n  \
                 - { name: a, by: global, rate: 9/hour }\n  \
                 - { name: b, by: global, rate: 9/hour, durability: none }\n";
-    let set = read(text, Abilities::JOURNAL).unwrap();
-    let found: Vec<_> = set.rules().iter().map(|r| r.terms().durability).collect();
+    let set = read(text, Capabilities::JOURNAL).unwrap();
+    let found: Vec<_> = set.rules().iter().map(|r| r.options().durability).collect();
     assert_eq!(found, [Durability::Disk, Durability::None]);
 }
 
@@ -107,14 +110,14 @@ fn what_a_journal_cannot_hold_exactly_is_refused() {
              rate: 999999937/hour burst 4000000000, durability: {durability} }}\n"
         )
     };
-    read(&text("none"), Abilities::JOURNAL).unwrap();
-    let said = read(&text("disk"), Abilities::JOURNAL).unwrap_err();
-    assert!(said.contains("cannot be computed exactly"), "{said}");
+    read(&text("none"), Capabilities::JOURNAL).unwrap();
+    let error = read(&text("disk"), Capabilities::JOURNAL).unwrap_err();
+    assert!(error.contains("cannot be computed exactly"), "{error}");
 
     let both = "version: 1\nrules:\n  - { name: a, by: ip, rate: 9/s }\n  \
                 - { name: b, by: ip, rate: 9/s, durability: disk }\n";
-    let set = read(both, Abilities::JOURNAL).unwrap();
-    let scripts = |i: usize| set.rules()[i].limits(None, "")[0].suits_scripts();
+    let set = read(both, Capabilities::JOURNAL).unwrap();
+    let scripts = |i: usize| set.rules()[i].limits(None, "")[0].is_exact_in_scripts();
     assert_eq!(
         [scripts(0), scripts(1)],
         [false, true],
@@ -124,17 +127,17 @@ fn what_a_journal_cannot_hold_exactly_is_refused() {
 
 #[test]
 fn a_window_that_a_crash_outlasts_is_warned_about() {
-    let said = |rate: &str| {
+    let warnings_for = |rate: &str| {
         let text = format!(
             "version: 1\nrules:\n  - {{ name: a, by: ip, rate: [{rate}], durability: disk }}\n"
         );
-        let warnings = lint(&read(&text, Abilities::JOURNAL).unwrap());
-        warnings.iter().map(ToString::to_string).collect::<String>()
+        let found = lint(&read(&text, Capabilities::JOURNAL).unwrap());
+        found.iter().map(ToString::to_string).collect::<String>()
     };
-    assert_eq!(said("100/hour"), "");
-    assert_eq!(said("100/second, 5000/hour"), "");
+    assert_eq!(warnings_for("100/hour"), "");
+    assert_eq!(warnings_for("100/second, 5000/hour"), "");
     assert_eq!(
-        said("100/second"),
+        warnings_for("100/second"),
         "rules.yaml:3: rule `a` has durability disk, but what it counts in 1s is forgotten before a \
          crash is over; remove it, or write a longer window"
     );
@@ -146,10 +149,10 @@ fn the_example_of_its_page_is_a_rule() {
     let example = docs.split("```").nth(1).unwrap().trim_start_matches("yaml");
     let set = read(
         &format!("version: 1\nrules:\n{example}"),
-        Abilities::JOURNAL,
+        Capabilities::JOURNAL,
     )
     .unwrap();
-    assert_eq!(set.rules()[0].terms().durability, Durability::Disk);
+    assert_eq!(set.rules()[0].options().durability, Durability::Disk);
     for durability in Durability::ALL {
         let row = format!("| `{}`", durability.name());
         assert!(docs.contains(&row), "docs/durability.md misses {row}");

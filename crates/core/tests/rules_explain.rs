@@ -3,7 +3,7 @@
 
 use tidegate_core::algorithms::Algorithm;
 use tidegate_core::request::{ApiKey, Request};
-use tidegate_core::rules::{Fit, RuleSet, SourceFile, Standing, parse};
+use tidegate_core::rules::{AlgorithmProfile, Applicability, RuleSet, SourceFile, parse};
 use tidegate_core::units::{Cost, Nanos};
 
 /// The first of November 2026.
@@ -31,7 +31,7 @@ fn rules() -> RuleSet {
     parse(&[file]).unwrap()
 }
 
-fn told(request: &Request<'_>, rule: &str) -> String {
+fn explain_rule(request: &Request<'_>, rule: &str) -> String {
     let explanation = rules().explain(request, NOW);
     let view = explanation
         .rules
@@ -55,7 +55,7 @@ fn request() -> Request<'static> {
 }
 
 #[test]
-fn a_rule_that_applies_tells_whose_counter_how_much_and_how() {
+fn a_rule_that_applies_is_explained_by_counter_rate_and_algorithm() {
     let want = "search: applies
   counted for: api_key
   rate: 900/minute
@@ -64,14 +64,14 @@ fn a_rule_that_applies_tells_whose_counter_how_much_and_how() {
     accuracy: assumes that the last window was even
     burst: the whole count at once, then spread over the window
     worst case in one window: 2L - 1 (L the count)";
-    assert_eq!(told(&request(), "search"), want);
+    assert_eq!(explain_rule(&request(), "search"), want);
 }
 
 #[test]
-fn a_rule_that_does_not_apply_tells_why() {
+fn a_rule_that_does_not_apply_is_explained_by_the_reason() {
     let check = |rule: &str, want: &str| {
         assert_eq!(
-            told(&request(), rule),
+            explain_rule(&request(), rule),
             format!("{rule}: does not apply: {want}")
         );
     };
@@ -85,24 +85,24 @@ fn a_rule_that_does_not_apply_tells_why() {
     check("alive", "path is `/search/x`, wanted /alive");
     let alive = Request::default().with("path", "/alive");
     assert_eq!(
-        told(&alive, "everything"),
+        explain_rule(&alive, "everything"),
         "everything: does not apply: `alive` replaces it"
     );
     assert_eq!(
-        told(&alive, "writes"),
+        explain_rule(&alive, "writes"),
         "writes: does not apply: method is absent, wanted POST or PUT"
     );
 }
 
 #[test]
-fn a_cost_that_the_request_does_not_name_is_told() {
+fn a_cost_that_the_request_does_not_name_is_explained() {
     let with = |costs: &[(&'static str, u64)]| {
         let mut request = request();
         let costs = costs.iter();
         request.costs = costs
             .map(|(unit, n)| ((*unit).into(), Cost::new(*n)))
             .collect();
-        told(&request, "words")
+        explain_rule(&request, "words")
     };
     assert!(with(&[]).contains("cost: 1 tokens, because the request names no cost in it\n"));
     assert!(with(&[("tokens", 7)]).contains("cost: 7 tokens\n"));
@@ -111,8 +111,8 @@ fn a_cost_that_the_request_does_not_name_is_told() {
 }
 
 #[test]
-fn what_stands_in_for_an_absent_attribute_is_told() {
-    let shadow = told(&request(), "tried");
+fn the_substitute_for_an_absent_attribute_is_explained() {
+    let shadow = explain_rule(&request(), "tried");
     assert!(
         shadow.starts_with("tried: applies, but only watches (mode: shadow)"),
         "{shadow}"
@@ -121,22 +121,22 @@ fn what_stands_in_for_an_absent_attribute_is_told() {
         shadow.contains("counted for: ip, in place of the absent user, method"),
         "{shadow}"
     );
-    let nobody = told(&Request::default(), "tried");
+    let nobody = explain_rule(&Request::default(), "tried");
     assert!(
         nobody.contains("all requests without user together"),
         "{nobody}"
     );
-    assert!(told(&request(), "everything").contains("counted for: everybody together"));
+    assert!(explain_rule(&request(), "everything").contains("counted for: everybody together"));
 }
 
 #[test]
-fn overrides_are_told_and_keys_never_are() {
+fn overrides_are_explained_and_keys_are_never_printed() {
     let alice = request().with("user", "alice");
     let explanation = rules().explain(&alice, NOW);
     assert_eq!(*explanation.rules[2].rates, ["50/minute".into()]);
     let printed = explanation.to_string() + &format!("{explanation:?}");
     assert!(!printed.contains("0909"), "{printed}");
-    assert_eq!(explanation.rules[0].standing, Standing::Applies);
+    assert_eq!(explanation.rules[0].applicability, Applicability::Applies);
 }
 
 /// Values were joined by plain commas: a client that chose its `user` could have the rates of another.
@@ -172,21 +172,21 @@ rules:
 fn the_documentation_has_the_table_that_explain_uses() {
     let docs = include_str!("../../../docs/rules.md");
     for algorithm in Algorithm::ALL {
-        let Fit {
-            fits,
+        let AlgorithmProfile {
+            suited_for: fits,
             memory,
             accuracy,
             burst,
-            worst,
+            worst_case: worst,
             ..
-        } = Fit::of(algorithm);
+        } = AlgorithmProfile::of(algorithm);
         let row = format!("| `{algorithm}` | {fits} | {memory} | {accuracy} | {burst} | {worst} |");
         assert!(docs.contains(&row), "docs/rules.md misses\n{row}");
     }
 }
 
 #[test]
-fn the_list_that_decides_is_told_with_its_entry() {
+fn the_list_that_decides_is_explained_with_its_entry() {
     let set = |text: &str| {
         let name = "rules.yaml";
         parse(&[SourceFile { name, text }]).unwrap()
@@ -209,8 +209,8 @@ block:
             }),
             ..Request::default()
         };
-        let told = set.explain(&request, NOW).to_string();
-        told.lines().take(2).collect::<Vec<_>>().join("\n")
+        let explained = set.explain(&request, NOW).to_string();
+        explained.lines().take(2).collect::<Vec<_>>().join("\n")
     };
     assert_eq!(
         first_lines([192, 0, 2, 10], None),
@@ -226,6 +226,6 @@ block:
          refused\nwithout that entry:"
     );
     // That entry has ended.
-    let told = first_lines([198, 51, 100, 7], None);
-    assert!(told.starts_with("all: applies"), "{told}");
+    let lines = first_lines([198, 51, 100, 7], None);
+    assert!(lines.starts_with("all: applies"), "{lines}");
 }

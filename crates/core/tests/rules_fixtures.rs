@@ -19,16 +19,16 @@ fn fixtures(kind: &str) -> Vec<PathBuf> {
     files
 }
 
-/// Compares `said` with the text beside `file`, or writes it there.
-fn compare(file: &Path, said: &str, differences: &mut String) {
+/// Compares `output` with the text beside `file`, or writes it there.
+fn compare(file: &Path, output: &str, differences: &mut String) {
     let beside = file.with_extension("txt");
     if std::env::var_os("UPDATE").is_some() {
-        fs::write(&beside, said).unwrap();
+        fs::write(&beside, output).unwrap();
     }
     let wanted = fs::read_to_string(&beside).unwrap_or_default();
-    if wanted != said {
+    if wanted != output {
         let name = file.file_name().unwrap().to_string_lossy();
-        differences.push_str(&format!("{name}:\nwanted: {wanted}\nsaid:   {said}\n"));
+        differences.push_str(&format!("{name}:\nwanted: {wanted}\nsaid:   {output}\n"));
     }
 }
 
@@ -41,14 +41,19 @@ fn every_bad_file_is_refused_word_for_word() {
             name: "rules.yaml",
             text: &text,
         };
-        let said = match parse(&[source]) {
+        let output = match parse(&[source]) {
             Ok(_) => "nothing is wrong\n".to_owned(),
             Err(faults) => format!("{faults}\n"),
         };
-        assert!(!said.contains("nothing is wrong"), "{}", file.display());
-        let lines = said.lines().count();
-        assert_eq!(lines, 1, "one fault each: {} says\n{said}", file.display());
-        compare(&file, &said, &mut differences);
+        assert!(!output.contains("nothing is wrong"), "{}", file.display());
+        let lines = output.lines().count();
+        assert_eq!(
+            lines,
+            1,
+            "one fault each: {} says\n{output}",
+            file.display()
+        );
+        compare(&file, &output, &mut differences);
     }
     assert!(differences.is_empty(), "{differences}");
 }
@@ -84,7 +89,7 @@ fn every_good_file_of_descriptors_lists_its_limits_and_is_warned_about_word_for_
         let set = parse(&[source]).unwrap_or_else(|faults| panic!("{}\n{faults}", file.display()));
         let warnings = lint(&set);
         let warnings = warnings.iter().map(|warning| format!("{warning}\n"));
-        let listing = set.listing_of_limits().to_string();
+        let listing = set.config_dump().to_string();
         let all: String = std::iter::once(listing).chain(warnings).collect();
         compare(&file, &all, &mut differences);
     }

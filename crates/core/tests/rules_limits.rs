@@ -1,8 +1,8 @@
 //! Files too long, too deep, too many or half written are refused, with little work and in good words.
 #![allow(clippy::unwrap_used)]
 
-use tidegate_core::rules::{MOST_BYTES, RuleSet, SourceFile, parse};
-use tidegate_mutations::yardsticks;
+use tidegate_core::rules::{MAX_FILE_BYTES, RuleSet, SourceFile, parse};
+use tidegate_mutations::work_units;
 
 fn read(text: &str) -> Result<RuleSet, String> {
     let file = SourceFile {
@@ -17,17 +17,17 @@ fn read(text: &str) -> Result<RuleSet, String> {
 const MAX_YARDSTICKS: f64 = 20_000.0;
 
 #[track_caller]
-fn check_refused(text: &str, words: &str) {
+fn check_rejected(text: &str, words: &str) {
     let error = read(text).unwrap_err();
     assert!(error.contains(words), "{error}");
-    let work = yardsticks(|| _ = read(text));
+    let work = work_units(|| _ = read(text));
     assert!(work < MAX_YARDSTICKS, "{work} yardsticks");
 }
 
 #[test]
 fn a_file_above_16_mib_is_refused_before_it_is_read() {
-    let text = "#".repeat(MOST_BYTES + 1);
-    check_refused(
+    let text = "#".repeat(MAX_FILE_BYTES + 1);
+    check_rejected(
         &text,
         "rules.yaml: is longer than the 16 MiB that are read; split the file",
     );
@@ -36,14 +36,14 @@ fn a_file_above_16_mib_is_refused_before_it_is_read() {
 #[test]
 fn very_many_values_are_refused() {
     let text = format!("version: 1\nrules: [{}]", "1,".repeat(5_000_000));
-    check_refused(&text, "more than 4000000 values");
+    check_rejected(&text, "more than 4000000 values");
 }
 
 #[test]
 fn very_deep_nesting_is_refused() {
-    check_refused(&"[".repeat(1_000_000), "nested more than 32 levels");
-    check_refused(&"- ".repeat(1_000_000), "nested more than 32 levels");
-    check_refused(&"{a: ".repeat(1_000_000), "nested more than 32 levels");
+    check_rejected(&"[".repeat(1_000_000), "nested more than 32 levels");
+    check_rejected(&"- ".repeat(1_000_000), "nested more than 32 levels");
+    check_rejected(&"{a: ".repeat(1_000_000), "nested more than 32 levels");
 }
 
 #[test]
@@ -53,17 +53,17 @@ fn aliases_of_large_mappings_are_refused() {
         .map(|i| format!("- {{ name: r{i}, by: ip, rate: 1/s, overrides: *all }}\n"))
         .collect();
     let text = format!("version: 1\nx: &all {{ {many} }}\nrules:\n{uses}");
-    check_refused(&text, "aliases expand to more than");
+    check_rejected(&text, "aliases expand to more than");
 }
 
 #[test]
-fn a_million_faults_are_counted_not_told() {
+fn a_million_errors_are_counted_and_not_listed() {
     let text = format!("version: 1\nrules:\n{}", "- {}\n".repeat(200_000));
-    check_refused(&text, "faults more");
+    check_rejected(&text, "faults more");
 }
 
 #[test]
-fn all_faults_of_all_files_are_told_at_once() {
+fn all_errors_of_all_files_are_reported_at_once() {
     let files = [
         SourceFile {
             name: "b.yaml",
@@ -79,7 +79,10 @@ fn all_faults_of_all_files_are_told_at_once() {
         },
     ];
     let faults = parse(&files).unwrap_err();
-    let places: Vec<String> = faults.iter().map(|fault| fault.place.to_string()).collect();
+    let places: Vec<String> = faults
+        .iter()
+        .map(|fault| fault.location.to_string())
+        .collect();
     let want = [
         "b.yaml:4", "b.yaml:4", "b.yaml:4", "b.yaml:5", "a.yaml:2", "a.yaml:4", "a.yaml:5",
         "c.yaml:1",

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use tidegate_core::request::{ApiKey, Request};
-use tidegate_core::rules::{Listed, Purpose, RuleSet, SourceFile, parse};
+use tidegate_core::rules::{ListDecision, Purpose, RuleSet, SourceFile, parse};
 use tidegate_core::units::{Cost, Nanos};
 
 fn rules(text: &str) -> RuleSet {
@@ -41,12 +41,12 @@ fn request(text: &str) -> Request<'_> {
 }
 
 #[track_caller]
-fn check(set: &RuleSet, asked: &str, want: &str) {
-    let applying = set.applying(&request(asked), Purpose::Check);
+fn check(set: &RuleSet, text: &str, want: &str) {
+    let applying = set.applicable_rules(&request(text), Purpose::Check);
     let names = applying
         .iter()
         .map(|at| set.rules()[*at as usize].name().as_str());
-    assert_eq!(names.collect::<Vec<_>>().join(" "), want, "{asked}");
+    assert_eq!(names.collect::<Vec<_>>().join(" "), want, "{text}");
 }
 
 #[test]
@@ -223,13 +223,13 @@ rules: [{ name: t, by: user, unit: tokens, rate: 9/s }]",
     };
     assert_eq!(unknown("tokens"), None);
     assert_eq!(unknown("images"), None);
-    let told = |unit| unknown(unit).unwrap_or_default();
+    let message = |unit| unknown(unit).unwrap_or_default();
     assert_eq!(
-        told("Token"),
+        message("Token"),
         "Token: unknown unit, no rule counts it; write tokens"
     );
-    assert!(told("words").contains("write images, tokens, or declare it"));
-    assert!(told("requests").contains("requests are counted by `cost`"));
+    assert!(message("words").contains("write images, tokens, or declare it"));
+    assert!(message("requests").contains("requests are counted by `cost`"));
 }
 
 #[test]
@@ -245,23 +245,23 @@ block:
     );
     let end = Nanos::from_secs(1_796_083_200);
     let now = Nanos::from_secs(1_794_000_000);
-    let listed = |asked, now| set.listed(&request(asked), now);
-    assert!(set.has_lists());
-    assert_eq!(listed("ip=192.0.2.10", now), Some(Listed::Allow));
+    let listed = |text, now| set.list_decision(&request(text), now);
+    assert!(set.has_access_lists());
+    assert_eq!(listed("ip=192.0.2.10", now), Some(ListDecision::Allow));
     assert_eq!(
         listed("ip=192.0.2.11", now),
-        Some(Listed::Block { until: None })
+        Some(ListDecision::Block { until: None })
     );
     assert_eq!(
         listed("ip=198.51.100.7", now),
-        Some(Listed::Block { until: Some(end) })
+        Some(ListDecision::Block { until: Some(end) })
     );
     assert_eq!(listed("ip=198.51.100.7", end), None);
     assert_eq!(listed("ip=198.51.100.8", now), None);
-    assert_eq!(listed("key=acme", now), Some(Listed::Allow));
+    assert_eq!(listed("key=acme", now), Some(ListDecision::Allow));
     assert_eq!(
         listed("key=other", now),
-        Some(Listed::Block { until: None })
+        Some(ListDecision::Block { until: None })
     );
     assert_eq!(listed("", now), None);
 }
@@ -290,11 +290,11 @@ rules:
     // A client of IPv6 is a network, which is written in many ways.
     assert_eq!(counts(None, "2001:db8::"), [1]);
     assert_eq!(
-        rule.rates(rule.class(Some(1), "x")).written(0),
+        rule.rates(rule.rate_class(Some(1), "x")).text(0),
         "1000/minute"
     );
     let tag = rule.limits(Some(1), "x")[0].tag();
-    assert_eq!(rule.limit_tagged(0, tag).unwrap().count(), 1000);
+    assert_eq!(rule.limit_with_tag(0, tag).unwrap().count(), 1000);
 }
 
 #[test]
@@ -313,7 +313,7 @@ fn the_files_of_a_folder_are_one_set() {
     assert_eq!(set.rules()[0].algorithm().name(), "fixed-window");
     assert_eq!(set.rules()[1].algorithm().name(), "sliding-window");
     assert_eq!(set.position("b"), Some(1));
-    assert_eq!(set.rules()[1].place().to_string(), "b.yaml:4");
+    assert_eq!(set.rules()[1].location().to_string(), "b.yaml:4");
     assert_eq!((set.keys_file(), set.tiers().len()), (Some("keys.txt"), 1));
     check(&set, "", "b");
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use tidegate_core::request::Request;
 use tidegate_core::rules::{Purpose, RuleSet, SourceFile, lint, parse};
 use tidegate_core::units::Nanos;
-use tidegate_mutations::{Attack, Numbers, inputs};
+use tidegate_mutations::{FuzzTarget, NumberEncoding, inputs};
 
 const TOKENS: &[&[u8]] = &[
     b"\n",
@@ -116,42 +116,42 @@ fn read(text: &[u8]) -> Option<RuleSet> {
 }
 
 /// What is in force is the same each time, and can be asked.
-fn holds(text: &[u8]) {
+fn assert_parses_alike(text: &[u8]) {
     let (set, again) = (read(text).unwrap(), read(text).unwrap());
     assert_eq!(format!("{:?}", set.rules()), format!("{:?}", again.rules()));
     assert_eq!(set.identity(), again.identity());
-    let said = |set| format!("{:?}", lint(set));
-    assert_eq!(said(&set), said(&again));
+    let warnings = |set| format!("{:?}", lint(set));
+    assert_eq!(warnings(&set), warnings(&again));
     let request = Request {
         ip: Some("203.0.113.9".parse().unwrap()),
         attributes: vec![("path".into(), "/api/v1".into())],
         ..Request::default()
     };
     assert_eq!(
-        set.applying(&request, Purpose::Check),
-        again.applying(&request, Purpose::Check)
+        set.applicable_rules(&request, Purpose::Check),
+        again.applicable_rules(&request, Purpose::Check)
     );
     let now = Nanos::from_secs(1_800_000_000);
-    let (told, told_again) = (set.explain(&request, now), again.explain(&request, now));
-    assert_eq!(format!("{told:?}"), format!("{told_again:?}"));
-    let listing = |set: &RuleSet| set.listing_of_limits().to_string();
+    let (explained, explained_again) = (set.explain(&request, now), again.explain(&request, now));
+    assert_eq!(format!("{explained:?}"), format!("{explained_again:?}"));
+    let listing = |set: &RuleSet| set.config_dump().to_string();
     assert_eq!(listing(&set), listing(&again));
 }
 
 fn attack(parser: &str, inputs: u32, corpus: &[Vec<u8>], tokens: &[&[u8]]) {
     let good: Vec<&[u8]> = corpus.iter().map(Vec::as_slice).collect();
     let tokens = [TOKENS, tokens].concat();
-    let attack = Attack {
+    let attack = FuzzTarget {
         parser,
         seed: 0x7275_6c65,
         inputs,
-        good: &good,
+        corpus: &good,
         tokens: &tokens,
-        nests: NESTS,
-        numbers: Numbers::Digits,
-        longest: 8_000,
+        delimiters: NESTS,
+        numbers: NumberEncoding::Digits,
+        max_len: 8_000,
     };
-    let outcome = attack.run(|text| read(text).is_some(), holds);
+    let outcome = attack.run(|text| read(text).is_some(), assert_parses_alike);
     eprintln!("{parser}: {outcome:?}");
 }
 

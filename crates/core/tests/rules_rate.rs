@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 use tidegate_core::algorithms::{Algorithm, Limit};
-use tidegate_core::rules::{Rate, RateError, SourceFile, parse_for, parse_rate};
-use tidegate_core::store::Abilities;
+use tidegate_core::rules::{Rate, RateError, SourceFile, parse_rate, parse_with_options};
+use tidegate_core::store::Capabilities;
 use tidegate_core::units::Nanos;
 
 fn limit(text: &str) -> Result<Limit, RateError> {
@@ -103,8 +103,8 @@ fn a_store_with_less_precision_refuses_what_it_cannot_compute() {
         name: "rules.yaml",
         text: "version: 1\nrules: [{ name: a, by: ip, rate: 999983/day burst 900000000 }]",
     };
-    assert!(parse_for(&[file], Abilities::MEMORY).is_ok());
-    let faults = parse_for(&[file], Abilities::SCRIPTS)
+    assert!(parse_with_options(&[file], Capabilities::MEMORY).is_ok());
+    let faults = parse_with_options(&[file], Capabilities::SCRIPTS)
         .unwrap_err()
         .to_string();
     assert!(faults.contains("write burst 52124995 or less"), "{faults}");

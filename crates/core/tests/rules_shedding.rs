@@ -3,18 +3,20 @@
 #![allow(clippy::unwrap_used)]
 
 use tidegate_core::request::{Priority, Request};
-use tidegate_core::rules::{Concurrent, Rule, RuleSet, Soft, SourceFile, lint, parse_for};
-use tidegate_core::store::{Abilities, Counting};
+use tidegate_core::rules::{
+    Concurrency, Rule, RuleSet, SoftLimit, SourceFile, lint, parse_with_options,
+};
+use tidegate_core::store::{Capabilities, Counting};
 use tidegate_core::units::Nanos;
 
-fn read(rest: &str, store: Abilities) -> Result<RuleSet, String> {
+fn read(rest: &str, store: Capabilities) -> Result<RuleSet, String> {
     let text = format!("version: 1\ntiers: [free, pro]\nrules:\n  - {{ name: api, {rest} }}\n");
     let (name, text) = ("rules.yaml", text.as_str());
-    parse_for(&[SourceFile { name, text }], store).map_err(|faults| faults.to_string())
+    parse_with_options(&[SourceFile { name, text }], store).map_err(|faults| faults.to_string())
 }
 
 #[track_caller]
-fn rule(rest: &str, store: Abilities) -> Rule {
+fn rule(rest: &str, store: Capabilities) -> Rule {
     read(rest, store).unwrap().rules()[0].clone()
 }
 
@@ -28,16 +30,16 @@ fn what_is_leased_and_for_how_long_depends_on_who_else_counts() {
             store,
         );
         let limit = &rule.limits(None, "")[0];
-        let found = (rule.terms().counting, limit.lease(), limit.capacity());
+        let found = (rule.options().counting, limit.lease_ttl(), limit.capacity());
         assert_eq!(found, want, "{counting}");
     };
-    let redis = Abilities::SCRIPTS;
+    let redis = Capabilities::SCRIPTS;
     check("exact", redis, (Counting::Exact, None, 200));
     // A hundred a second flow in, so that ten of the burst may be in use by whoever leased them.
     check("leased", redis, (Counting::Leased, Some(MS(100)), 190));
     check("leased 50ms", redis, (Counting::Leased, Some(MS(50)), 195));
     check("lenient", redis, (Counting::Lenient, None, 200));
-    for alone in [Abilities::MEMORY, Abilities::JOURNAL] {
+    for alone in [Capabilities::MEMORY, Capabilities::JOURNAL] {
         for counting in ["exact", "leased", "leased 50ms", "lenient"] {
             check(counting, alone, (Counting::Exact, None, 200));
         }
@@ -48,9 +50,9 @@ fn what_is_leased_and_for_how_long_depends_on_who_else_counts() {
 fn counts_that_must_be_safe_are_counted_one_by_one() {
     for counting in ["leased", "lenient"] {
         for (durability, store) in [
-            ("replica", Abilities::SCRIPTS),
-            ("replica+aof", Abilities::UNKNOWN),
-            ("disk", Abilities::JOURNAL),
+            ("replica", Capabilities::SCRIPTS),
+            ("replica+aof", Capabilities::UNKNOWN),
+            ("disk", Capabilities::JOURNAL),
         ] {
             let rest =
                 format!("by: ip, rate: 100/s, counting: {counting}, durability: {durability}");
@@ -66,16 +68,16 @@ fn counts_that_must_be_safe_are_counted_one_by_one() {
 
 #[test]
 fn a_burst_too_small_to_give_any_up_is_not_leased() {
-    let said = read(
+    let result = read(
         "by: ip, rate: 1000/s burst 5, counting: leased",
-        Abilities::SCRIPTS,
+        Capabilities::SCRIPTS,
     );
     let want = "rules.yaml:4: rule `api` has rate `1000/second burst 5`, whose burst is too small for \
                 leases of 5ms; write burst 10 or more, or `counting: exact`";
-    assert_eq!(said.unwrap_err(), want);
+    assert_eq!(result.unwrap_err(), want);
     let least = "by: ip, rate: 1000/s burst 10, counting: leased";
     assert_eq!(
-        rule(least, Abilities::SCRIPTS).limits(None, "")[0].capacity(),
+        rule(least, Capabilities::SCRIPTS).limits(None, "")[0].capacity(),
         5
     );
 }
@@ -84,14 +86,17 @@ fn a_burst_too_small_to_give_any_up_is_not_leased() {
 #[test]
 fn each_priority_has_its_part_of_every_rate() {
     let check = |rest: &str, tier, subject: &str, want: [&[u64]; 3]| {
-        let rule = rule(rest, Abilities::SCRIPTS);
-        let rates = rule.rates(rule.class(tier, subject));
+        let rule = rule(rest, Capabilities::SCRIPTS);
+        let rates = rule.rates(rule.rate_class(tier, subject));
         for (priority, want) in Priority::ALL.into_iter().zip(want) {
             let limits = rates.limits_for(priority);
             let found: Vec<u64> = limits.iter().map(|limit| limit.capacity()).collect();
             assert_eq!(found, want, "{rest}: {priority:?}");
             for (part, all) in limits.iter().zip(rates.limits()) {
-                assert_eq!((part.tag(), part.whole()), (all.tag(), all.whole()));
+                assert_eq!(
+                    (part.tag(), part.full_capacity()),
+                    (all.tag(), all.full_capacity())
+                );
             }
         }
     };
@@ -120,13 +125,13 @@ fn each_priority_has_its_part_of_every_rate() {
 
 #[test]
 fn a_ceiling_of_nothing_is_refused_for_every_rate_that_has_one() {
-    let said = read(
+    let result = read(
         "by: user, rate: 100/minute, priority: true, tiers: { free: 2/minute, pro: 1/minute }",
-        Abilities::MEMORY,
+        Capabilities::MEMORY,
     );
     let want = "rules.yaml:4: rule `api` has rate `1/minute`, of which 0.95 for priority normal is less \
                 than one request; write a larger rate, or another ceiling";
-    assert_eq!(said.unwrap_err(), want);
+    assert_eq!(result.unwrap_err(), want);
 }
 
 #[test]
@@ -137,9 +142,9 @@ fn rules_that_write_the_same_rates_do_not_share_ceilings() {
   - { name: c, by: ip, rate: 100/minute, priority: { sheddable: 0.5 } }
 ";
     let name = "rules.yaml";
-    let set = parse_for(&[SourceFile { name, text }], Abilities::MEMORY).unwrap();
+    let set = parse_with_options(&[SourceFile { name, text }], Capabilities::MEMORY).unwrap();
     let sheddable = |rule: &Rule| {
-        let rates = rule.rates(rule.class(None, ""));
+        let rates = rule.rates(rule.rate_class(None, ""));
         rates.limits_for(Priority::Sheddable)[0].capacity()
     };
     let found: Vec<u64> = set.rules().iter().map(sheddable).collect();
@@ -165,9 +170,9 @@ fn the_priority_of_a_request_is_what_it_says_or_normal() {
     }
 }
 
-fn soft(rest: &str) -> Soft {
+fn soft(rest: &str) -> SoftLimit {
     let rest = format!("by: ip, rate: 100/minute, soft: {rest}");
-    rule(&rest, Abilities::MEMORY).soft().unwrap()
+    rule(&rest, Capabilities::MEMORY).soft().unwrap()
 }
 
 #[test]
@@ -205,52 +210,55 @@ fn a_soft_delay_never_shrinks_as_a_limit_fills() {
 
 #[test]
 fn a_rule_may_limit_open_requests_alone() {
-    let alone = rule("by: ip, concurrent: 5", Abilities::MEMORY);
-    assert_eq!(alone.concurrent(), Some(Concurrent::Most(5)));
+    let alone = rule("by: ip, concurrent: 5", Capabilities::MEMORY);
+    assert_eq!(alone.concurrent(), Some(Concurrency::Fixed(5)));
     assert!(alone.limits(None, "").is_empty());
-    let both = rule("by: ip, rate: 9/s, concurrent: adaptive", Abilities::MEMORY);
-    assert_eq!(both.concurrent(), Some(Concurrent::Adaptive));
+    let both = rule(
+        "by: ip, rate: 9/s, concurrent: adaptive",
+        Capabilities::MEMORY,
+    );
+    assert_eq!(both.concurrent(), Some(Concurrency::Adaptive));
     assert_eq!(both.limits(None, "").len(), 1);
 }
 
 #[track_caller]
-fn warned(rest: &str, want: &[&str]) {
-    let set = read(rest, Abilities::UNKNOWN).unwrap();
-    let said: Vec<String> = lint(&set).iter().map(ToString::to_string).collect();
-    let about = |said: &&String| !said.contains("keys_file");
-    let said: Vec<&String> = said.iter().filter(about).collect();
+fn check_warnings(rest: &str, want: &[&str]) {
+    let set = read(rest, Capabilities::UNKNOWN).unwrap();
+    let warnings: Vec<String> = lint(&set).iter().map(ToString::to_string).collect();
+    let about = |warning: &&String| !warning.contains("keys_file");
+    let warnings: Vec<&String> = warnings.iter().filter(about).collect();
     let want: Vec<String> = want
         .iter()
         .map(|want| format!("rules.yaml:4: rule `api` {want}"))
         .collect();
-    assert_eq!(said, want.iter().collect::<Vec<_>>(), "{rest}");
+    assert_eq!(warnings, want.iter().collect::<Vec<_>>(), "{rest}");
 }
 
 #[test]
 fn counting_that_comes_to_nothing_is_warned_about() {
-    warned(
+    check_warnings(
         "by: user, rate: 600/minute, counting: leased",
         &[
             "has counting leased, but `600/minute` is less than 8 in 100ms, so that nothing is ever \
            leased; write `counting: exact`",
         ],
     );
-    warned("by: user, rate: 80/s, counting: leased", &[]);
-    warned("by: user, rate: 8/s, counting: leased 1s", &[]);
+    check_warnings("by: user, rate: 80/s, counting: leased", &[]);
+    check_warnings("by: user, rate: 8/s, counting: leased 1s", &[]);
     // One rate of several, or one tier, is enough.
-    warned(
+    check_warnings(
         "by: user, rate: 600/minute, counting: leased, tiers: { pro: 6000/minute }",
         &[],
     );
-    warned("by: user, rate: 600/minute, counting: lenient", &[]);
-    warned(
+    check_warnings("by: user, rate: 600/minute, counting: lenient", &[]);
+    check_warnings(
         "by: user, rate: 600/minute, algorithm: sliding-window-strict, counting: lenient",
         &[
             "has counting lenient with algorithm sliding-window-strict, which is for limits that nobody \
            may pass; write `counting: exact`, or `algorithm: sliding-window`",
         ],
     );
-    warned(
+    check_warnings(
         "by: user, rate: unlimited, concurrent: 5, counting: lenient",
         &[
             "has `concurrent` and no rate: only acquire and release count it, and whoever only asks \
@@ -258,12 +266,12 @@ fn counting_that_comes_to_nothing_is_warned_about() {
             "has `counting`, but no rate that it could be about; remove it",
         ],
     );
-    warned("by: user, rate: 9/s, concurrent: 5", &[]);
+    check_warnings("by: user, rate: 9/s, concurrent: 5", &[]);
 }
 
 #[track_caller]
-fn explained(rest: &str, priority: Option<&'static str>, want: &str) {
-    let set = read(rest, Abilities::UNKNOWN).unwrap();
+fn check_explained(rest: &str, priority: Option<&'static str>, want: &str) {
+    let set = read(rest, Capabilities::UNKNOWN).unwrap();
     let mut request = Request {
         ip: Some([192, 0, 2, 7].into()),
         ..Request::default()
@@ -271,19 +279,19 @@ fn explained(rest: &str, priority: Option<&'static str>, want: &str) {
     if let Some(priority) = priority {
         request = request.with("priority", priority);
     }
-    let told = set.explain(&request, Nanos::ZERO).rules[0].to_string();
-    let lines = told.split("\n  algorithm:").next().unwrap();
+    let explained = set.explain(&request, Nanos::ZERO).rules[0].to_string();
+    let lines = explained.split("\n  algorithm:").next().unwrap();
     assert_eq!(lines, format!("api: applies\n  counted for: ip\n  {want}"));
 }
 
 #[test]
 fn all_of_it_is_explained() {
-    explained(
+    check_explained(
         "by: ip, rate: 100/minute",
         Some("critical"),
         "rate: 100/minute",
     );
-    explained(
+    check_explained(
         "by: ip, rate: [6000/minute burst 200, 100/s], counting: leased, algorithm: token-bucket, \
          priority: true, soft: { max_delay: 1s }, concurrent: 50",
         Some("sheddable"),
@@ -294,19 +302,19 @@ fn all_of_it_is_explained() {
          100 written)
   concurrent: 50, counted by acquire and release alone",
     );
-    explained(
+    check_explained(
         "by: ip, rate: 100/minute, counting: leased 250ms, priority: { normal: 0.5, sheddable: 0.5 }",
         None,
         "rate: 100/minute
   priority: normal may use 0.5: 50 of 100
   counting: leased, for 250ms at most",
     );
-    explained(
+    check_explained(
         "by: ip, rate: 100/minute, counting: lenient",
         None,
         "rate: 100/minute\n  counting: lenient",
     );
-    explained(
+    check_explained(
         "by: ip, concurrent: adaptive",
         None,
         "rate: none\n  concurrent: adaptive, counted by acquire and release alone",

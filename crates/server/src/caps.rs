@@ -4,23 +4,28 @@
 
 use std::time::Duration;
 
-use tidegate::resilience::Settings;
-use tidegate::stores::memory::MOST_RESERVED;
-use tidegate::{MAX_ADAPTIVE_PERMITS, MOST_ADAPTIVE, MOST_COUNTED, MOST_TENDED};
+use tidegate::resilience::ResilienceSettings;
+use tidegate::stores::memory::MAX_RESERVED_CHARGES;
+use tidegate::{
+    MAX_ADAPTIVE_PERMITS, MAX_ADAPTIVE_SUBJECTS, MAX_COUNTED_TICKETS, MAX_PENDING_SETTLEMENTS,
+};
 use tidegate_core::store::Reserve;
 
 use crate::edges::{envoy, http, resp};
 use crate::net::large_connections::{LargeConnections, LargeKind};
 use crate::net::waiting_streams::{ConnectionStreams, WaitingStreams};
-use crate::net::{body, connection, frame_scanner, heads, linger, listener, tls, unread};
+use crate::net::{
+    body, connection, frame_scanner, lingering_close, listener, request_heads, tls,
+    unread_responses,
+};
 
 const BEGIN: &str = "<!-- caps -->\n";
 const END: &str = "<!-- end of caps -->\n";
 
 /// A door, what is bounded there, the bound, and what happens beyond it.
-type Row = (&'static str, &'static str, String, &'static str);
+type CapRow = (&'static str, &'static str, String, &'static str);
 
-fn size(bytes: usize) -> String {
+fn format_bytes(bytes: usize) -> String {
     match bytes {
         bytes if bytes >= 1 << 20 && bytes.is_multiple_of(1 << 20) => {
             format!("{} MiB", bytes >> 20)
@@ -32,14 +37,14 @@ fn size(bytes: usize) -> String {
     }
 }
 
-fn number(number: usize) -> String {
+fn format_count(number: usize) -> String {
     let digits = number.to_string();
     let groups = digits.as_bytes().rchunks(3).rev();
     let groups = groups.map(|group| String::from_utf8_lossy(group).into_owned());
     groups.collect::<Vec<_>>().join(",")
 }
 
-fn secs(time: Duration) -> String {
+fn format_secs(time: Duration) -> String {
     format!("{} s", time.as_secs())
 }
 
@@ -47,7 +52,7 @@ fn flag(name: &str) -> String {
     format!("`--{name}`")
 }
 
-fn of_every_door() -> Vec<Row> {
+fn common_caps() -> Vec<CapRow> {
     let all = "all";
     vec![
         (
@@ -77,319 +82,334 @@ fn of_every_door() -> Vec<Row> {
         (
             all,
             "unread responses of a listener",
-            size(unread::MAX_LISTENER_BYTES),
+            format_bytes(unread_responses::MAX_LISTENER_BYTES),
             "the connection that has read nothing for longest is closed",
         ),
     ]
 }
 
-fn of_small_listeners() -> Vec<Row> {
-    let (door, silent) = (
+fn small_listener_caps() -> Vec<CapRow> {
+    let (edge, silent) = (
         "admin, metrics",
         "the connection that has been silent longest is closed",
     );
     vec![
         (
-            door,
+            edge,
             "connections",
-            number(listener::SMALL_CONNECTIONS),
+            format_count(listener::SMALL_CONNECTIONS),
             silent,
         ),
         (
-            door,
+            edge,
             "connections of one peer",
-            number(listener::SMALL_CONNECTIONS_PER_PEER),
+            format_count(listener::SMALL_CONNECTIONS_PER_PEER),
             silent,
         ),
         (
-            door,
+            edge,
             "time until the first request of a connection",
-            secs(listener::SMALL_FIRST_REQUEST),
+            format_secs(listener::SMALL_FIRST_REQUEST),
             "closed",
         ),
     ]
 }
 
-fn of_http() -> Vec<Row> {
-    let (door, bad) = ("HTTP", "400 that names the field");
+fn http_caps() -> Vec<CapRow> {
+    let (edge, bad) = ("HTTP", "400 that names the field");
     vec![
         (
-            door,
+            edge,
             "headers of a request",
-            size(connection::LONGEST_HEAD),
+            format_bytes(connection::MAX_HEAD_BYTES),
             "431",
         ),
-        (door, "header fields", number(heads::MAX_FIELDS), "431"),
-        (door, "a body", size(body::SMALL), "413"),
         (
-            door,
+            edge,
+            "header fields",
+            format_count(request_heads::MAX_FIELDS),
+            "431",
+        ),
+        (edge, "a body", format_bytes(body::MAX_SMALL_BODY), "413"),
+        (
+            edge,
             "a body that is a list",
-            size(http::serve::LARGEST),
+            format_bytes(http::serve::MAX_BODY_BYTES),
             "413",
         ),
         (
-            door,
+            edge,
             "time for a body to arrive",
-            secs(body::DEADLINE),
+            format_secs(body::BODY_TIMEOUT),
             "408",
         ),
         (
-            door,
+            edge,
             "bytes discarded after the last response",
-            size(linger::MAX_DISCARDED),
+            format_bytes(lingering_close::MAX_DISCARDED),
             "closed",
         ),
         (
-            door,
+            edge,
             "time for a client to close after it",
-            secs(linger::MAX_LINGER),
+            format_secs(lingering_close::MAX_LINGER),
             "closed",
         ),
         (
-            door,
+            edge,
             "bodies above 64 KiB at once",
-            number(body::LARGE_AT_ONCE),
+            format_count(body::MAX_LARGE_BODIES),
             "one that stalls gets 408",
         ),
         (
-            door,
+            edge,
             "bodies above 4 KiB that wait for their rest",
-            number(body::WAITING_AT_ONCE),
+            format_count(body::MAX_WAITING_BODIES),
             "one that stalls gets 408",
         ),
         (
-            door,
+            edge,
             "lists and explanations decided at once",
-            number(http::serve::MAX_LISTS),
+            format_count(http::serve::MAX_LISTS),
             "the next waits",
         ),
         (
-            door,
+            edge,
             "unread responses of a connection",
-            size(unread::MAX_CONNECTION_BYTES),
+            format_bytes(unread_responses::MAX_CONNECTION_BYTES),
             "its lists wait",
         ),
         (
-            door,
+            edge,
             "requests in a list",
-            number(http::wire::MOST_ITEMS),
+            format_count(http::wire::MAX_ITEMS),
             bad,
         ),
         (
-            door,
+            edge,
             "requests times rules to be explained",
-            number(http::explain::MOST_VIEWS),
+            format_count(http::explain::MAX_VIEWS),
             bad,
         ),
         (
-            door,
+            edge,
             "attributes of a request",
-            number(http::wire::MOST_ATTRIBUTES),
+            format_count(http::wire::MAX_ATTRIBUTES),
             bad,
         ),
         (
-            door,
+            edge,
             "name of an attribute or unit",
-            size(http::wire::LONGEST_NAME),
+            format_bytes(http::wire::MAX_NAME_BYTES),
             bad,
         ),
         (
-            door,
+            edge,
             "value of an attribute",
-            size(http::wire::LONGEST_VALUE),
+            format_bytes(http::wire::MAX_VALUE_BYTES),
             bad,
         ),
         (
-            door,
+            edge,
             "units with a cost",
-            number(http::wire::MOST_COSTS),
+            format_count(http::wire::MAX_COSTS),
             bad,
         ),
         (
-            door,
+            edge,
             "life of a slot",
-            format!("{} s", http::wire::LIVES_MS.end() / 1_000),
+            format!("{} s", http::wire::TTL_RANGE_MS.end() / 1_000),
             bad,
         ),
         (
-            door,
+            edge,
             "life of a reservation",
-            secs(Reserve::LONGEST.duration()),
+            format_secs(Reserve::MAX_TTL.duration()),
             bad,
         ),
         (
-            door,
+            edge,
             "a body for `/json`",
-            size(envoy::json::LARGEST),
+            format_bytes(envoy::json::MAX_BODY_BYTES),
             "400",
         ),
     ]
 }
 
 /// What a node keeps of what clients have open.
-fn of_what_is_open() -> Vec<Row> {
-    let door = "HTTP";
+fn open_state_caps() -> Vec<CapRow> {
+    let edge = "HTTP";
     vec![
         (
-            door,
+            edge,
             "used receipts that memory remembers, with counters and all else",
             flag("memory-cap"),
             "a refund is `lapsed`",
         ),
         (
-            door,
+            edge,
             "charges of open reservations that memory remembers",
-            number(MOST_RESERVED),
+            format_count(MAX_RESERVED_CHARGES),
             "503",
         ),
         (
-            door,
+            edge,
             "those of one subject",
-            number(MOST_RESERVED / 4),
+            format_count(MAX_RESERVED_CHARGES / 4),
             "503",
         ),
         (
-            door,
+            edge,
             "open reservations whose end a node looks after",
-            number(MOST_TENDED),
+            format_count(MAX_PENDING_SETTLEMENTS),
             "the estimate comes back with the next reservation",
         ),
         (
-            door,
+            edge,
             "settlements that wait for the store",
-            number(MOST_TENDED),
+            format_count(MAX_PENDING_SETTLEMENTS),
             "503",
         ),
         (
-            door,
+            edge,
             "open slots that a node remembers of a shared store",
-            number(Settings::default().remembered),
+            format_count(ResilienceSettings::default().max_mirrored),
             "known to the store alone, and none are given without it",
         ),
         (
-            door,
+            edge,
             "open slots that a node counts in its metrics",
-            number(MOST_COUNTED),
+            format_count(MAX_COUNTED_TICKETS),
             "not counted",
         ),
         (
-            door,
+            edge,
             "subjects with an adaptive limit of their own",
-            number(MOST_ADAPTIVE),
+            format_count(MAX_ADAPTIVE_SUBJECTS),
             "those beyond share 256 limits of their rule",
         ),
         (
-            door,
+            edge,
             "permits of adaptive limits that are remembered by holder",
-            number(MAX_ADAPTIVE_PERMITS),
+            format_count(MAX_ADAPTIVE_PERMITS),
             "counted, and end by themselves",
         ),
     ]
 }
 
-fn of_http2() -> Vec<Row> {
-    let door = "HTTP/2, gRPC";
+fn http2_caps() -> Vec<CapRow> {
+    let edge = "HTTP/2, gRPC";
     vec![
         (
-            door,
+            edge,
             "streams of a connection",
-            number(connection::MOST_STREAMS as usize),
+            format_count(connection::MAX_STREAMS as usize),
             "refused",
         ),
         (
-            door,
+            edge,
             "heads of a connection in memory",
-            size(heads::MAX_CONNECTION_BYTES),
+            format_bytes(request_heads::MAX_CONNECTION_BYTES),
             "the stream is refused",
         ),
         (
-            door,
+            edge,
             "streams of a listener that wait, with their heads",
-            size(WaitingStreams::MAX_BYTES),
+            format_bytes(WaitingStreams::MAX_BYTES),
             "the one that has waited longest is reset",
         ),
         (
-            door,
+            edge,
             "streams of a connection reset for that",
-            number(ConnectionStreams::MAX_EVICTED),
+            format_count(ConnectionStreams::MAX_EVICTED),
             "the connection ends",
         ),
         (
-            door,
+            edge,
             "connections of a listener that have had more than 32 streams at once",
-            number(LargeKind::MAX_WITH_STREAMS),
+            format_count(LargeKind::MAX_WITH_STREAMS),
             "the one that has been silent longest is asked to close",
         ),
         (
-            door,
+            edge,
             "connections of a listener with more than 4 indexed paths and hosts",
-            number(LargeKind::MAX_WITH_BLOCKS),
+            format_count(LargeKind::MAX_WITH_BLOCKS),
             "the one that has been silent longest is asked to close",
         ),
         (
-            door,
+            edge,
             "such connections that have been asked and are still open",
-            number(LargeConnections::MAX_LEAVING),
+            format_count(LargeConnections::MAX_LEAVING),
             "the one that has been silent longest is closed",
         ),
         (
-            door,
+            edge,
             "connections of a listener that wait for the rest of a head",
-            number(frame_scanner::MAX_UNFINISHED),
+            format_count(frame_scanner::MAX_UNFINISHED_HEADS),
             "the connection ends",
         ),
         (
-            door,
+            edge,
             "streams reset before they were taken up",
-            number(connection::MOST_RESET),
+            format_count(connection::MAX_PENDING_RESETS),
             "the connection ends",
         ),
         (
-            door,
+            edge,
             "streams reset for an error of the client",
-            number(connection::MOST_WRONG),
+            format_count(connection::MAX_ERROR_RESETS),
             "the connection ends",
         ),
         (
-            door,
+            edge,
             "bytes of one connection in one turn",
-            size(crate::net::fair::TURN),
+            format_bytes(crate::net::budgeted_io::TURN_BYTES),
             "others have theirs first",
         ),
     ]
 }
 
-fn of_grpc() -> Vec<Row> {
-    let (door, bad) = ("gRPC", "an error of the call");
+fn grpc_caps() -> Vec<CapRow> {
+    let (edge, bad) = ("gRPC", "an error of the call");
     vec![
-        (door, "a message", size(envoy::wire::LARGEST), bad),
         (
-            door,
+            edge,
+            "a message",
+            format_bytes(envoy::wire::MAX_MESSAGE_BYTES),
+            bad,
+        ),
+        (
+            edge,
             "time for a message to arrive",
-            secs(body::DEADLINE),
+            format_secs(body::BODY_TIMEOUT),
             bad,
         ),
         (
-            door,
+            edge,
             "descriptors of a request",
-            number(envoy::wire::MOST_DESCRIPTORS),
+            format_count(envoy::wire::MAX_DESCRIPTORS),
             bad,
         ),
         (
-            door,
+            edge,
             "entries of a descriptor",
-            number(envoy::wire::MOST_ENTRIES),
+            format_count(envoy::wire::MAX_ENTRIES),
             bad,
         ),
         (
-            door,
+            edge,
             "a domain, the key of an entry",
-            size(envoy::wire::LONGEST_KEY),
+            format_bytes(envoy::wire::MAX_KEY_BYTES),
             bad,
         ),
-        (door, "time to agree on TLS", secs(tls::DEADLINE), "closed"),
         (
-            door,
+            edge,
+            "time to agree on TLS",
+            format_secs(tls::HANDSHAKE_TIMEOUT),
+            "closed",
+        ),
+        (
+            edge,
             "age of a connection",
             flag("grpc-max-age"),
             "asked to close",
@@ -397,87 +417,87 @@ fn of_grpc() -> Vec<Row> {
     ]
 }
 
-fn of_resp() -> Vec<Row> {
-    let (door, bad) = ("RESP", "an error, and closed");
+fn resp_caps() -> Vec<CapRow> {
+    let (edge, bad) = ("RESP", "an error, and closed");
     vec![
         (
-            door,
+            edge,
             "a command with all of its arguments",
-            size(resp::wire::LONGEST),
+            format_bytes(resp::wire::MAX_COMMAND_BYTES),
             bad,
         ),
         (
-            door,
+            edge,
             "arguments of a command",
-            number(resp::wire::MOST_ARGUMENTS),
+            format_count(resp::wire::MAX_ARGUMENTS),
             bad,
         ),
         (
-            door,
+            edge,
             "commands between `MULTI` and `EXEC`",
-            number(resp::transaction::MAX_COMMANDS),
+            format_count(resp::transaction::MAX_COMMANDS),
             "an error, and `EXEC` runs none",
         ),
         (
-            door,
+            edge,
             "their bytes",
-            size(resp::transaction::MAX_BYTES),
+            format_bytes(resp::transaction::MAX_BYTES),
             "an error, and `EXEC` runs none",
         ),
         (
-            door,
+            edge,
             "unfinished commands, those between `MULTI` and `EXEC`, and unread responses of a listener",
-            size(unread::MAX_LISTENER_BYTES),
+            format_bytes(unread_responses::MAX_LISTENER_BYTES),
             "the connection that has read nothing for longest is closed",
         ),
         (
-            door,
+            edge,
             "bytes decided in one turn",
-            size(resp::buffers::ROOM),
+            format_bytes(resp::buffers::INPUT_BYTES),
             "others have theirs first",
         ),
         (
-            door,
+            edge,
             "answers that wait to be sent",
-            size(resp::buffers::BACKLOG),
+            format_bytes(resp::buffers::OUTPUT_BYTES),
             "nothing more is read",
         ),
         (
-            door,
+            edge,
             "wrong passwords of a connection",
-            number(resp::guesses::MAX_PER_CONNECTION as usize),
+            format_count(resp::password_guesses::MAX_PER_CONNECTION as usize),
             bad,
         ),
     ]
 }
 
-fn table() -> String {
+fn render_table() -> String {
     let mut table = String::from("| door | what | at most | beyond it |\n|---|---|---|---|\n");
-    let doors = [of_http2(), of_grpc(), of_resp()];
+    let protocols = [http2_caps(), grpc_caps(), resp_caps()];
     let all = [
-        of_every_door(),
-        of_small_listeners(),
-        of_http(),
-        of_what_is_open(),
+        common_caps(),
+        small_listener_caps(),
+        http_caps(),
+        open_state_caps(),
     ];
-    for rows in all.into_iter().chain(doors) {
-        for (door, what, most, then) in rows {
-            table += &format!("| {door} | {what} | {most} | {then} |\n");
+    for rows in all.into_iter().chain(protocols) {
+        for (edge, what, max, beyond) in rows {
+            table += &format!("| {edge} | {what} | {max} | {beyond} |\n");
         }
     }
     table
 }
 
 #[test]
-fn the_page_tells_every_cap_as_it_is() {
+fn the_page_lists_every_cap() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/service.md");
     let page = std::fs::read_to_string(path).unwrap();
     let (before, rest) = page.split_once(BEGIN).unwrap();
-    let (told, after) = rest.split_once(END).unwrap();
+    let (documented, after) = rest.split_once(END).unwrap();
     if std::env::var_os("UPDATE").is_some() {
-        let page = [before, BEGIN, &table(), END, after].concat();
+        let page = [before, BEGIN, &render_table(), END, after].concat();
         std::fs::write(path, page).unwrap();
     } else {
-        assert_eq!(told, table());
+        assert_eq!(documented, render_table());
     }
 }

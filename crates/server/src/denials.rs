@@ -3,21 +3,21 @@
 //! Rules that only watch are logged too. A subject is masked unless the settings say otherwise, and API keys
 //! and the values of headers that hold credentials are never shown. Fields that a request does not have are not on its line.
 
-use tidegate::Full;
+use tidegate::ConcurrencyDenial;
 use tidegate::clock::Clock;
 use tidegate::identity::Digest;
-use tidegate::observe::{Line, RuleSeries};
+use tidegate::observe::{LogAction, RuleSeries};
 use tidegate_core::algorithms::{Retry, Verdict};
-use tidegate_core::engine::{Decision, Fate, LimitView};
+use tidegate_core::engine::{Decision, DecisionKind, LimitView};
 use tidegate_core::request::{Edge, PRIORITY, Request};
 use tidegate_core::rules::{By, Rule};
-use tidegate_core::store::Single;
+use tidegate_core::store::SingleOutcome;
 use tidegate_core::units::Nanos;
 use tracing::info;
 
 use crate::config::LogSubjects;
-use crate::ids::Id;
-use crate::logs::Shown;
+use crate::decision_ids::DecisionId;
+use crate::logs::SanitizedText;
 use crate::service::Service;
 
 /// Headers whose values let whoever reads them act as the client.
@@ -47,7 +47,7 @@ const CREDENTIAL_WORDS: [&str; 13] = [
 ];
 
 /// One line to write.
-struct Denial<'d> {
+struct DenialLine<'d> {
     rule: String,
     view: Option<LimitView<'d>>,
     /// What came before it and found no room.
@@ -66,7 +66,7 @@ impl Service {
     /// in this second. `request` is only called when a line is written.
     pub(crate) fn log_denial<'a>(
         &self,
-        id: &Id,
+        id: &DecisionId,
         edge: Edge,
         decision: &Decision,
         request: impl FnOnce() -> Option<Request<'a>>,
@@ -81,7 +81,7 @@ impl Service {
     /// Logs only what rules that only watch would have denied.
     pub(crate) fn log_shadow_denials<'a>(
         &self,
-        id: &Id,
+        id: &DecisionId,
         edge: Edge,
         decision: &Decision,
         request: impl FnOnce() -> Option<Request<'a>>,
@@ -90,21 +90,22 @@ impl Service {
         self.write_denials(&denials, id, edge, decision, request);
     }
 
-    fn denial<'d>(&self, decision: &'d Decision) -> Option<Denial<'d>> {
+    fn denial<'d>(&self, decision: &'d Decision) -> Option<DenialLine<'d>> {
         let second = second(decision.at());
-        let room = |series: &RuleSeries| (series.lines.denial(second), series.name().to_owned());
-        let (line, rule) = self.metrics.with_binding(decision, room);
-        Some(Denial {
+        let count_line =
+            |series: &RuleSeries| (series.log_throttle.admit(second), series.name().to_owned());
+        let (line, rule) = self.metrics.with_binding(decision, count_line);
+        Some(DenialLine {
             rule,
             view: decision.binding(),
-            missed: self.room(line)?,
+            missed: self.missed_before(line)?,
             kind: DenialKind::Enforced,
         })
     }
 
     /// One for each rule, however many of its rates are used up.
-    fn shadow_denials<'d>(&self, decision: &'d Decision) -> Vec<Denial<'d>> {
-        let mut denials: Vec<Denial<'d>> = Vec::new();
+    fn shadow_denials<'d>(&self, decision: &'d Decision) -> Vec<DenialLine<'d>> {
+        let mut denials: Vec<DenialLine<'d>> = Vec::new();
         let mut last = None;
         for view in decision.shadows() {
             if view.reading.verdict.allows() || last == Some(view.position) {
@@ -114,8 +115,8 @@ impl Service {
             let (rule, second) = (view.rule.name().as_str(), second(decision.at()));
             let line = self
                 .metrics
-                .with_named(rule, |series| series.lines.denial(second));
-            denials.extend(self.room(line).map(|missed| Denial {
+                .with_named(rule, |series| series.log_throttle.admit(second));
+            denials.extend(self.missed_before(line).map(|missed| DenialLine {
                 rule: rule.to_owned(),
                 view: Some(view),
                 missed,
@@ -126,10 +127,10 @@ impl Service {
     }
 
     /// How many lines were left out before this one; nothing if it is left out too.
-    fn room(&self, line: Line) -> Option<u64> {
+    fn missed_before(&self, line: LogAction) -> Option<u64> {
         match line {
-            Line::Write { missed } => Some(missed),
-            Line::Skip => {
+            LogAction::Write { skipped: missed } => Some(missed),
+            LogAction::Skip => {
                 self.metrics.lines_skipped.inc();
                 None
             }
@@ -138,8 +139,8 @@ impl Service {
 
     fn write_denials<'a>(
         &self,
-        denials: &[Denial<'_>],
-        id: &Id,
+        denials: &[DenialLine<'_>],
+        id: &DecisionId,
         edge: Edge,
         decision: &Decision,
         request: impl FnOnce() -> Option<Request<'a>>,
@@ -150,7 +151,7 @@ impl Service {
         let request = request().unwrap_or_default();
         for denial in denials {
             if denial.missed > 0 {
-                told_as_count(&denial.rule, denial.missed);
+                log_missed_count(&denial.rule, denial.missed);
             }
             self.write_denial(denial, id, edge, decision, &request);
         }
@@ -158,13 +159,17 @@ impl Service {
 
     fn write_denial(
         &self,
-        denial: &Denial<'_>,
-        id: &Id,
+        denial: &DenialLine<'_>,
+        id: &DecisionId,
         edge: Edge,
         decision: &Decision,
         request: &Request<'_>,
     ) {
-        let text = |name| request.text(name).map(|text| Shown(text).to_string());
+        let text = |name| {
+            request
+                .text(name)
+                .map(|text| SanitizedText(text).to_string())
+        };
         let counted = denial.view.filter(|view| *view.rule.by() != By::Global);
         let subject = counted.and_then(|view| subject(view.rule, request, self.log_subjects));
         let subject_id = counted.map(|view| view.subject.to_string()[..16].to_owned());
@@ -205,39 +210,44 @@ impl Service {
     }
 
     /// The same for a request that finds too many open.
-    pub(crate) fn log_full(&self, id: &Id, edge: Edge, full: &Full) {
+    pub(crate) fn log_concurrency_denial(
+        &self,
+        id: &DecisionId,
+        edge: Edge,
+        full: &ConcurrencyDenial,
+    ) {
         let (rule, second) = (full.rule.as_str(), second(self.clock.now()));
-        let room = |series: &RuleSeries| series.lines.denial(second);
-        let missed = match self.metrics.with_named(rule, room) {
-            Line::Write { missed } => missed,
-            Line::Skip => return self.metrics.lines_skipped.inc(),
+        let count_line = |series: &RuleSeries| series.log_throttle.admit(second);
+        let missed = match self.metrics.with_named(rule, count_line) {
+            LogAction::Write { skipped: missed } => missed,
+            LogAction::Skip => return self.metrics.lines_skipped.inc(),
         };
         if missed > 0 {
-            told_as_count(rule, missed);
+            log_missed_count(rule, missed);
         }
         info!(
             id = id.as_str(),
             rule,
             edge = edge.name(),
             source = full.source.name(),
-            limit = full.most,
+            limit = full.max_permits,
             open = full.open,
             "denied, too many are open"
         );
     }
 
     /// The same for a charge without a rule. What its key was is not told: it is anything.
-    pub(crate) fn log_refusal(&self, edge: Edge, family: &str, answer: &Single) {
-        let second = second(answer.at);
-        let room = |series: &RuleSeries| series.lines.denial(second);
-        let missed = match self.metrics.with_family(family, room) {
-            Line::Write { missed } => missed,
-            Line::Skip => return self.metrics.lines_skipped.inc(),
+    pub(crate) fn log_keyed_denial(&self, edge: Edge, family: &str, outcome: &SingleOutcome) {
+        let second = second(outcome.at);
+        let count_line = |series: &RuleSeries| series.log_throttle.admit(second);
+        let missed = match self.metrics.with_family(family, count_line) {
+            LogAction::Write { skipped: missed } => missed,
+            LogAction::Skip => return self.metrics.lines_skipped.inc(),
         };
         if missed > 0 {
-            told_as_count(family, missed);
+            log_missed_count(family, missed);
         }
-        let retry_after_ms = match answer.reading.verdict {
+        let retry_after_ms = match outcome.reading.verdict {
             Verdict::Deny {
                 retry: Retry::After(wait),
             } => Some(wait.millis_up()),
@@ -247,7 +257,7 @@ impl Service {
             id = self.ids.next().as_str(),
             rule = family,
             edge = edge.name(),
-            source = answer.source.name(),
+            source = outcome.source.name(),
             retry_after_ms,
             "denied"
         );
@@ -256,12 +266,12 @@ impl Service {
 
 /// The attributes that a rule counts by, with their values: `user=ad… region=eu`.
 fn subject(rule: &Rule, request: &Request<'_>, shown: LogSubjects) -> Option<String> {
-    let By::All(places) = rule.by() else {
+    let By::All(attributes) = rule.by() else {
         return None;
     };
-    let parts = places.iter().filter_map(|alternatives| {
+    let parts = attributes.iter().filter_map(|alternatives| {
         let mut names = alternatives.iter();
-        names.find_map(|name| Some(format!("{name}={}", value(name, request, shown)?)))
+        names.find_map(|name| Some(format!("{name}={}", attribute_value(name, request, shown)?)))
     });
     let parts: Vec<String> = parts.collect();
     (!parts.is_empty()).then(|| parts.join(" "))
@@ -269,19 +279,19 @@ fn subject(rule: &Rule, request: &Request<'_>, shown: LogSubjects) -> Option<Str
 
 /// An address is shown as it is, like the field `ip`; of an API key and of other credentials only the beginning
 /// of the digest.
-fn value(name: &str, request: &Request<'_>, shown: LogSubjects) -> Option<String> {
+fn attribute_value(name: &str, request: &Request<'_>, shown: LogSubjects) -> Option<String> {
     match name {
         "ip" => request.ip.map(|ip| ip.to_string()),
-        "api_key" => request.api_key.map(|key| shortened(&key.digest)),
+        "api_key" => request.api_key.map(|key| digest_prefix(&key.digest)),
         PRIORITY => Some(request.priority().name().to_owned()),
         name => {
             let text = request.text(name).filter(|text| !text.is_empty())?;
             if is_credential(name) {
-                return Some(shortened(Digest::of(text).as_bytes()));
+                return Some(digest_prefix(Digest::of(text).as_bytes()));
             }
             Some(match shown {
-                LogSubjects::Clear => Shown(text).to_string(),
-                LogSubjects::Masked => Shown(&masked(text)).to_string(),
+                LogSubjects::Clear => SanitizedText(text).to_string(),
+                LogSubjects::Masked => SanitizedText(&mask(text)).to_string(),
             })
         }
     }
@@ -293,11 +303,13 @@ pub(crate) fn listed_subject(whom: &str, shown: LogSubjects) -> String {
     const DIGITS: usize = 8;
     if let Some(digits) = whom.strip_prefix("sha256:") {
         let first: String = digits.chars().take(DIGITS).collect();
-        return Shown(&format!("sha256:{first}…")).to_string();
+        return SanitizedText(&format!("sha256:{first}…")).to_string();
     }
     match (whom.strip_prefix("key:"), shown) {
-        (Some(name), LogSubjects::Masked) => Shown(&format!("key:{}", masked(name))).to_string(),
-        _ => Shown(whom).to_string(),
+        (Some(name), LogSubjects::Masked) => {
+            SanitizedText(&format!("key:{}", mask(name))).to_string()
+        }
+        _ => SanitizedText(whom).to_string(),
     }
 }
 
@@ -311,28 +323,28 @@ fn is_credential(name: &str) -> bool {
     }
 }
 
-fn shortened(digest: &[u8; 32]) -> String {
+fn digest_prefix(digest: &[u8; 32]) -> String {
     let digits = digest[..4].iter().map(|byte| format!("{byte:02x}"));
     format!("sha256:{}…", digits.collect::<String>())
 }
 
 /// A quarter of a value, at most 4 characters: enough to recognise it by, and not to know it.
-fn masked(text: &str) -> String {
-    let kept = (text.chars().count() / 4).min(4);
-    text.chars().take(kept).chain(['…']).collect()
+fn mask(text: &str) -> String {
+    let visible = (text.chars().count() / 4).min(4);
+    text.chars().take(visible).chain(['…']).collect()
 }
 
 pub(crate) fn second(at: Nanos) -> u32 {
     u32::try_from(at.get() / 1_000_000_000).unwrap_or(u32::MAX)
 }
 
-pub(crate) fn told_as_count(rule: &str, count: u64) {
+pub(crate) fn log_missed_count(rule: &str, count: u64) {
     info!(rule, count, "denied more than the log has room for");
 }
 
 fn retry_ms(decision: &Decision) -> Option<u64> {
-    match decision.fate() {
-        Fate::Deny(Retry::After(wait)) => Some(wait.millis_up()),
+    match decision.kind() {
+        DecisionKind::Deny(Retry::After(wait)) => Some(wait.millis_up()),
         _ => None,
     }
 }

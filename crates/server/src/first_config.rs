@@ -12,7 +12,7 @@ use std::sync::atomic::{
 
 use tidegate_core::request::Edge;
 
-use crate::config::RulesFrom;
+use crate::config::RulesSource;
 
 /// Which sources of the configuration have not been loaded yet.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ pub(crate) enum MissingConfigError {
 
 impl FirstConfig {
     /// At the start. `has_rules` is whether rules from files or built-in ones are in force.
-    pub(crate) fn new(from: &RulesFrom, has_rules: bool) -> Self {
+    pub(crate) fn new(from: &RulesSource, has_rules: bool) -> Self {
         let has_files = from.path.is_some();
         FirstConfig {
             has_files,
@@ -94,7 +94,7 @@ impl FirstConfig {
 mod tests {
     use super::*;
     use ConfigSource::{ControlPlane, Files};
-    use tidegate::live::Pick;
+    use tidegate::live::FileFilter;
 
     /// Where rules come from, what has been loaded since the start, and what is missing for native edges and for Envoy.
     #[track_caller]
@@ -105,12 +105,12 @@ mod tests {
         loaded: &[ConfigSource],
         want: [Option<MissingConfigError>; 2],
     ) {
-        let from = RulesFrom {
+        let from = RulesSource {
             path: has_path.then(|| "rules".into()),
-            pick: Pick::Rules,
+            pick: FileFilter::Rules,
             xds: has_plane.then(|| "xds://plane:1".parse().unwrap()),
-            may_be_bad: true,
-            may_be_late: true,
+            allow_bad_rules: true,
+            allow_late_control_plane: true,
         };
         let config = FirstConfig::new(&from, has_rules);
         for source in loaded {

@@ -1,8 +1,8 @@
 //! Log lines to standard error: text on a terminal, JSON otherwise.
 //!
-//! What a client sent is shown through [`Shown`], so that no line break, escape sequence or change of
+//! What a client sent is shown through [`SanitizedText`], so that no line break, escape sequence or change of
 //! writing direction it chose reaches a log. `RUST_LOG` selects levels. Lines go through
-//! [`sink`], so that a log nobody reads holds up no decision.
+//! [`log_writer`], so that a log nobody reads holds up no decision.
 
 use std::fmt::{self, Write};
 use std::io::IsTerminal;
@@ -10,10 +10,10 @@ use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{LogFormat, LogLevel};
-use crate::sink;
+use crate::log_writer;
 
 /// Starts logging. A second call does nothing.
-pub(crate) fn start(level: LogLevel, format: LogFormat) {
+pub(crate) fn init(level: LogLevel, format: LogFormat) {
     let filter = filter(level, std::env::var(EnvFilter::DEFAULT_ENV).ok().as_deref());
     let terminal = std::io::stderr().is_terminal();
     let text = match format {
@@ -24,7 +24,7 @@ pub(crate) fn start(level: LogLevel, format: LogFormat) {
     let colour = terminal && std::env::var_os("NO_COLOR").is_none();
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(sink::writer)
+        .with_writer(log_writer::writer)
         // Else it would complain to standard error, and panic where that is closed.
         .log_internal_errors(false)
         .with_ansi(colour)
@@ -61,18 +61,18 @@ fn filter(level: LogLevel, environment: Option<&str>) -> EnvFilter {
     EnvFilter::new(directives)
 }
 
-/// Text from outside, made safe to show and cut at [`Shown::CHARS`].
-pub(crate) struct Shown<'a>(pub(crate) &'a str);
+/// Text from outside, made safe to show and cut at [`SanitizedText::MAX_CHARS`].
+pub(crate) struct SanitizedText<'a>(pub(crate) &'a str);
 
-impl Shown<'_> {
+impl SanitizedText<'_> {
     /// Enough to recognise a path by.
-    const CHARS: usize = 200;
+    const MAX_CHARS: usize = 200;
 }
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for SanitizedText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, c) in self.0.chars().enumerate() {
-            if i == Self::CHARS {
+            if i == Self::MAX_CHARS {
                 return f.write_str("…");
             }
             if is_unsafe(c) {
@@ -99,16 +99,16 @@ mod tests {
 
     #[test]
     fn what_a_client_sends_cannot_forge_a_line_or_turn_the_terminal() {
-        let shown = Shown("a\r\n\x1b[31mINFO\0\u{202e}z\u{9b}\u{200d}").to_string();
+        let shown = SanitizedText("a\r\n\x1b[31mINFO\0\u{202e}z\u{9b}\u{200d}").to_string();
         assert_eq!(
             shown,
             r"a\u{d}\u{a}\u{1b}[31mINFO\u{0}\u{202e}z\u{9b}\u{200d}"
         );
-        assert_eq!(Shown("/größe?x=1").to_string(), "/größe?x=1");
+        assert_eq!(SanitizedText("/größe?x=1").to_string(), "/größe?x=1");
     }
 
     #[test]
-    fn warnings_of_libraries_are_left_out_unless_asked_for() {
+    fn warnings_of_libraries_are_left_out_by_default() {
         let shown = |environment| filter(LogLevel::default(), environment).to_string();
         assert_eq!(shown(None), "h2=error,info");
         assert_eq!(shown(Some("")), "h2=error,info");
@@ -123,6 +123,12 @@ mod tests {
 
     #[test]
     fn long_text_is_cut() {
-        assert_eq!(Shown(&"ä".repeat(5_000)).to_string().chars().count(), 201);
+        assert_eq!(
+            SanitizedText(&"ä".repeat(5_000))
+                .to_string()
+                .chars()
+                .count(),
+            201
+        );
     }
 }

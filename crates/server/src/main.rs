@@ -1,38 +1,38 @@
 //! The `tidegate` binary: the rate limiter as a service, and the commands around it.
 
-mod address;
+mod any_store;
 #[cfg(test)]
 mod caps;
 mod cli;
 mod config;
-mod counters;
-mod data;
+mod data_dir;
+mod decision_ids;
 mod denials;
 mod doctor;
-mod drain;
 mod edges;
 mod envoy_compat;
 mod first_config;
-mod ids;
 #[cfg(test)]
 mod instruction_counts;
-mod kept;
-mod live;
+mod listen_address;
+mod log_writer;
 mod logs;
+mod maybe_ready;
+mod membership_file;
 mod net;
+mod node_identity;
 mod panics;
-mod pending;
+mod pending_file;
+mod policy_watcher;
 mod protobuf;
 mod readiness;
-mod roster;
 mod secret_file;
 mod service;
-mod sink;
+mod shutdown;
 mod store_choice;
+mod store_error_log;
 mod store_events;
 mod store_health;
-mod store_log;
-mod waiting;
 mod xds;
 
 use std::process::ExitCode;

@@ -8,17 +8,17 @@ use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
 use std::sync::Once;
 
 thread_local! {
-    static REPORTS: RefCell<Reports> = const { RefCell::new(Reports::Printed) };
+    static REPORTS: RefCell<PanicReports> = const { RefCell::new(PanicReports::Printed) };
 }
 
 /// What happens to the report of a panic on this thread.
-enum Reports {
+enum PanicReports {
     Printed,
     Withheld { last: Option<String> },
 }
 
 /// Runs work that catches panics and reports them in its own way. A panic that leaves it is printed.
-pub(crate) fn without_reports<T>(work: impl FnOnce() -> T) -> T {
+pub(crate) fn without_panic_reports<T>(work: impl FnOnce() -> T) -> T {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let print = panic::take_hook();
@@ -28,11 +28,11 @@ pub(crate) fn without_reports<T>(work: impl FnOnce() -> T) -> T {
             }
         }));
     });
-    REPORTS.set(Reports::Withheld { last: None });
+    REPORTS.set(PanicReports::Withheld { last: None });
     let done = panic::catch_unwind(AssertUnwindSafe(work));
-    let reports = REPORTS.replace(Reports::Printed);
+    let reports = REPORTS.replace(PanicReports::Printed);
     done.unwrap_or_else(|payload| {
-        if let Reports::Withheld { last: Some(report) } = reports {
+        if let PanicReports::Withheld { last: Some(report) } = reports {
             eprintln!("{report}");
         }
         panic::resume_unwind(payload)
@@ -42,8 +42,8 @@ pub(crate) fn without_reports<T>(work: impl FnOnce() -> T) -> T {
 /// Remembers the report of a panic, if those of this thread are withheld.
 fn withhold(info: &PanicHookInfo<'_>) -> bool {
     REPORTS.with_borrow_mut(|reports| match reports {
-        Reports::Printed => false,
-        Reports::Withheld { last } => {
+        PanicReports::Printed => false,
+        PanicReports::Withheld { last } => {
             *last = Some(info.to_string());
             true
         }
@@ -55,12 +55,12 @@ mod tests {
     use super::*;
 
     fn is_withheld() -> bool {
-        REPORTS.with_borrow(|reports| matches!(reports, Reports::Withheld { .. }))
+        REPORTS.with_borrow(|reports| matches!(reports, PanicReports::Withheld { .. }))
     }
 
     #[test]
     fn reports_are_withheld_during_the_work_alone() {
-        let caught = without_reports(|| {
+        let caught = without_panic_reports(|| {
             assert!(is_withheld());
             panic::catch_unwind(|| panic!("on purpose")).is_err()
         });
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_panic_that_leaves_the_work_goes_on() {
-        let left = panic::catch_unwind(|| without_reports(|| panic!("on purpose")));
+        let left = panic::catch_unwind(|| without_panic_reports(|| panic!("on purpose")));
         let payload = left.unwrap_err();
         assert_eq!(payload.downcast_ref(), Some(&"on purpose"));
         assert!(!is_withheld());

@@ -2,33 +2,33 @@
 //!
 //! Nothing is copied and nothing is kept: a message is walked field by field, and whoever knows the
 //! message picks what it knows. Kept true: whatever the bytes, the answer is fields that lie inside
-//! them or one fault, after which there are no more; nesting ends at [`DEEPEST`]. Knows no message.
+//! them or one fault, after which there are no more; nesting ends at [`MAX_DEPTH`]. Knows no message.
 
 /// How deep messages may lie in one another: as deep as the readers of others go.
-const DEEPEST: u8 = 100;
+const MAX_DEPTH: u8 = 100;
 
 /// The largest number a field may have.
-const LARGEST_NUMBER: u64 = (1 << 29) - 1;
+const MAX_FIELD_NUMBER: u64 = (1 << 29) - 1;
 
 /// The fields of one message, in the order in which they were written. A field that is not repeated
 /// may come more than once all the same, and then the last one counts.
 #[derive(Clone, Debug)]
-pub(crate) struct Fields<'a> {
+pub(crate) struct ProtobufFields<'a> {
     rest: &'a [u8],
     depth_left: u8,
 }
 
 /// One field.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) struct Field<'a> {
+pub(crate) struct ProtobufField<'a> {
     /// Its number in the message.
     pub(crate) number: u32,
-    value: Value<'a>,
+    value: ProtobufValue<'a>,
     depth_left: u8,
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum Value<'a> {
+enum ProtobufValue<'a> {
     Varint(u64),
     Fixed64(u64),
     Bytes(&'a [u8]),
@@ -37,53 +37,53 @@ enum Value<'a> {
 
 /// Bytes that are no message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub(crate) enum Malformed {
+pub(crate) enum ProtobufError {
     /// They end inside a field.
     #[error("the message ends inside a field")]
-    CutShort,
+    Truncated,
     /// A number of more than 64 bits.
     #[error("a number has more than 64 bits")]
-    Overlong,
+    VarintOverflow,
     /// No field has that number.
-    #[error("a field number is not between 1 and {LARGEST_NUMBER}")]
-    FieldNumber,
+    #[error("a field number is not between 1 and {MAX_FIELD_NUMBER}")]
+    InvalidFieldNumber,
     /// Groups have been out of use since before this protocol was made.
     #[error("field {0} is a group or of no known wire type")]
-    WireType(u32),
+    UnknownWireType(u32),
     /// A known field that is not what the message says.
     #[error("field {0} has another type here")]
-    OtherType(u32),
+    TypeMismatch(u32),
     /// Text that is none.
     #[error("field {0} is not UTF-8")]
-    NotText(u32),
+    InvalidUtf8(u32),
     /// Nested without end.
-    #[error("messages lie in one another more than {DEEPEST} deep")]
+    #[error("messages lie in one another more than {MAX_DEPTH} deep")]
     TooDeep,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> ProtobufFields<'a> {
     /// The fields of a whole message.
     pub(crate) fn of(message: &'a [u8]) -> Self {
-        Fields {
+        ProtobufFields {
             rest: message,
-            depth_left: DEEPEST,
+            depth_left: MAX_DEPTH,
         }
     }
 
-    fn field(&mut self) -> Result<Field<'a>, Malformed> {
+    fn field(&mut self) -> Result<ProtobufField<'a>, ProtobufError> {
         let tag = self.varint()?;
         let number = match tag >> 3 {
-            number @ 1..=LARGEST_NUMBER => number as u32,
-            _ => return Err(Malformed::FieldNumber),
+            number @ 1..=MAX_FIELD_NUMBER => number as u32,
+            _ => return Err(ProtobufError::InvalidFieldNumber),
         };
         let value = match tag & 7 {
-            0 => Value::Varint(self.varint()?),
-            1 => Value::Fixed64(u64::from_le_bytes(self.fixed()?)),
-            2 => Value::Bytes(self.delimited()?),
-            5 => Value::Fixed32(u32::from_le_bytes(self.fixed()?)),
-            _ => return Err(Malformed::WireType(number)),
+            0 => ProtobufValue::Varint(self.varint()?),
+            1 => ProtobufValue::Fixed64(u64::from_le_bytes(self.fixed()?)),
+            2 => ProtobufValue::Bytes(self.delimited()?),
+            5 => ProtobufValue::Fixed32(u32::from_le_bytes(self.fixed()?)),
+            _ => return Err(ProtobufError::UnknownWireType(number)),
         };
-        Ok(Field {
+        Ok(ProtobufField {
             number,
             value,
             depth_left: self.depth_left,
@@ -91,7 +91,7 @@ impl<'a> Fields<'a> {
     }
 
     #[inline]
-    fn varint(&mut self) -> Result<u64, Malformed> {
+    fn varint(&mut self) -> Result<u64, ProtobufError> {
         // Nearly every tag, length and number is one byte.
         if let [byte @ ..0x80, rest @ ..] = self.rest {
             self.rest = rest;
@@ -100,7 +100,7 @@ impl<'a> Fields<'a> {
         let mut number = 0;
         for (at, byte) in self.rest.iter().enumerate().take(10) {
             if at == 9 && *byte > 1 {
-                return Err(Malformed::Overlong);
+                return Err(ProtobufError::VarintOverflow);
             }
             number |= u64::from(byte & 0x7f) << (7 * at);
             if *byte < 0x80 {
@@ -108,28 +108,31 @@ impl<'a> Fields<'a> {
                 return Ok(number);
             }
         }
-        Err(Malformed::CutShort)
+        Err(ProtobufError::Truncated)
     }
 
-    fn fixed<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        let (bytes, rest) = self.rest.split_first_chunk().ok_or(Malformed::CutShort)?;
+    fn fixed<const N: usize>(&mut self) -> Result<[u8; N], ProtobufError> {
+        let (bytes, rest) = self
+            .rest
+            .split_first_chunk()
+            .ok_or(ProtobufError::Truncated)?;
         self.rest = rest;
         Ok(*bytes)
     }
 
-    fn delimited(&mut self) -> Result<&'a [u8], Malformed> {
-        let length = usize::try_from(self.varint()?).map_err(|_| Malformed::CutShort)?;
+    fn delimited(&mut self) -> Result<&'a [u8], ProtobufError> {
+        let length = usize::try_from(self.varint()?).map_err(|_| ProtobufError::Truncated)?;
         let (bytes, rest) = self
             .rest
             .split_at_checked(length)
-            .ok_or(Malformed::CutShort)?;
+            .ok_or(ProtobufError::Truncated)?;
         self.rest = rest;
         Ok(bytes)
     }
 }
 
-impl<'a> Iterator for Fields<'a> {
-    type Item = Result<Field<'a>, Malformed>;
+impl<'a> Iterator for ProtobufFields<'a> {
+    type Item = Result<ProtobufField<'a>, ProtobufError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.rest.is_empty() {
@@ -143,51 +146,54 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
-impl<'a> Field<'a> {
+impl<'a> ProtobufField<'a> {
     /// As a whole number without sign, or an enumeration.
-    pub(crate) fn uint64(self) -> Result<u64, Malformed> {
+    pub(crate) fn uint64(self) -> Result<u64, ProtobufError> {
         match self.value {
-            Value::Varint(number) => Ok(number),
-            _ => Err(Malformed::OtherType(self.number)),
+            ProtobufValue::Varint(number) => Ok(number),
+            _ => Err(ProtobufError::TypeMismatch(self.number)),
         }
     }
 
     /// The same, of which the protocol keeps only the lower half.
-    pub(crate) fn uint32(self) -> Result<u32, Malformed> {
+    pub(crate) fn uint32(self) -> Result<u32, ProtobufError> {
         self.uint64().map(|number| number as u32)
     }
 
     /// As yes or no.
-    pub(crate) fn bool(self) -> Result<bool, Malformed> {
+    pub(crate) fn bool(self) -> Result<bool, ProtobufError> {
         self.uint64().map(|number| number != 0)
     }
 
     /// As a floating point number.
-    pub(crate) fn double(self) -> Result<f64, Malformed> {
+    pub(crate) fn double(self) -> Result<f64, ProtobufError> {
         match self.value {
-            Value::Fixed64(bits) => Ok(f64::from_bits(bits)),
-            _ => Err(Malformed::OtherType(self.number)),
+            ProtobufValue::Fixed64(bits) => Ok(f64::from_bits(bits)),
+            _ => Err(ProtobufError::TypeMismatch(self.number)),
         }
     }
 
     /// As bytes.
-    pub(crate) fn bytes(self) -> Result<&'a [u8], Malformed> {
+    pub(crate) fn bytes(self) -> Result<&'a [u8], ProtobufError> {
         match self.value {
-            Value::Bytes(bytes) => Ok(bytes),
-            _ => Err(Malformed::OtherType(self.number)),
+            ProtobufValue::Bytes(bytes) => Ok(bytes),
+            _ => Err(ProtobufError::TypeMismatch(self.number)),
         }
     }
 
     /// As text.
-    pub(crate) fn text(self) -> Result<&'a str, Malformed> {
-        std::str::from_utf8(self.bytes()?).map_err(|_| Malformed::NotText(self.number))
+    pub(crate) fn text(self) -> Result<&'a str, ProtobufError> {
+        std::str::from_utf8(self.bytes()?).map_err(|_| ProtobufError::InvalidUtf8(self.number))
     }
 
     /// As a message in the message.
-    pub(crate) fn message(self) -> Result<Fields<'a>, Malformed> {
-        Ok(Fields {
+    pub(crate) fn message(self) -> Result<ProtobufFields<'a>, ProtobufError> {
+        Ok(ProtobufFields {
             rest: self.bytes()?,
-            depth_left: self.depth_left.checked_sub(1).ok_or(Malformed::TooDeep)?,
+            depth_left: self
+                .depth_left
+                .checked_sub(1)
+                .ok_or(ProtobufError::TooDeep)?,
         })
     }
 }
@@ -196,14 +202,14 @@ impl<'a> Field<'a> {
 ///
 /// The plain verbs always write, which members of a `oneof` need; those with `some` leave out what
 /// is the default of its type, as other fields do.
-pub(crate) struct Writer<'v> {
+pub(crate) struct ProtobufWriter<'v> {
     out: &'v mut Vec<u8>,
 }
 
-impl<'v> Writer<'v> {
+impl<'v> ProtobufWriter<'v> {
     /// Writes to the end of `out`.
     pub(crate) fn to(out: &'v mut Vec<u8>) -> Self {
-        Writer { out }
+        ProtobufWriter { out }
     }
 
     /// A number, an enumeration or a yes or no.
@@ -213,7 +219,7 @@ impl<'v> Writer<'v> {
     }
 
     /// A number that is not 0.
-    pub(crate) fn some_uint(&mut self, field: u32, number: u64) {
+    pub(crate) fn uint_if_nonzero(&mut self, field: u32, number: u64) {
         if number != 0 {
             self.uint(field, number);
         }
@@ -233,7 +239,7 @@ impl<'v> Writer<'v> {
     }
 
     /// Bytes, or text, that is not empty.
-    pub(crate) fn some_bytes(&mut self, field: u32, bytes: &[u8]) {
+    pub(crate) fn bytes_if_nonempty(&mut self, field: u32, bytes: &[u8]) {
         if !bytes.is_empty() {
             self.bytes(field, bytes);
         }
@@ -241,11 +247,11 @@ impl<'v> Writer<'v> {
 
     /// A message in the message. Its length stands before it and is known after it: one byte is left
     /// for it, and only a message that needs more is moved.
-    pub(crate) fn message(&mut self, field: u32, fields: impl FnOnce(&mut Writer<'_>)) {
+    pub(crate) fn message(&mut self, field: u32, fields: impl FnOnce(&mut ProtobufWriter<'_>)) {
         self.tag(field, 2);
         let at = self.out.len();
         self.out.push(0);
-        fields(&mut Writer { out: self.out });
+        fields(&mut ProtobufWriter { out: self.out });
         let length = self.out.len() - at - 1;
         if length < 0x80 {
             self.out[at] = length as u8;
@@ -278,25 +284,25 @@ mod mutations;
 mod tests {
     use super::*;
 
-    fn written(fields: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
+    fn encode(fields: impl FnOnce(&mut ProtobufWriter<'_>)) -> Vec<u8> {
         let mut out = Vec::new();
-        fields(&mut Writer::to(&mut out));
+        fields(&mut ProtobufWriter::to(&mut out));
         out
     }
 
-    fn read(message: &[u8]) -> Result<Vec<Field<'_>>, Malformed> {
-        Fields::of(message).collect()
+    fn decode(message: &[u8]) -> Result<Vec<ProtobufField<'_>>, ProtobufError> {
+        ProtobufFields::of(message).collect()
     }
 
     #[test]
     fn what_is_written_is_read() {
         let long = "x".repeat(300);
         let longer = "y".repeat(20_000);
-        let message = written(|w| {
+        let message = encode(|w| {
             w.uint(1, u64::MAX);
             w.double(2, -1.5);
-            w.some_uint(3, 0);
-            w.some_bytes(3, b"");
+            w.uint_if_nonzero(3, 0);
+            w.bytes_if_nonempty(3, b"");
             w.message(4, |w| {
                 w.message(1, |w| w.bytes(1, long.as_bytes()));
                 w.message(2, |w| w.bytes(1, longer.as_bytes()));
@@ -304,13 +310,13 @@ mod tests {
             });
             w.bytes(536_870_911, b"");
         });
-        let fields = read(&message).unwrap();
+        let fields = decode(&message).unwrap();
         assert_eq!(fields.len(), 4, "what is the default is not written");
         assert_eq!(fields[0].uint64(), Ok(u64::MAX));
         assert_eq!(fields[0].uint32(), Ok(u32::MAX));
         assert_eq!(fields[1].double(), Ok(-1.5));
         let inner: Vec<_> = fields[2].message().unwrap().map(Result::unwrap).collect();
-        let text = |field: Field<'_>| {
+        let text = |field: ProtobufField<'_>| {
             let inner = field.message().unwrap().next();
             inner.map(|field| field.unwrap().text().unwrap().to_owned())
         };
@@ -321,40 +327,40 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_one_fault() {
-        let cases: [(&[u8], Malformed); 10] = [
-            (&[0x80], Malformed::CutShort),
-            (&[0x08], Malformed::CutShort),
-            (&[0x09, 1, 2, 3], Malformed::CutShort),
-            (&[0x0d, 1, 2, 3], Malformed::CutShort),
-            (&[0x0a, 3, b'a', b'b'], Malformed::CutShort),
+    fn invalid_bytes_are_one_error() {
+        let cases: [(&[u8], ProtobufError); 10] = [
+            (&[0x80], ProtobufError::Truncated),
+            (&[0x08], ProtobufError::Truncated),
+            (&[0x09, 1, 2, 3], ProtobufError::Truncated),
+            (&[0x0d, 1, 2, 3], ProtobufError::Truncated),
+            (&[0x0a, 3, b'a', b'b'], ProtobufError::Truncated),
             (
                 &[0x0a, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1],
-                Malformed::CutShort,
+                ProtobufError::Truncated,
             ),
             (
                 &[0x08, 255, 255, 255, 255, 255, 255, 255, 255, 255, 2],
-                Malformed::Overlong,
+                ProtobufError::VarintOverflow,
             ),
-            (&[0x00, 0], Malformed::FieldNumber),
-            (&[0x0b, 0x0c], Malformed::WireType(1)),
-            (&[0x0e], Malformed::WireType(1)),
+            (&[0x00, 0], ProtobufError::InvalidFieldNumber),
+            (&[0x0b, 0x0c], ProtobufError::UnknownWireType(1)),
+            (&[0x0e], ProtobufError::UnknownWireType(1)),
         ];
         for (message, want) in cases {
-            assert_eq!(read(message), Err(want), "{message:?}");
-            let all: Vec<_> = Fields::of(message).collect();
+            assert_eq!(decode(message), Err(want), "{message:?}");
+            let all: Vec<_> = ProtobufFields::of(message).collect();
             assert_eq!(all.len(), 1, "nothing comes after a fault");
         }
-        let number = read(&[0x08, 1]).unwrap()[0];
-        assert_eq!(number.text(), Err(Malformed::OtherType(1)));
-        let bytes = read(&[0x0a, 1, 0xff]).unwrap()[0];
-        assert_eq!(bytes.text(), Err(Malformed::NotText(1)));
-        assert_eq!(bytes.bool(), Err(Malformed::OtherType(1)));
+        let number = decode(&[0x08, 1]).unwrap()[0];
+        assert_eq!(number.text(), Err(ProtobufError::TypeMismatch(1)));
+        let bytes = decode(&[0x0a, 1, 0xff]).unwrap()[0];
+        assert_eq!(bytes.text(), Err(ProtobufError::InvalidUtf8(1)));
+        assert_eq!(bytes.bool(), Err(ProtobufError::TypeMismatch(1)));
     }
 
     #[test]
     fn nesting_ends() {
-        fn depth(fields: Fields<'_>) -> Result<u32, Malformed> {
+        fn depth(fields: ProtobufFields<'_>) -> Result<u32, ProtobufError> {
             let mut deepest = 0;
             for field in fields {
                 deepest = deepest.max(1 + depth(field?.message()?)?);
@@ -362,8 +368,11 @@ mod tests {
             Ok(deepest)
         }
         let nested =
-            |times: usize| (0..times).fold(Vec::new(), |inner, _| written(|w| w.bytes(1, &inner)));
-        assert_eq!(depth(Fields::of(&nested(100))), Ok(100));
-        assert_eq!(depth(Fields::of(&nested(101))), Err(Malformed::TooDeep));
+            |times: usize| (0..times).fold(Vec::new(), |inner, _| encode(|w| w.bytes(1, &inner)));
+        assert_eq!(depth(ProtobufFields::of(&nested(100))), Ok(100));
+        assert_eq!(
+            depth(ProtobufFields::of(&nested(101))),
+            Err(ProtobufError::TooDeep)
+        );
     }
 }

@@ -3,8 +3,8 @@
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::drain::Phase;
 use crate::first_config::MissingConfigError;
+use crate::shutdown::ShutdownPhase;
 
 /// Whether requests should be sent here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,16 +18,16 @@ pub(crate) enum Readiness {
 
 impl Readiness {
     /// Of a process in this phase.
-    pub(crate) fn of(phase: Phase, configuration: Result<(), MissingConfigError>) -> Self {
+    pub(crate) fn of(phase: ShutdownPhase, configuration: Result<(), MissingConfigError>) -> Self {
         match (phase, configuration) {
-            (Phase::Leaving | Phase::Closing, _) => Readiness::Draining,
-            (Phase::Serving, Ok(())) => Readiness::Ready,
-            (Phase::Serving, Err(missing)) => Readiness::NoConfiguration(missing),
+            (ShutdownPhase::Draining | ShutdownPhase::Closing, _) => Readiness::Draining,
+            (ShutdownPhase::Serving, Ok(())) => Readiness::Ready,
+            (ShutdownPhase::Serving, Err(missing)) => Readiness::NoConfiguration(missing),
         }
     }
 
     /// The status of the response.
-    pub(crate) fn code(self) -> StatusCode {
+    pub(crate) fn status_code(self) -> StatusCode {
         match self {
             Readiness::Ready => StatusCode::OK,
             Readiness::Draining | Readiness::NoConfiguration(_) => StatusCode::SERVICE_UNAVAILABLE,
@@ -35,7 +35,7 @@ impl Readiness {
     }
 
     /// The body of the response.
-    pub(crate) fn page(self) -> Value {
+    pub(crate) fn body(self) -> Value {
         match self {
             Readiness::Ready => json!({"status": "ready"}),
             Readiness::Draining => json!({"status": "draining"}),
@@ -53,16 +53,19 @@ mod tests {
     #[test]
     fn a_node_is_ready_while_it_serves_and_has_a_configuration() {
         let missing = MissingConfigError::Files;
-        let ready = Readiness::of(Phase::Serving, Ok(()));
-        assert_eq!((ready, ready.code().as_u16()), (Readiness::Ready, 200));
-        let waiting = Readiness::of(Phase::Serving, Err(missing));
-        assert_eq!(waiting.code(), 503);
-        assert_eq!(waiting.page()["reason"], missing.to_string());
-        for phase in [Phase::Leaving, Phase::Closing] {
+        let ready = Readiness::of(ShutdownPhase::Serving, Ok(()));
+        assert_eq!(
+            (ready, ready.status_code().as_u16()),
+            (Readiness::Ready, 200)
+        );
+        let waiting = Readiness::of(ShutdownPhase::Serving, Err(missing));
+        assert_eq!(waiting.status_code(), 503);
+        assert_eq!(waiting.body()["reason"], missing.to_string());
+        for phase in [ShutdownPhase::Draining, ShutdownPhase::Closing] {
             for configuration in [Ok(()), Err(missing)] {
                 let leaving = Readiness::of(phase, configuration);
                 assert_eq!(
-                    (leaving, leaving.code().as_u16()),
+                    (leaving, leaving.status_code().as_u16()),
                     (Readiness::Draining, 503)
                 );
             }

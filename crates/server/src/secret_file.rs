@@ -6,7 +6,7 @@ use tidegate::Secret;
 
 /// Reads it; else why it is none, with the name of the file.
 pub(crate) fn read(file: &Path) -> Result<Secret, String> {
-    let fault = |reason: String| format!("{}: {reason}", file.display());
-    let bytes = std::fs::read(file).map_err(|error| fault(error.to_string()))?;
-    Secret::from_bytes(&bytes).map_err(|error| fault(error.to_string()))
+    let error_message = |reason: String| format!("{}: {reason}", file.display());
+    let bytes = std::fs::read(file).map_err(|error| error_message(error.to_string()))?;
+    Secret::from_bytes(&bytes).map_err(|error| error_message(error.to_string()))
 }

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwapOption;
 use http::{HeaderMap, HeaderValue, header};
 use tidegate::clock::{Clock, SystemClock};
-use tidegate::http::{BodyStyle, Context, ResetStyle};
+use tidegate::http::{BodyStyle, ResetStyle, ResponseContext};
 use tidegate::observe::Metrics;
-use tidegate::{Acquired, Limiter, OVERTAKEN, Reservation, SlotError, Ticket};
+use tidegate::{AcquireError, Acquired, CANCEL_RETRY_AFTER, Limiter, Reservation, Ticket};
 use tidegate_core::engine::Decision;
 use tidegate_core::request::{Edge, Request};
 use tidegate_core::store::StoreError;
@@ -17,32 +17,32 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tracing::warn;
 
+use crate::any_store::AnyStore;
 use crate::config::LogSubjects;
-use crate::counters::Counters;
-use crate::denials::{second, told_as_count};
-use crate::drain::Phase;
-use crate::edges::auth::wire::Reading;
-use crate::edges::envoy::{EnvoyOptions, Statistics};
+use crate::decision_ids::{DecisionId, DecisionIds};
+use crate::denials::{log_missed_count, second};
+use crate::edges::envoy::{EnvoyOptions, EnvoyStatistics};
+use crate::edges::proxy_auth::wire::ProxyHeaderPolicy;
 use crate::first_config::{FirstConfig, MissingConfigError};
-use crate::ids::{Id, Ids};
+use crate::maybe_ready::MaybeReady;
 use crate::readiness::Readiness;
-use crate::waiting::Waiting;
+use crate::shutdown::ShutdownPhase;
 
 /// The limiter of this process.
-pub(crate) type Gate = Limiter<Counters>;
+pub(crate) type ServerLimiter = Limiter<AnyStore>;
 
 /// What edges share.
 pub(crate) struct Service {
-    pub(crate) limiter: Gate,
+    pub(crate) limiter: ServerLimiter,
     pub(crate) clock: SystemClock,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) ids: Ids,
+    pub(crate) ids: DecisionIds,
     pub(crate) reset: ResetStyle,
     pub(crate) log_subjects: LogSubjects,
-    pub(crate) phase: watch::Receiver<Phase>,
-    pub(crate) reading: ArcSwapOption<Reading>,
+    pub(crate) phase: watch::Receiver<ShutdownPhase>,
+    pub(crate) proxy_header_policy: ArcSwapOption<ProxyHeaderPolicy>,
     pub(crate) envoy: EnvoyOptions,
-    pub(crate) envoy_statistics: Option<Statistics>,
+    pub(crate) envoy_statistics: Option<EnvoyStatistics>,
     /// Whether there is a configuration to decide by: a service that starts without one has none until it is loaded.
     pub(crate) first_config: FirstConfig,
 }
@@ -67,10 +67,10 @@ impl ChargeScope {
 
 impl Service {
     /// Lets `work` wait for the store, if that ever makes it wait.
-    pub(crate) fn wait_for<F: Future>(&self, work: F) -> Waiting<F> {
+    pub(crate) fn wait_for<F: Future>(&self, work: F) -> MaybeReady<F> {
         match self.limiter.store().never_wait() {
-            true => Waiting::never(work),
-            false => Waiting::perhaps(work),
+            true => MaybeReady::poll_now(work),
+            false => MaybeReady::boxed(work),
         }
     }
 
@@ -90,7 +90,7 @@ impl Service {
             let policy = self.limiter.policy().load();
             self.require_config(Edge::Envoy).is_ok() && policy.rules.domains().len() > 0
         };
-        let serving = *self.phase.borrow() == Phase::Serving;
+        let serving = *self.phase.borrow() == ShutdownPhase::Serving;
         serving && (!self.envoy.healthy_when_configured || configured())
     }
 
@@ -101,38 +101,41 @@ impl Service {
         scope: ChargeScope,
     ) -> Result<Decision, StoreError> {
         let edge = request.edge;
-        let begun = Instant::now();
+        let started = Instant::now();
         let decision = match scope {
             ChargeScope::Nothing => self.limiter.peek(request).await,
             ChargeScope::Units => self.limiter.check_units(request).await,
             ChargeScope::All => self.limiter.check(request).await,
         };
-        self.metrics.took(edge, begun.elapsed());
+        self.metrics.record_duration(edge, started.elapsed());
         decision
     }
 
     /// Opens one request, and takes the time. Whoever stops waiting for it leaves no slot taken.
-    pub(crate) async fn open(
+    pub(crate) async fn acquire(
         self: &Arc<Self>,
         request: Request<'_>,
-        lasts: Nanos,
-    ) -> Result<Acquired, SlotError> {
+        ttl: Nanos,
+    ) -> Result<Acquired, AcquireError> {
         let edge = request.edge;
-        let begun = Instant::now();
-        let left = |ticket| Arc::clone(self).forgo_soon(ticket);
-        let acquired = self.limiter.acquire_or(request, lasts, left).await;
-        self.metrics.took(edge, begun.elapsed());
+        let started = Instant::now();
+        let on_abandoned = |ticket| Arc::clone(self).spawn_cancel(ticket);
+        let acquired = self
+            .limiter
+            .acquire_with_cancel(request, ttl, on_abandoned)
+            .await;
+        self.metrics.record_duration(edge, started.elapsed());
         acquired
     }
 
     /// Frees what was taken for a caller that hung up. When the process is ending there is nobody to do
     /// so, and the slots end by themselves.
-    fn forgo_soon(self: Arc<Self>, ticket: Ticket) {
+    fn spawn_cancel(self: Arc<Self>, ticket: Ticket) {
         if let Ok(tokio) = Handle::try_current() {
             tokio.spawn(async move {
-                self.limiter.forgo(&ticket).await;
-                tokio::time::sleep(Duration::from_nanos(OVERTAKEN.get())).await;
-                self.limiter.forgo(&ticket).await;
+                self.limiter.cancel(&ticket).await;
+                tokio::time::sleep(Duration::from_nanos(CANCEL_RETRY_AFTER.get())).await;
+                self.limiter.cancel(&ticket).await;
             });
         }
     }
@@ -141,33 +144,33 @@ impl Service {
     pub(crate) async fn reserve(
         &self,
         request: Request<'_>,
-        lasts: Nanos,
+        ttl: Nanos,
     ) -> Result<Reservation, StoreError> {
         let edge = request.edge;
-        let begun = Instant::now();
-        let reservation = self.limiter.reserve(request, lasts).await;
-        self.metrics.took(edge, begun.elapsed());
+        let started = Instant::now();
+        let reservation = self.limiter.reserve(request, ttl).await;
+        self.metrics.record_duration(edge, started.elapsed());
         reservation
     }
 
     /// How sub-requests are read under the rules in force. Made once for each set of rules.
-    pub(crate) fn reading(&self) -> Arc<Reading> {
+    pub(crate) fn proxy_header_policy(&self) -> Arc<ProxyHeaderPolicy> {
         let policy = self.limiter.policy().load();
-        let known = self.reading.load();
+        let known = self.proxy_header_policy.load();
         match &*known {
             Some(known) if Arc::ptr_eq(&known.rules, &policy.rules) => Arc::clone(known),
             _ => {
-                let fresh = Arc::new(Reading::of(&policy.rules));
-                self.reading.store(Some(Arc::clone(&fresh)));
+                let fresh = Arc::new(ProxyHeaderPolicy::of(&policy.rules));
+                self.proxy_header_policy.store(Some(Arc::clone(&fresh)));
                 fresh
             }
         }
     }
 
     /// What an answer needs besides its decision.
-    pub(crate) fn context<'a>(&self, id: &'a Id, body: BodyStyle) -> Context<'a> {
+    pub(crate) fn context<'a>(&self, id: &'a DecisionId, body: BodyStyle) -> ResponseContext<'a> {
         let wall = self.clock.wall();
-        Context {
+        ResponseContext {
             id: id.as_str(),
             wall,
             reset: self.reset,
@@ -189,9 +192,9 @@ impl Service {
     }
 
     /// Tells the counts of rules that have gone quiet. To be called every second.
-    pub(crate) fn settle_lines(&self) {
+    pub(crate) fn log_missed_denials(&self) {
         let now = second(self.clock.now());
-        self.metrics.settle_lines(now, told_as_count);
+        self.metrics.take_skipped_lines(now, log_missed_count);
     }
 
     /// Logs, once for each set of rules, which of them no request has matched. To be called every few

@@ -1,7 +1,7 @@
 //! Which store `--store` names. What it says may hold a password, so nothing but its scheme is repeated.
 
 use serde::Deserialize;
-use tidegate_core::store::Abilities;
+use tidegate_core::store::Capabilities;
 
 /// Where a store is. It may hold a password and is never printed.
 #[derive(Clone, Deserialize)]
@@ -47,7 +47,7 @@ pub(crate) enum StoreChoice {
 }
 
 impl StoreChoice {
-    pub(crate) fn of(url: Option<StoreUrl>) -> Result<Self, NoSuchStore> {
+    pub(crate) fn from_url(url: Option<StoreUrl>) -> Result<Self, UnknownStoreError> {
         let Some(url) = url else {
             return Ok(StoreChoice::Memory);
         };
@@ -55,15 +55,15 @@ impl StoreChoice {
             _ if url.0 == "memory" => Ok(StoreChoice::Memory),
             "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
             | "rediss+cluster" | "unix" => Ok(StoreChoice::Redis(url)),
-            found => Err(NoSuchStore(found.to_owned())),
+            found => Err(UnknownStoreError(found.to_owned())),
         }
     }
 
     /// What the store can do for rules.
-    pub(crate) fn abilities(&self) -> Abilities {
+    pub(crate) fn capabilities(&self) -> Capabilities {
         match self {
-            StoreChoice::Memory => Abilities::MEMORY,
-            StoreChoice::Redis(_) => Abilities::SCRIPTS,
+            StoreChoice::Memory => Capabilities::MEMORY,
+            StoreChoice::Redis(_) => Capabilities::SCRIPTS,
         }
     }
 }
@@ -74,7 +74,7 @@ impl StoreChoice {
     "store `{0}` is unknown; write memory, redis://HOST:PORT, redis+sentinel://HOST,HOST,HOST/NAME, \
      redis+cluster://HOST:PORT or unix:PATH, and rediss instead of redis for TLS"
 )]
-pub(crate) struct NoSuchStore(String);
+pub(crate) struct UnknownStoreError(String);
 
 #[cfg(test)]
 mod tests {
@@ -90,7 +90,7 @@ mod tests {
         ] {
             let store = StoreUrl::from(url.to_owned());
             assert!(!format!("{store:?}").contains("planted"));
-            let error = StoreChoice::of(Some(store)).unwrap_err().to_string();
+            let error = StoreChoice::from_url(Some(store)).unwrap_err().to_string();
             assert!(!error.contains("planted"), "{error}");
         }
     }

@@ -11,19 +11,19 @@ use parking_lot::Mutex;
 use tidegate_core::store::{FailureCause, FailureKind};
 use tracing::{info, warn};
 
-use crate::counters::LOCAL;
+use crate::any_store::LOCAL_DECISION_NOTE;
 
 /// The pause between two lines that only count.
-const COUNT_EVERY: Duration = Duration::from_secs(60);
+const COUNT_INTERVAL: Duration = Duration::from_secs(60);
 /// How long every error must have another cause before that is reported. One late ping is no news.
-const CAUSE_STABLE: Duration = Duration::from_secs(2);
+const CAUSE_STABLE_TIME: Duration = Duration::from_secs(2);
 
 /// What was reported of the store.
 #[derive(Debug, Default)]
-pub(crate) struct StoreHealth(Mutex<Health>);
+pub(crate) struct StoreHealth(Mutex<OutageState>);
 
 #[derive(Debug, Default)]
-struct Health {
+struct OutageState {
     breaker_is_open: bool,
     /// Why this node has not joined the store, if it has not.
     not_joined: Option<FailureCause>,
@@ -111,15 +111,15 @@ impl StoreHealth {
         let last = health.not_joined.clone().or(last);
         let outage = health.outage.as_mut()?;
         let since = |then| now.saturating_duration_since(then);
-        let other = last.filter(|last| !is_alike(last, &outage.cause));
+        let other = last.filter(|last| !is_same_cause(last, &outage.cause));
         let differs_since = other.as_ref().map(|_| outage.differs_since.unwrap_or(now));
         outage.differs_since = differs_since;
         let report = match other {
-            Some(cause) if differs_since.is_some_and(|then| since(then) >= CAUSE_STABLE) => {
+            Some(cause) if differs_since.is_some_and(|then| since(then) >= CAUSE_STABLE_TIME) => {
                 outage.cause = cause.clone();
                 StoreReport::CauseChanged { cause }
             }
-            _ if since(outage.reported_at) >= COUNT_EVERY => StoreReport::StillFailing {
+            _ if since(outage.reported_at) >= COUNT_INTERVAL => StoreReport::StillFailing {
                 cause: outage.cause.clone(),
                 lasted: now.saturating_duration_since(outage.since),
                 errors: errors.saturating_sub(outage.errors_before),
@@ -136,7 +136,7 @@ impl StoreHealth {
     }
 }
 
-impl Health {
+impl OutageState {
     /// The first line, unless there is an outage already: then [`StoreHealth::tick`] reports another cause.
     fn begin(&mut self, now: Instant, cause: &FailureCause, errors: u64) -> Option<StoreReport> {
         if self.outage.is_some() {
@@ -166,7 +166,7 @@ impl Health {
 }
 
 /// Texts of one kind vary without being news, except where the kind says nothing.
-fn is_alike(one: &FailureCause, other: &FailureCause) -> bool {
+fn is_same_cause(one: &FailureCause, other: &FailureCause) -> bool {
     one.kind == other.kind && (one.kind != FailureKind::Other || one.text == other.text)
 }
 
@@ -176,7 +176,7 @@ impl StoreReport {
         match self {
             StoreReport::Failed { cause } => {
                 let kind = cause.kind.name();
-                warn!(kind, "the store fails: {cause}; {LOCAL}");
+                warn!(kind, "the store fails: {cause}; {LOCAL_DECISION_NOTE}");
             }
             StoreReport::CauseChanged { cause } => {
                 let kind = cause.kind.name();
@@ -256,10 +256,10 @@ mod tests {
         let ping = cause(FailureKind::Refused);
         health.opened(began, &ping, 0);
         let tries = |text, from: u64| {
-            let refusal = FailureCause::new(FailureKind::Other, text);
+            let join_failure = FailureCause::new(FailureKind::Other, text);
             let lines = (from..from + 10).filter_map(|second| {
                 let now = began + seconds(second);
-                assert_eq!(health.not_joined(now, &refusal, second), None);
+                assert_eq!(health.not_joined(now, &join_failure, second), None);
                 health.tick(now, Some(ping.clone()), second)
             });
             lines.collect::<Vec<_>>()

@@ -6,12 +6,12 @@ use std::io::{self, Write};
 
 use tidegate_core::units::Nanos;
 use tidegate_sim::check::judge;
-use tidegate_sim::scenario::Kind;
+use tidegate_sim::scenario::ScenarioKind;
 use tidegate_sim::{Variant, world};
 
 fn main() -> io::Result<()> {
     let mut words: Vec<String> = std::env::args().skip(1).collect();
-    let kind = words.first().and_then(|word| Kind::from_name(word));
+    let kind = words.first().and_then(|word| ScenarioKind::from_name(word));
     if kind.is_some() {
         words.remove(0);
     }
@@ -34,18 +34,18 @@ fn main() -> io::Result<()> {
         number(2, u64::MAX),
         numbers.get(3),
     );
-    let scenario = kind.unwrap_or(Kind::Whole).scenario(seed);
+    let scenario = kind.unwrap_or(ScenarioKind::Single).scenario(seed);
     let scenario = match until {
         Some(until) => scenario.stretched(until),
         None => scenario,
     };
     let history = world::run(&scenario, Variant::Shipped);
     let mut lines = Vec::new();
-    for ((at, node, event), part) in history.events.iter().zip(&history.lines) {
-        lines.push((*at, format!("node {node} part {part} {event:?}")));
+    for ((at, node, event), shard) in history.events.iter().zip(&history.event_shards) {
+        lines.push((*at, format!("node {node} part {shard} {event:?}")));
     }
-    for (at, weather) in &history.changes {
-        lines.push((*at, format!("{weather:?}")));
+    for (at, conditions) in &history.condition_changes {
+        lines.push((*at, format!("{conditions:?}")));
     }
     for at in &history.losses {
         lines.push((*at, "the store lost counts".to_owned()));
@@ -57,20 +57,20 @@ fn main() -> io::Result<()> {
         lines.push((snapshot.at, format!("books {:?}", snapshot.used)));
     }
     let ahead = scenario.counts_ahead();
-    for entry in history.books.iter().filter(|_| ahead) {
+    for entry in history.store_ops.iter().filter(|_| ahead) {
         lines.push((entry.sent, format!("{entry:?}")));
     }
-    for posting in &history.postings {
-        lines.push((posting.now, format!("{posting:?}")));
+    for event in &history.reservation_events {
+        lines.push((event.now, format!("{event:?}")));
     }
-    for call in &history.calls {
+    for call in &history.reservation_calls {
         lines.push((call.sent, format!("{call:?}")));
     }
-    for passage in &history.passages {
-        lines.push((passage.now, format!("{passage:?}")));
+    for event in &history.permit_events {
+        lines.push((event.now, format!("{event:?}")));
     }
-    for stay in &history.stays {
-        lines.push((stay.sent, format!("{stay:?}")));
+    for session in &history.permit_sessions {
+        lines.push((session.sent, format!("{session:?}")));
     }
     for record in &history.records {
         if subject.is_none_or(|only| *only == record.subject as u64) {

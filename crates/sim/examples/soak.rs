@@ -16,24 +16,24 @@ use std::time::Instant;
 
 use tidegate_core::units::Nanos;
 use tidegate_sim::check::judge;
-use tidegate_sim::scenario::Kind;
+use tidegate_sim::scenario::ScenarioKind;
 use tidegate_sim::{Variant, world};
 
 /// A line of the log is about so many seeds.
 const BATCH: u64 = 100;
 
-struct Wanted {
+struct SoakOptions {
     seeds: u64,
     from: u64,
     hours: u64,
     jobs: u64,
-    kinds: Vec<Kind>,
+    kinds: Vec<ScenarioKind>,
     log: String,
 }
 
 /// What came of some seeds.
 #[derive(Clone, Default)]
-struct Tally {
+struct SoakTotals {
     seeds: u64,
     simulated: Nanos,
     decisions: u64,
@@ -41,8 +41,8 @@ struct Tally {
     violations: Vec<String>,
 }
 
-impl Tally {
-    fn add(&mut self, other: &Tally) {
+impl SoakTotals {
+    fn add(&mut self, other: &SoakTotals) {
         self.seeds += other.seeds;
         self.simulated = self.simulated.plus(other.simulated);
         self.decisions += other.decisions;
@@ -55,14 +55,14 @@ impl Tally {
     }
 }
 
-impl Wanted {
-    fn read(words: impl Iterator<Item = String>) -> Result<Wanted, String> {
-        let mut wanted = Wanted {
+impl SoakOptions {
+    fn read(words: impl Iterator<Item = String>) -> Result<SoakOptions, String> {
+        let mut options = SoakOptions {
             seeds: 10_000,
             from: 0,
             hours: 1_000,
             jobs: 2,
-            kinds: Kind::ALL.to_vec(),
+            kinds: ScenarioKind::ALL.to_vec(),
             log: "bench/results/simulator.log".to_owned(),
         };
         let mut words = words;
@@ -74,19 +74,19 @@ impl Wanted {
                     .map_err(|e| format!("{flag} {value}: {e}"))
             };
             match flag.as_str() {
-                "--seeds" => wanted.seeds = number()?,
-                "--from" => wanted.from = number()?,
-                "--hours" => wanted.hours = number()?,
-                "--jobs" => wanted.jobs = number()?.max(1),
-                "--log" => wanted.log = value,
+                "--seeds" => options.seeds = number()?,
+                "--from" => options.from = number()?,
+                "--hours" => options.hours = number()?,
+                "--jobs" => options.jobs = number()?.max(1),
+                "--log" => options.log = value,
                 "--kind" => {
-                    let kind = Kind::from_name(&value);
-                    wanted.kinds = vec![kind.ok_or(format!("no kind is called {value}"))?];
+                    let kind = ScenarioKind::from_name(&value);
+                    options.kinds = vec![kind.ok_or(format!("no kind is called {value}"))?];
                 }
                 _ => return Err(format!("{flag} is not known")),
             }
         }
-        Ok(wanted)
+        Ok(options)
     }
 
     /// How long each run is, so that all of them together last as long as was asked.
@@ -96,7 +96,7 @@ impl Wanted {
     }
 
     /// The kinds take turns.
-    fn run(&self, i: u64) -> Tally {
+    fn run(&self, i: u64) -> SoakTotals {
         let kinds = self.kinds.len() as u64;
         let (kind, seed) = (self.kinds[(i % kinds) as usize], i / kinds);
         let length = self.length();
@@ -111,10 +111,10 @@ impl Wanted {
             )
         };
         let leased = |r: &&_| -> bool {
-            let record: &tidegate_sim::history::Record = r;
+            let record: &tidegate_sim::history::DecisionRecord = r;
             record.source == tidegate_core::store::Source::Lease
         };
-        Tally {
+        SoakTotals {
             seeds: 1,
             simulated: scenario.ends,
             decisions: history.records.len() as u64,
@@ -139,46 +139,46 @@ fn commit() -> String {
 }
 
 fn main() -> ExitCode {
-    match Wanted::read(std::env::args().skip(1)).map(|wanted| soak(&wanted)) {
+    match SoakOptions::read(std::env::args().skip(1)).map(|options| soak(&options)) {
         Ok(Ok(true)) => ExitCode::SUCCESS,
         Ok(Ok(false)) => ExitCode::FAILURE,
-        Ok(Err(error)) => complain(&error.to_string()),
-        Err(error) => complain(&error),
+        Ok(Err(error)) => print_error(&error.to_string()),
+        Err(error) => print_error(&error),
     }
 }
 
-fn complain(error: &str) -> ExitCode {
+fn print_error(error: &str) -> ExitCode {
     let _nobody_listens = writeln!(io::stderr(), "{error}");
     ExitCode::from(2)
 }
 
 /// Runs all seeds; whether every promise was kept.
-fn soak(wanted: &Wanted) -> io::Result<bool> {
+fn soak(options: &SoakOptions) -> io::Result<bool> {
     let began = Instant::now();
-    let batches = wanted.seeds.div_ceil(BATCH);
+    let batches = options.seeds.div_ceil(BATCH);
     let next = AtomicU64::new(0);
-    let done: Mutex<Vec<(u64, Tally)>> = Mutex::default();
+    let done: Mutex<Vec<(u64, SoakTotals)>> = Mutex::default();
     std::thread::scope(|threads| {
-        for _ in 0..wanted.jobs {
+        for _ in 0..options.jobs {
             threads.spawn(|| {
                 loop {
                     let batch = next.fetch_add(1, Ordering::Relaxed);
                     if batch >= batches {
                         return;
                     }
-                    let first = wanted.from + batch * BATCH;
-                    let last = (first + BATCH).min(wanted.from + wanted.seeds);
-                    let mut tally = Tally::default();
+                    let first = options.from + batch * BATCH;
+                    let last = (first + BATCH).min(options.from + options.seeds);
+                    let mut totals = SoakTotals::default();
                     for i in first..last {
-                        tally.add(&wanted.run(i));
+                        totals.add(&options.run(i));
                     }
-                    tell(&format!(
+                    print_progress(&format!(
                         "{:6.0} s {}",
                         began.elapsed().as_secs_f64(),
-                        line(first, &tally)
+                        line(first, &totals)
                     ));
                     if let Ok(mut done) = done.lock() {
-                        done.push((first, tally));
+                        done.push((first, totals));
                     }
                 }
             });
@@ -187,12 +187,12 @@ fn soak(wanted: &Wanted) -> io::Result<bool> {
     let mut done = done.into_inner().unwrap_or_default();
     done.sort_by_key(|(first, _)| *first);
     let mut log = String::new();
-    let mut all = Tally::default();
-    for (first, tally) in &done {
-        all.add(tally);
-        let _a_string_takes_all = writeln!(log, "{}", line(*first, tally));
+    let mut all = SoakTotals::default();
+    for (first, totals) in &done {
+        all.add(totals);
+        let _a_string_takes_all = writeln!(log, "{}", line(*first, totals));
     }
-    let kinds: Vec<&str> = wanted.kinds.iter().map(|kind| kind.name()).collect();
+    let kinds: Vec<&str> = options.kinds.iter().map(|kind| kind.name()).collect();
     let summary = format!(
         "{} seeds of {}, {:.1} cluster-hours, {} decisions ({} by leases), {} violations, {:.0} s on {} threads, commit {}",
         all.seeds,
@@ -202,33 +202,33 @@ fn soak(wanted: &Wanted) -> io::Result<bool> {
         all.by_lease,
         all.violations.len(),
         began.elapsed().as_secs_f64(),
-        wanted.jobs,
+        options.jobs,
         commit(),
     );
     for violation in &all.violations {
         let _a_string_takes_all = writeln!(log, "{violation}");
     }
     let _a_string_takes_all = writeln!(log, "{summary}");
-    fs::write(&wanted.log, log)?;
-    tell(&summary);
+    fs::write(&options.log, log)?;
+    print_progress(&summary);
     Ok(all.violations.is_empty())
 }
 
-fn line(first: u64, tally: &Tally) -> String {
+fn line(first: u64, totals: &SoakTotals) -> String {
     let mut line = format!(
         "seeds {first}..{}: {:.2} cluster-hours, {} decisions, {} by leases, {} violations",
-        first + tally.seeds,
-        tally.hours(),
-        tally.decisions,
-        tally.by_lease,
-        tally.violations.len()
+        first + totals.seeds,
+        totals.hours(),
+        totals.decisions,
+        totals.by_lease,
+        totals.violations.len()
     );
-    for violation in &tally.violations {
+    for violation in &totals.violations {
         let _a_string_takes_all = write!(line, "\n  {violation}");
     }
     line
 }
 
-fn tell(text: &str) {
+fn print_progress(text: &str) {
     let _nobody_listens = writeln!(io::stderr(), "{text}");
 }

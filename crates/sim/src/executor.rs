@@ -22,18 +22,18 @@ type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// A handle to the simulation. Clones are the same simulation.
 #[derive(Clone)]
 pub struct Sim {
-    world: Arc<Mutex<World>>,
+    state: Arc<Mutex<ExecutorState>>,
     woken: Arc<Mutex<Vec<usize>>>,
 }
 
-struct World {
+struct ExecutorState {
     now: Nanos,
     rng: Rng,
-    slots: Vec<Slot>,
+    tasks: Vec<TaskSlot>,
     free: Vec<usize>,
     ready: Vec<usize>,
     timers: BinaryHeap<Reverse<Timer>>,
-    made: u64,
+    next_timer: u64,
     /// Until when each node's tasks wait.
     paused: Vec<Nanos>,
     /// How often each node has died.
@@ -41,7 +41,7 @@ struct World {
 }
 
 #[derive(Default)]
-struct Slot {
+struct TaskSlot {
     task: Option<Task>,
     waker: Option<Waker>,
     node: Option<usize>,
@@ -51,13 +51,13 @@ struct Slot {
 
 struct Timer {
     at: Nanos,
-    made: u64,
+    sequence: u64,
     waker: Waker,
 }
 
 impl PartialEq for Timer {
     fn eq(&self, other: &Self) -> bool {
-        self.made == other.made
+        self.sequence == other.sequence
     }
 }
 
@@ -71,18 +71,18 @@ impl PartialOrd for Timer {
 
 impl Ord for Timer {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.made).cmp(&(other.at, other.made))
+        (self.at, self.sequence).cmp(&(other.at, other.sequence))
     }
 }
 
 struct TaskWaker {
-    slot: usize,
+    task: usize,
     woken: Arc<Mutex<Vec<usize>>>,
 }
 
 impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
-        self.woken.lock().push(self.slot);
+        self.woken.lock().push(self.task);
     }
 }
 
@@ -90,14 +90,14 @@ impl Sim {
     /// A simulation that depends on `seed` alone.
     pub fn new(seed: u64) -> Self {
         Sim {
-            world: Arc::new(Mutex::new(World {
+            state: Arc::new(Mutex::new(ExecutorState {
                 now: Nanos::ZERO,
                 rng: Rng::new(seed),
-                slots: Vec::new(),
+                tasks: Vec::new(),
                 free: Vec::new(),
                 ready: Vec::new(),
                 timers: BinaryHeap::new(),
-                made: 0,
+                next_timer: 0,
                 paused: Vec::new(),
                 deaths: Vec::new(),
             })),
@@ -107,12 +107,12 @@ impl Sim {
 
     /// The time since the beginning.
     pub fn now(&self) -> Nanos {
-        self.world.lock().now
+        self.state.lock().now
     }
 
     /// Draws from the simulation's chance.
-    pub fn draw<T>(&self, draw: impl FnOnce(&mut Rng) -> T) -> T {
-        draw(&mut self.world.lock().rng)
+    pub fn with_rng<T>(&self, run: impl FnOnce(&mut Rng) -> T) -> T {
+        run(&mut self.state.lock().rng)
     }
 
     /// Waits.
@@ -131,44 +131,44 @@ impl Sim {
 
     /// Starts a task of a node, or of nobody.
     pub fn spawn(&self, node: Option<usize>, task: impl Future<Output = ()> + Send + 'static) {
-        let mut world = self.world.lock();
-        let slot = world.free.pop().unwrap_or_else(|| {
-            world.slots.push(Slot::default());
-            world.slots.len() - 1
+        let mut state = self.state.lock();
+        let slot = state.free.pop().unwrap_or_else(|| {
+            state.tasks.push(TaskSlot::default());
+            state.tasks.len() - 1
         });
         let waker = Waker::from(Arc::new(TaskWaker {
-            slot,
+            task: slot,
             woken: Arc::clone(&self.woken),
         }));
-        world.slots[slot] = Slot {
+        state.tasks[slot] = TaskSlot {
             task: Some(Box::pin(task)),
             waker: Some(waker),
             node,
             queued: true,
             alive: true,
         };
-        world.ready.push(slot);
+        state.ready.push(slot);
     }
 
     /// Stops a node's tasks until `until`. Its clock goes on.
     pub fn pause(&self, node: usize, until: Nanos) {
-        let mut world = self.world.lock();
-        if world.paused.len() <= node {
-            world.paused.resize(node + 1, Nanos::ZERO);
+        let mut state = self.state.lock();
+        if state.paused.len() <= node {
+            state.paused.resize(node + 1, Nanos::ZERO);
         }
-        world.paused[node] = until;
+        state.paused[node] = until;
     }
 
     /// Drops a node's tasks, whatever they were doing.
     pub fn kill(&self, node: usize) {
         let mut dropped = Vec::new();
         {
-            let mut world = self.world.lock();
-            if world.deaths.len() <= node {
-                world.deaths.resize(node + 1, 0);
+            let mut state = self.state.lock();
+            if state.deaths.len() <= node {
+                state.deaths.resize(node + 1, 0);
             }
-            world.deaths[node] += 1;
-            for slot in &mut world.slots {
+            state.deaths[node] += 1;
+            for slot in &mut state.tasks {
                 if slot.node == Some(node) && slot.alive {
                     dropped.extend(slot.task.take());
                     slot.alive = false;
@@ -179,23 +179,23 @@ impl Sim {
     }
 
     fn deaths(&self, node: usize) -> u64 {
-        let world = self.world.lock();
-        world.deaths.get(node).copied().unwrap_or(0)
+        let state = self.state.lock();
+        state.deaths.get(node).copied().unwrap_or(0)
     }
 
     /// Drops every task.
     pub fn clear(&self) {
-        let slots = std::mem::take(&mut self.world.lock().slots);
-        drop(slots); // may look at the clock
-        let timers = std::mem::take(&mut self.world.lock().timers);
+        let tasks = std::mem::take(&mut self.state.lock().tasks);
+        drop(tasks); // may look at the clock
+        let timers = std::mem::take(&mut self.state.lock().timers);
         drop(timers);
     }
 
     /// Runs until nothing happens before `end`.
     pub fn run_until(&self, end: Nanos) {
         while self.step(end) {}
-        let mut world = self.world.lock();
-        world.now = world.now.max(end);
+        let mut state = self.state.lock();
+        state.now = state.now.max(end);
     }
 
     /// Runs until `future` is done; its answer.
@@ -207,8 +207,8 @@ impl Sim {
         loop {
             // Asked again after every step: it needs no waking.
             let mut context = Context::from_waker(Waker::noop());
-            if let Poll::Ready(answer) = future.as_mut().poll(&mut context) {
-                return answer;
+            if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+                return output;
             }
             assert!(self.step(Nanos::MAX), "nothing is left to wait for");
         }
@@ -217,77 +217,81 @@ impl Sim {
     /// Runs one task, or lets time pass to the next timer.
     fn step(&self, end: Nanos) -> bool {
         let woken = std::mem::take(&mut *self.woken.lock());
-        let mut world = self.world.lock();
+        let mut state = self.state.lock();
         for slot in woken {
-            let task = &mut world.slots[slot];
+            let task = &mut state.tasks[slot];
             if task.alive && !task.queued {
                 task.queued = true;
-                world.ready.push(slot);
+                state.ready.push(slot);
             }
         }
-        if world.ready.is_empty() {
-            let Some(Reverse(timer)) = world.timers.pop() else {
+        if state.ready.is_empty() {
+            let Some(Reverse(timer)) = state.timers.pop() else {
                 return false;
             };
             if timer.at > end {
-                world.timers.push(Reverse(timer));
+                state.timers.push(Reverse(timer));
                 return false;
             }
-            world.now = world.now.max(timer.at);
-            drop(world);
+            state.now = state.now.max(timer.at);
+            drop(state);
             timer.waker.wake();
             return true;
         }
-        let choices = world.ready.len() as u64;
-        let pick = world.rng.below(choices) as usize;
-        let slot = world.ready.swap_remove(pick);
-        world.slots[slot].queued = false;
-        if self.wait_for_node(&mut world, slot) {
+        let choices = state.ready.len() as u64;
+        let pick = state.rng.below(choices) as usize;
+        let slot = state.ready.swap_remove(pick);
+        state.tasks[slot].queued = false;
+        if self.wait_for_node(&mut state, slot) {
             return true;
         }
         let (Some(mut task), Some(waker)) = (
-            world.slots[slot].task.take(),
-            world.slots[slot].waker.clone(),
+            state.tasks[slot].task.take(),
+            state.tasks[slot].waker.clone(),
         ) else {
             return true;
         };
-        drop(world);
+        drop(state);
         let done = task
             .as_mut()
             .poll(&mut Context::from_waker(&waker))
             .is_ready();
-        let mut world = self.world.lock();
-        if done || !world.slots[slot].alive {
-            world.slots[slot].alive = false;
-            world.free.push(slot);
-            drop(world);
+        let mut state = self.state.lock();
+        if done || !state.tasks[slot].alive {
+            state.tasks[slot].alive = false;
+            state.free.push(slot);
+            drop(state);
             drop(task);
         } else {
-            world.slots[slot].task = Some(task);
+            state.tasks[slot].task = Some(task);
         }
         true
     }
 
     /// Whether a task must wait because its node is paused.
-    fn wait_for_node(&self, world: &mut World, slot: usize) -> bool {
-        let Some(node) = world.slots[slot].node else {
+    fn wait_for_node(&self, state: &mut ExecutorState, slot: usize) -> bool {
+        let Some(node) = state.tasks[slot].node else {
             return false;
         };
-        let until = world.paused.get(node).copied().unwrap_or(Nanos::ZERO);
-        let waker = world.slots[slot].waker.clone();
-        let (true, Some(waker)) = (until > world.now, waker) else {
+        let until = state.paused.get(node).copied().unwrap_or(Nanos::ZERO);
+        let waker = state.tasks[slot].waker.clone();
+        let (true, Some(waker)) = (until > state.now, waker) else {
             return false;
         };
-        world.set_timer(until, waker);
+        state.set_timer(until, waker);
         true
     }
 }
 
-impl World {
+impl ExecutorState {
     fn set_timer(&mut self, at: Nanos, waker: Waker) {
-        self.made += 1;
-        let made = self.made;
-        self.timers.push(Reverse(Timer { at, made, waker }));
+        self.next_timer += 1;
+        let sequence = self.next_timer;
+        self.timers.push(Reverse(Timer {
+            at,
+            sequence,
+            waker,
+        }));
     }
 }
 
@@ -303,8 +307,8 @@ impl Future for Sleep {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let sim = self.sim.clone();
-        let mut world = sim.world.lock();
-        if world.now >= self.at {
+        let mut state = sim.state.lock();
+        if state.now >= self.at {
             return Poll::Ready(());
         }
         // A future may be handed from one task to another while it waits.
@@ -313,7 +317,7 @@ impl Future for Sleep {
             .as_ref()
             .is_some_and(|w| w.will_wake(context.waker()));
         if !known {
-            world.set_timer(self.at, context.waker().clone());
+            state.set_timer(self.at, context.waker().clone());
             self.registered = Some(context.waker().clone());
         }
         Poll::Pending
@@ -327,30 +331,30 @@ pub struct NodeRuntime {
     node: usize,
     /// How often the node had died before.
     deaths: u64,
-    began: Nanos,
-    date: Nanos,
+    clock_start: Nanos,
+    wall_start: Nanos,
 }
 
 impl NodeRuntime {
-    /// The runtime of `node`, whose clock read `began` at the beginning, and whose wall clock `date`.
-    pub fn new(sim: &Sim, node: usize, began: Nanos, date: Nanos) -> Self {
+    /// The runtime of `node`, whose clock read `clock_start` at the beginning, and whose wall clock `wall_start`.
+    pub fn new(sim: &Sim, node: usize, clock_start: Nanos, wall_start: Nanos) -> Self {
         NodeRuntime {
             sim: sim.clone(),
             node,
             deaths: sim.deaths(node),
-            began,
-            date,
+            clock_start,
+            wall_start,
         }
     }
 }
 
 impl Runtime for NodeRuntime {
     fn now(&self) -> Nanos {
-        self.began.plus(self.sim.now())
+        self.clock_start.plus(self.sim.now())
     }
 
     fn wall(&self) -> Nanos {
-        self.date.plus(self.sim.now())
+        self.wall_start.plus(self.sim.now())
     }
 
     fn sleep(&self, span: Nanos) -> impl Future<Output = ()> + Send + 'static {
@@ -365,7 +369,7 @@ impl Runtime for NodeRuntime {
     }
 
     fn random(&self) -> u64 {
-        self.sim.draw(Rng::any)
+        self.sim.with_rng(Rng::next_u64)
     }
 }
 
@@ -379,7 +383,8 @@ mod tests {
             let (own, log) = (sim.clone(), Arc::clone(&log));
             sim.spawn(Some(0), async move {
                 for _ in 0..3 {
-                    own.sleep(Nanos::new(own.draw(|rng| rng.below(10)))).await;
+                    own.sleep(Nanos::new(own.with_rng(|rng| rng.below(10))))
+                        .await;
                     log.lock().push((own.now().get(), task));
                 }
             });

@@ -2,48 +2,48 @@
 
 use tidegate_core::units::Nanos;
 
-use crate::model::{Lateness, Weather};
-use crate::scenario::{Fault, Scenario};
+use crate::model::{Lateness, NetworkConditions};
+use crate::scenario::{Scenario, SimFault};
 use crate::world::World;
 
 const TWO_HOURS: Nanos = Nanos::from_secs(7_200);
 
 /// Lets the fault of the scenario happen.
-pub(crate) async fn happen(world: World) {
+pub(crate) async fn inject(world: World) {
     let Scenario {
         fault,
-        begins,
-        clears,
+        fault_begins: begins,
+        fault_ends: clears,
         ..
     } = *world.scenario;
     match fault {
-        Fault::Chaos => chaos(&world).await,
+        SimFault::Chaos => chaos(&world).await,
         fault => {
             world.sim.sleep_until(begins).await;
-            one(&world, fault, clears).await;
+            inject_one(&world, fault, clears).await;
         }
     }
 }
 
 /// Several faults, one after the other or at once.
 async fn chaos(world: &World) {
-    let (begins, clears) = (world.scenario.begins, world.scenario.clears);
-    let faults = world.sim.draw(|rng| rng.between(2, 4));
+    let (begins, clears) = (world.scenario.fault_begins, world.scenario.fault_ends);
+    let faults = world.sim.with_rng(|rng| rng.between(2, 4));
     for _ in 0..faults {
         let world = world.clone();
         let span = clears.since(begins).get();
-        let (fault, from, to) = world.sim.draw(|rng| {
+        let (fault, from, to) = world.sim.with_rng(|rng| {
             let fault = rng.pick(&[
-                Fault::Kill,
-                Fault::KillEmpty,
-                Fault::Restart,
-                Fault::Hang,
-                Fault::Slow,
-                Fault::BlackHole,
-                Fault::Gray,
-                Fault::Flush,
-                Fault::Failover,
-                Fault::Pause,
+                SimFault::Kill,
+                SimFault::KillEmpty,
+                SimFault::Restart,
+                SimFault::Hang,
+                SimFault::Slow,
+                SimFault::BlackHole,
+                SimFault::Gray,
+                SimFault::Flush,
+                SimFault::Failover,
+                SimFault::Pause,
             ]);
             let (a, b) = (rng.below(span), rng.below(span));
             (fault, Nanos::new(a.min(b)), Nanos::new(a.max(b)))
@@ -51,53 +51,53 @@ async fn chaos(world: &World) {
         let sim = world.sim.clone();
         sim.spawn(None, async move {
             world.sim.sleep_until(begins.plus(from)).await;
-            one(&world, fault, begins.plus(to)).await;
+            inject_one(&world, fault, begins.plus(to)).await;
         });
     }
     // Whatever is left over ends here.
     world.sim.sleep_until(clears).await;
-    world.weather(Weather::FAIR);
+    world.set_conditions(NetworkConditions::HEALTHY);
 }
 
-async fn one(world: &World, fault: Fault, until: Nanos) {
+async fn inject_one(world: &World, fault: SimFault, until: Nanos) {
     match fault {
-        Fault::None | Fault::Drift | Fault::Chaos => {}
-        Fault::Kill | Fault::KillEmpty | Fault::Restart | Fault::LateStore => {
-            world.weather(Weather {
+        SimFault::None | SimFault::Drift | SimFault::Chaos => {}
+        SimFault::Kill | SimFault::KillEmpty | SimFault::Restart | SimFault::LateStore => {
+            world.set_conditions(NetworkConditions {
                 down: true,
-                ..Weather::FAIR
+                ..NetworkConditions::HEALTHY
             });
             world.sim.sleep_until(until).await;
-            if matches!(fault, Fault::KillEmpty | Fault::Restart) {
-                world.hit().lock().restart_empty();
-                lost(world);
+            if matches!(fault, SimFault::KillEmpty | SimFault::Restart) {
+                world.hit_store().lock().restart_empty();
+                record_loss(world);
             }
-            world.weather(Weather::FAIR);
+            world.set_conditions(NetworkConditions::HEALTHY);
         }
-        Fault::Hang => {
-            let hung = Weather {
+        SimFault::Hang => {
+            let hung = NetworkConditions {
                 hung: true,
-                ..Weather::FAIR
+                ..NetworkConditions::HEALTHY
             };
-            for_a_while(world, hung, until).await;
+            apply_until(world, hung, until).await;
         }
-        Fault::Slow => {
-            let millis = world.sim.draw(|rng| rng.pick(&[4, 10, 50, 250]));
-            let slow = Weather {
-                fastest: Nanos::from_millis(millis),
-                ..Weather::FAIR
+        SimFault::Slow => {
+            let millis = world.sim.with_rng(|rng| rng.pick(&[4, 10, 50, 250]));
+            let slow = NetworkConditions {
+                min_latency: Nanos::from_millis(millis),
+                ..NetworkConditions::HEALTHY
             };
-            for_a_while(world, slow, until).await;
+            apply_until(world, slow, until).await;
         }
-        Fault::BlackHole => {
-            let hole = Weather {
+        SimFault::BlackHole => {
+            let hole = NetworkConditions {
                 requests_lost: 1_000,
-                ..Weather::FAIR
+                ..NetworkConditions::HEALTHY
             };
-            for_a_while(world, hole, until).await;
+            apply_until(world, hole, until).await;
         }
-        Fault::Gray => {
-            let (requests_lost, answers_lost, spread) = world.sim.draw(|rng| {
+        SimFault::Gray => {
+            let (requests_lost, replies_lost, jitter) = world.sim.with_rng(|rng| {
                 let lost = |rng: &mut crate::Rng| rng.pick(&[0, 5, 20, 60]);
                 (
                     lost(rng),
@@ -105,151 +105,151 @@ async fn one(world: &World, fault: Fault, until: Nanos) {
                     rng.pick(&[300_000, 3_000_000, 5_000_000]),
                 )
             });
-            let gray = Weather {
+            let gray = NetworkConditions {
                 requests_lost,
-                answers_lost,
-                spread: Nanos::new(spread),
-                ..Weather::FAIR
+                replies_lost,
+                jitter: Nanos::new(jitter),
+                ..NetworkConditions::HEALTHY
             };
-            for_a_while(world, gray, until).await;
+            apply_until(world, gray, until).await;
         }
-        Fault::Flush => {
-            world.hit().lock().forget_everything();
-            lost(world);
+        SimFault::Flush => {
+            world.hit_store().lock().flush();
+            record_loss(world);
         }
-        Fault::Failover if world.scenario.parts > 1 => {
-            world.weather(Weather {
+        SimFault::Failover if world.scenario.shards > 1 => {
+            world.set_conditions(NetworkConditions {
                 down: true,
-                ..Weather::FAIR
+                ..NetworkConditions::HEALTHY
             });
-            lost(world);
+            record_loss(world);
             world.sim.sleep_until(until).await;
-            world.take_over();
+            world.promote_replica();
         }
-        Fault::Move => world.move_away(),
-        Fault::Failover | Fault::FailoverSkewed => {
-            world.weather(Weather {
+        SimFault::Move => world.move_subjects(),
+        SimFault::Failover | SimFault::FailoverSkewed => {
+            world.set_conditions(NetworkConditions {
                 down: true,
-                ..Weather::FAIR
+                ..NetworkConditions::HEALTHY
             });
-            let skew = world.sim.draw(|rng| rng.pick(&[-10_i64, -3, 3, 10]));
+            let skew = world.sim.with_rng(|rng| rng.pick(&[-10_i64, -3, 3, 10]));
             {
-                let hit = world.hit();
-                let mut model = hit.lock();
+                let store = world.hit_store();
+                let mut model = store.lock();
                 model.fail_over();
-                if fault == Fault::FailoverSkewed {
+                if fault == SimFault::FailoverSkewed {
                     let epoch = model
-                        .epoch
+                        .clock_offset
                         .get()
                         .saturating_add_signed(skew * 1_000_000_000);
-                    model.epoch = Nanos::new(epoch);
+                    model.clock_offset = Nanos::new(epoch);
                 }
             }
-            lost(world);
+            record_loss(world);
             world.sim.sleep_until(until).await;
-            world.weather(Weather::FAIR);
+            world.set_conditions(NetworkConditions::HEALTHY);
         }
-        Fault::StepForward | Fault::StepBack => {
-            let hit = world.hit();
-            let mut model = hit.lock();
-            model.epoch = match fault {
-                Fault::StepForward => model.epoch.plus(TWO_HOURS),
-                _ => model.epoch.since(TWO_HOURS),
+        SimFault::StepForward | SimFault::StepBack => {
+            let store = world.hit_store();
+            let mut model = store.lock();
+            model.clock_offset = match fault {
+                SimFault::StepForward => model.clock_offset.plus(TWO_HOURS),
+                _ => model.clock_offset.since(TWO_HOURS),
             };
         }
-        Fault::Pause => {
+        SimFault::Pause => {
             let nodes = world.scenario.nodes as u64;
-            let node = world.sim.draw(|rng| rng.below(nodes)) as usize;
+            let node = world.sim.with_rng(|rng| rng.below(nodes)) as usize;
             world.sim.pause(node, until);
             let pause = (world.sim.now(), until, node);
             world.history.lock().pauses.push(pause);
         }
-        Fault::LateReplies => {
+        SimFault::LateReplies => {
             let per_mille = world.scenario.late_per_mille;
-            for_a_while(world, late(world, per_mille, None), until).await;
+            apply_until(world, late_replies(world, per_mille, None), until).await;
         }
-        Fault::SlowNode => {
-            for_a_while(world, late(world, 1_000, Some(0)), until).await;
+        SimFault::SlowNode => {
+            apply_until(world, late_replies(world, 1_000, Some(0)), until).await;
         }
-        Fault::Stalls => {
+        SimFault::Stalls => {
             while world.sim.now() < until {
                 let (stall, pause) = world
                     .sim
-                    .draw(|rng| (rng.between(50, 500), rng.between(80, 700)));
-                let stalled = Weather {
+                    .with_rng(|rng| (rng.between(50, 500), rng.between(80, 700)));
+                let stalled = NetworkConditions {
                     hung: true,
-                    ..Weather::FAIR
+                    ..NetworkConditions::HEALTHY
                 };
                 let ends = world.sim.now().plus(Nanos::from_millis(stall)).min(until);
-                for_a_while(world, stalled, ends).await;
+                apply_until(world, stalled, ends).await;
                 world.sim.sleep(Nanos::from_millis(pause)).await;
             }
         }
-        Fault::LateAndLost => {
-            let weather = late(world, world.scenario.late_per_mille, None);
+        SimFault::LateAndLost => {
+            let conditions = late_replies(world, world.scenario.late_per_mille, None);
             while world.sim.now() < until {
-                let calm = world.sim.draw(|rng| rng.between(100, 1_500));
+                let calm = world.sim.with_rng(|rng| rng.between(100, 1_500));
                 let ends = world.sim.now().plus(Nanos::from_millis(calm)).min(until);
-                for_a_while(world, weather, ends).await;
+                apply_until(world, conditions, ends).await;
                 // Every connection breaks, and is made anew at once.
-                world.weather(Weather {
+                world.set_conditions(NetworkConditions {
                     down: true,
-                    ..weather
+                    ..conditions
                 });
                 world.sim.sleep(Nanos::new(50_000)).await;
-                world.weather(Weather::FAIR);
+                world.set_conditions(NetworkConditions::HEALTHY);
             }
         }
-        Fault::NodeDeath | Fault::Drain => {
+        SimFault::NodeDeath | SimFault::Drain => {
             let node = victim(world);
             match fault {
-                Fault::Drain => world.drain(node).await,
+                SimFault::Drain => world.drain(node).await,
                 _ => world.kill(node),
             }
             world.sim.sleep_until(until).await;
             world.start(node);
         }
-        Fault::DeathWithStore => {
-            world.weather(Weather {
+        SimFault::DeathWithStore => {
+            world.set_conditions(NetworkConditions {
                 down: true,
-                ..Weather::FAIR
+                ..NetworkConditions::HEALTHY
             });
             let node = victim(world);
             world.kill(node);
             world.sim.sleep_until(until).await;
-            world.hit().lock().restart_empty();
-            lost(world);
-            world.weather(Weather::FAIR);
+            world.hit_store().lock().restart_empty();
+            record_loss(world);
+            world.set_conditions(NetworkConditions::HEALTHY);
         }
     }
 }
 
 /// Replies from one budget to ten late.
-fn late(world: &World, per_mille: u32, node: Option<usize>) -> Weather {
+fn late_replies(world: &World, per_mille: u32, node: Option<usize>) -> NetworkConditions {
     let budget = world.scenario.budget;
-    Weather {
+    NetworkConditions {
         lateness: Lateness {
             per_mille,
             min: budget,
             max: Nanos::new(10 * budget.get()),
             node,
         },
-        ..Weather::FAIR
+        ..NetworkConditions::HEALTHY
     }
 }
 
 fn victim(world: &World) -> usize {
     let nodes = world.scenario.nodes as u64;
-    world.sim.draw(|rng| rng.below(nodes)) as usize
+    world.sim.with_rng(|rng| rng.below(nodes)) as usize
 }
 
-fn lost(world: &World) {
+fn record_loss(world: &World) {
     let now = world.sim.now();
     world.history.lock().losses.push(now);
 }
 
-async fn for_a_while(world: &World, weather: Weather, until: Nanos) {
-    world.weather(weather);
+async fn apply_until(world: &World, conditions: NetworkConditions, until: Nanos) {
+    world.set_conditions(conditions);
     world.sim.sleep_until(until).await;
-    world.weather(Weather::FAIR);
+    world.set_conditions(NetworkConditions::HEALTHY);
 }

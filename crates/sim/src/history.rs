@@ -1,21 +1,21 @@
 //! What happened in a run: all that the checkers see of it.
 
 use tidegate::Settlement;
-use tidegate::resilience::Event;
+use tidegate::resilience::StoreEvent;
 use tidegate_core::store::Source;
 use tidegate_core::units::Nanos;
 
-use crate::model::{Entry, Passage, Posting, Sent, Weather};
+use crate::model::{NetworkConditions, PermitEvent, ReservationEvent, SentCharge, StoreOp};
 
 /// One decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Record {
+pub struct DecisionRecord {
     /// When it was asked, and when answered, by the simulation's clock.
     pub sent: Nanos,
     /// See `sent`.
     pub done: Nanos,
     /// The store's true time when it was asked.
-    pub began: Nanos,
+    pub store_time_sent: Nanos,
     /// Which node decided.
     pub node: usize,
     /// Whose request.
@@ -27,10 +27,10 @@ pub struct Record {
     /// The store's time of the decision, as the node has it.
     pub at: Nanos,
     /// The store's true time when it was answered.
-    pub truth: Nanos,
+    pub store_time_done: Nanos,
 }
 
-impl Record {
+impl DecisionRecord {
     /// Whether a node decided without the reply of the store.
     pub fn is_local(&self) -> bool {
         matches!(self.source, Source::Fallback | Source::Late)
@@ -39,7 +39,7 @@ impl Record {
 
 /// A call whose cost is known only at the end, as its client knows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Call {
+pub struct ReservationCall {
     /// Whose.
     pub subject: usize,
     /// Where it was reserved, and when that was asked.
@@ -53,14 +53,14 @@ pub struct Call {
     /// What is used of it, if it may pass.
     pub used: u64,
     /// The answer; nothing if the node died before.
-    pub reply: Option<Reply>,
+    pub reply: Option<ReserveReply>,
     /// What was said of it in the end, each time.
-    pub settlements: Vec<Settling>,
+    pub settlements: Vec<SettleCall>,
 }
 
 /// The answer to who reserves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Reply {
+pub struct ReserveReply {
     /// When.
     pub done: Nanos,
     /// What the reservation is called, if the call may pass.
@@ -73,18 +73,18 @@ pub struct Reply {
 
 /// That somebody says what a call used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Settling {
+pub struct SettleCall {
     /// Where.
     pub node: usize,
     /// When it was said.
     pub sent: Nanos,
     /// When it was answered and how; nothing if the node died before.
-    pub answer: Option<(Nanos, Settlement)>,
+    pub reply: Option<(Nanos, Settlement)>,
 }
 
 /// A request that wants to be open for a while, as its client knows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Stay {
+pub struct PermitSession {
     /// Whose.
     pub subject: usize,
     /// Who asked, and when.
@@ -96,16 +96,16 @@ pub struct Stay {
     /// Whom the slot is held by, if it was given.
     pub holder: Option<u128>,
     /// Whether the node itself keeps the slot.
-    pub kept: bool,
+    pub auto_renewed: bool,
     /// What was asked about it later, in order.
-    pub visits: Vec<Visit>,
+    pub calls: Vec<PermitCall>,
     /// When its client went away without a word.
-    pub died: Option<Nanos>,
+    pub client_died: Option<Nanos>,
 }
 
 /// That a client renews its slot or gives it back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Visit {
+pub struct PermitCall {
     /// Where.
     pub node: usize,
     /// When it was asked.
@@ -113,12 +113,12 @@ pub struct Visit {
     /// When it was answered; nothing if the node died before, or could not say.
     pub done: Option<Nanos>,
     /// What.
-    pub what: Errand,
+    pub op: PermitOp,
 }
 
 /// What a visit is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Errand {
+pub enum PermitOp {
     /// To keep the slot; whether it is.
     Renew(bool),
     /// To give it back.
@@ -127,23 +127,23 @@ pub enum Errand {
 
 /// How much of each counter is used by the store's books.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Snapshot {
+pub struct StoreSnapshot {
     /// When, by the simulation's clock and by the store's.
     pub at: Nanos,
     /// See `at`; where there are several stores, the first one's.
-    pub truth: Nanos,
+    pub store_time: Nanos,
     /// The same of each line of stores.
-    pub truths: Vec<Nanos>,
+    pub store_times: Vec<Nanos>,
     /// One per counter.
     pub used: Vec<u64>,
 }
 
 impl History {
     /// What nodes told of one line of stores.
-    pub fn events_of(&self, line: usize) -> impl Iterator<Item = &(Nanos, usize, Event)> {
-        let events = self.events.iter().zip(&self.lines);
+    pub fn events_of(&self, shard: usize) -> impl Iterator<Item = &(Nanos, usize, StoreEvent)> {
+        let events = self.events.iter().zip(&self.event_shards);
         events
-            .filter(move |(_, of)| **of == line)
+            .filter(move |(_, of)| **of == shard)
             .map(|(event, _)| event)
     }
 }
@@ -152,27 +152,27 @@ impl History {
 #[derive(Clone, Debug, Default)]
 pub struct History {
     /// Requests sent.
-    pub asked: u64,
+    pub requests: u64,
     /// Requests that will never be answered because their node died.
-    pub died: u64,
+    pub unanswered: u64,
     /// Decisions, in the order they were answered.
-    pub records: Vec<Record>,
+    pub records: Vec<DecisionRecord>,
     /// Decisions that failed.
-    pub failed: Vec<String>,
+    pub errors: Vec<String>,
     /// What nodes told of their store.
-    pub events: Vec<(Nanos, usize, Event)>,
+    pub events: Vec<(Nanos, usize, StoreEvent)>,
     /// The line of stores that each of the events was about.
-    pub lines: Vec<usize>,
+    pub event_shards: Vec<usize>,
     /// Charges sent.
-    pub sent: Vec<Sent>,
+    pub charges_sent: Vec<SentCharge>,
     /// What the store did for each node.
-    pub books: Vec<Entry>,
+    pub store_ops: Vec<StoreOp>,
     /// The bits of each counter, in the order of the scenario.
     pub counters: Vec<u128>,
     /// The state of the store.
-    pub snapshots: Vec<Snapshot>,
+    pub snapshots: Vec<StoreSnapshot>,
     /// Refusals by a deny cache that the store would have admitted.
-    pub hasty: Vec<Record>,
+    pub premature_denials: Vec<DecisionRecord>,
     /// When which node died.
     pub deaths: Vec<(Nanos, usize)>,
     /// When which node had given back what it held, and was done.
@@ -184,19 +184,19 @@ pub struct History {
     /// The last heartbeat that the part which took over found in its data, by its clock. Zero if one is lost.
     pub found_heartbeat: Nanos,
     /// When the weather changed.
-    pub changes: Vec<(Nanos, Weather)>,
+    pub condition_changes: Vec<(Nanos, NetworkConditions)>,
     /// Refunds of the limit that all share.
     pub wide_refunds: u64,
     /// Calls that spoke of several slots.
-    pub crossed: u64,
+    pub cross_slot_calls: u64,
     /// Calls whose costs were estimated, in the order they were asked.
-    pub calls: Vec<Call>,
+    pub reservation_calls: Vec<ReservationCall>,
     /// What the store did about estimates.
-    pub postings: Vec<Posting>,
+    pub reservation_events: Vec<ReservationEvent>,
     /// Requests that wanted to be open for a while, in the order they were asked.
-    pub stays: Vec<Stay>,
+    pub permit_sessions: Vec<PermitSession>,
     /// What the store did about slots.
-    pub passages: Vec<Passage>,
+    pub permit_events: Vec<PermitEvent>,
     /// How many slots of each subject could be had when all were free, at the end.
-    pub filled: Vec<u32>,
+    pub permits_at_end: Vec<u32>,
 }

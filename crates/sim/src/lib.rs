@@ -4,15 +4,15 @@
 //! The nodes run the shipped limiter and resilience code; only the clock, the scheduler, the network
 //! and the store are made up. A run depends on its seed alone.
 
-mod auditor;
-mod backwards;
-mod calls;
 pub mod check;
 pub mod executor;
 mod faults;
 pub mod history;
-mod holders;
 pub mod model;
+mod permit_clients;
+mod recording;
+mod reservation_clients;
+mod reversed_order;
 mod rng;
 pub mod scenario;
 mod traffic;

@@ -8,12 +8,12 @@ impl Rng {
     /// Numbers that depend on `seed` alone.
     pub fn new(seed: u64) -> Self {
         let mut rng = Rng(seed ^ 0x7469_6465_6761_7465);
-        rng.any();
+        rng.next_u64();
         rng
     }
 
     /// Any number.
-    pub fn any(&mut self) -> u64 {
+    pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.0;
         bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -23,13 +23,13 @@ impl Rng {
 
     /// Any number below `end`.
     pub fn below(&mut self, end: u64) -> u64 {
-        let scaled = (u128::from(self.any()) * u128::from(end)) >> 64;
+        let scaled = (u128::from(self.next_u64()) * u128::from(end)) >> 64;
         u64::try_from(scaled).unwrap_or(0)
     }
 
     /// Any number of a range, both ends included.
-    pub fn between(&mut self, least: u64, most: u64) -> u64 {
-        least + self.below(most - least + 1)
+    pub fn between(&mut self, min: u64, max: u64) -> u64 {
+        min + self.below(max - min + 1)
     }
 
     /// True in so many of a thousand cases.

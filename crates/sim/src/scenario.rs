@@ -1,40 +1,40 @@
 //! What a run is about: how many nodes, which limit, who asks how much, and what goes wrong when.
 //! Everything follows from the seed.
 
-mod busy;
 mod fault;
-mod late;
-mod open;
-mod reserving;
+mod high_load;
+mod late_replies;
+mod permits;
+mod reservations;
+mod rules_file;
 mod work;
-mod written;
 
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::store::{Counting, OnStoreFailure};
 use tidegate_core::units::Nanos;
 
-pub use self::busy::Kind;
-pub use self::fault::Fault;
-pub(crate) use self::open::LONGEST_STAY;
-pub use self::work::{Estimates, Places, Work};
+pub use self::fault::SimFault;
+pub use self::high_load::ScenarioKind;
+pub(crate) use self::permits::MAX_SESSION;
+pub use self::work::{PermitWork, ReservationWork, Work};
 use crate::rng::Rng;
 
 /// Which nodes a subject's requests reach.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Way {
+pub enum Routing {
     /// Any of them.
     Spread,
     /// Always the same.
     Sticky,
     /// One for a while, then the next.
-    Wandering,
+    Rotating,
     /// Any of them, the first far more often than the last.
     Skewed,
 }
 
 /// How requests follow each other while there is load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Rhythm {
+pub enum ArrivalPattern {
     /// One by one, and now and then a few at once.
     Steady,
     /// The same, with pauses: so long, then nothing for so long.
@@ -44,17 +44,17 @@ pub enum Rhythm {
 }
 
 /// From when to when there is load.
-pub type Bout = (Nanos, Nanos);
+pub type LoadPeriod = (Nanos, Nanos);
 
 /// Somebody who asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Subject {
+pub struct SimSubject {
     /// Requests arrive this far apart on average.
-    pub every: Nanos,
+    pub mean_interval: Nanos,
     /// Where.
-    pub way: Way,
+    pub routing: Routing,
     /// How.
-    pub rhythm: Rhythm,
+    pub arrivals: ArrivalPattern,
 }
 
 /// A run.
@@ -71,36 +71,36 @@ pub struct Scenario {
     /// How the limit of each subject is counted.
     pub counting: Counting,
     /// How the shared one is.
-    pub shared: Counting,
+    pub ceiling_counting: Counting,
     /// What decides without the store.
     pub on_failure: OnStoreFailure,
     /// Who asks.
-    pub subjects: Vec<Subject>,
+    pub subjects: Vec<SimSubject>,
     /// What goes wrong.
-    pub fault: Fault,
+    pub fault: SimFault,
     /// When it begins.
-    pub begins: Nanos,
+    pub fault_begins: Nanos,
     /// When it is over.
-    pub clears: Nanos,
+    pub fault_ends: Nanos,
     /// When the run is.
     pub ends: Nanos,
     /// How far behind a replica is.
-    pub lag: Nanos,
+    pub replica_lag: Nanos,
     /// How far the node's clocks are apart.
-    pub skew: Nanos,
+    pub clock_skew: Nanos,
     /// How many parts the store has.
-    pub parts: usize,
+    pub shards: usize,
     /// The part in which something goes wrong.
-    pub hit: usize,
+    pub hit_shard: usize,
     /// The part that each counter is in; the first, if there is only one.
-    pub homes: Vec<usize>,
+    pub counter_shards: Vec<usize>,
     /// When there is load. Between, nodes only ping.
-    pub bouts: Vec<Bout>,
+    pub load_periods: Vec<LoadPeriod>,
     /// How long a decision may wait for the store.
     pub budget: Nanos,
     /// How much farther from the store each node is than the next room, one way; nothing for those
     /// that are not named.
-    pub far: Vec<Nanos>,
+    pub extra_latency: Vec<Nanos>,
     /// What is asked of the nodes.
     pub work: Work,
     /// Of a thousand replies, how many are late, where some are.
@@ -111,17 +111,17 @@ pub struct Scenario {
 pub const LOAD_BEGINS: Nanos = Nanos::from_millis(700);
 
 /// The last requests are answered before the run ends.
-const LAST_ANSWERS: Nanos = Nanos::from_millis(20);
+const LAST_REPLIES: Nanos = Nanos::from_millis(20);
 
 impl Scenario {
     /// The run that `seed` stands for: any fault.
-    pub fn of(seed: u64) -> Self {
-        let fault = Fault::ALL[(seed % Fault::ALL.len() as u64) as usize];
-        Scenario::with(seed, fault)
+    pub fn from_seed(seed: u64) -> Self {
+        let fault = SimFault::ALL[(seed % SimFault::ALL.len() as u64) as usize];
+        Scenario::with_fault(seed, fault)
     }
 
     /// The run of `seed` with a fault of choice.
-    pub fn with(seed: u64, fault: Fault) -> Self {
+    pub fn with_fault(seed: u64, fault: SimFault) -> Self {
         let mut rng = Rng::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
         let algorithm = rng.pick(&Algorithm::ALL);
         let window = Nanos::from_millis(rng.pick(&[1_000, 1_500, 2_000, 3_000]));
@@ -137,14 +137,19 @@ impl Scenario {
         let subjects = (0..rng.between(1, 2)).map(|_| {
             // From just enough to four times what is allowed.
             let load = rng.between(10, 40);
-            let every = window.get() / count * 10 / load;
-            Subject {
-                every: Nanos::new(every),
-                way: rng.pick(&[Way::Spread, Way::Spread, Way::Sticky, Way::Wandering]),
-                rhythm: Rhythm::Steady,
+            let mean_interval = window.get() / count * 10 / load;
+            SimSubject {
+                mean_interval: Nanos::new(mean_interval),
+                routing: rng.pick(&[
+                    Routing::Spread,
+                    Routing::Spread,
+                    Routing::Sticky,
+                    Routing::Rotating,
+                ]),
+                arrivals: ArrivalPattern::Steady,
             }
         });
-        let subjects: Vec<Subject> = subjects.collect();
+        let subjects: Vec<SimSubject> = subjects.collect();
         let on_failure = match rng.below(12) {
             0 => OnStoreFailure::Allow,
             1 => OnStoreFailure::Deny,
@@ -155,69 +160,74 @@ impl Scenario {
             let count = (count * subjects.len() as u64 * 7 / 10).max(1);
             Spec::new(algorithm, count, window)
         });
-        let begins = match fault {
-            Fault::LateStore => Nanos::ZERO,
+        let fault_begins = match fault {
+            SimFault::LateStore => Nanos::ZERO,
             _ => Nanos::from_millis(rng.between(3_500, 5_500)),
         };
         let lasts = match fault {
-            Fault::Restart => rng.between(5, 60),
-            Fault::Drain => rng.between(10, 1_500),
-            Fault::Failover | Fault::FailoverSkewed => rng.between(300, 2_500),
-            Fault::DeathWithStore => rng.between(10, 1_500),
-            Fault::Pause => rng.between(50, 3_000),
-            Fault::Flush | Fault::StepForward | Fault::StepBack | Fault::Move => 0,
+            SimFault::Restart => rng.between(5, 60),
+            SimFault::Drain => rng.between(10, 1_500),
+            SimFault::Failover | SimFault::FailoverSkewed => rng.between(300, 2_500),
+            SimFault::DeathWithStore => rng.between(10, 1_500),
+            SimFault::Pause => rng.between(50, 3_000),
+            SimFault::Flush | SimFault::StepForward | SimFault::StepBack | SimFault::Move => 0,
             _ => rng.between(2_500, 5_000),
         };
-        let clears = begins.plus(Nanos::from_millis(lasts));
+        let fault_ends = fault_begins.plus(Nanos::from_millis(lasts));
         // Behind a clock set back by seconds, time stands still until it is caught up with.
-        let longer = if fault == Fault::FailoverSkewed {
+        let longer = if fault == SimFault::FailoverSkewed {
             5_500
         } else {
             0
         };
-        let settle = Nanos::new(3 * window.get()).plus(Nanos::from_millis(3_500 + longer));
-        let ends = clears.plus(settle);
+        let recovery = Nanos::new(3 * window.get()).plus(Nanos::from_millis(3_500 + longer));
+        let ends = fault_ends.plus(recovery);
         Scenario {
             seed,
             nodes: rng.between(3, 5) as usize,
             spec,
             ceiling,
             counting: Counting::Exact,
-            shared: Counting::Exact,
+            ceiling_counting: Counting::Exact,
             on_failure,
             subjects,
             fault,
-            begins,
-            clears,
+            fault_begins,
+            fault_ends,
             ends,
-            lag: Nanos::from_millis(rng.between(1, 400)),
-            skew: Nanos::from_secs(30),
-            parts: 1,
-            hit: 0,
-            homes: Vec::new(),
-            bouts: vec![(LOAD_BEGINS, ends.since(LAST_ANSWERS))],
+            replica_lag: Nanos::from_millis(rng.between(1, 400)),
+            clock_skew: Nanos::from_secs(30),
+            shards: 1,
+            hit_shard: 0,
+            counter_shards: Vec::new(),
+            load_periods: vec![(LOAD_BEGINS, ends.since(LAST_REPLIES))],
             budget: Nanos::from_millis(5),
-            far: Vec::new(),
+            extra_latency: Vec::new(),
             work: Work::Checks,
             late_per_mille: 0,
         }
     }
 
     /// The run of `seed` with a store of three parts.
-    pub fn in_parts(seed: u64) -> Self {
-        let faults = Fault::OF_A_PART;
+    pub fn sharded(seed: u64) -> Self {
+        let faults = SimFault::OF_A_SHARD;
         let fault = faults[(seed % faults.len() as u64) as usize];
-        Scenario::in_parts_with(seed, fault)
+        Scenario::sharded_with(seed, fault)
     }
 
     /// The same with a fault of choice. Every part has a subject.
-    pub fn in_parts_with(seed: u64, fault: Fault) -> Self {
+    pub fn sharded_with(seed: u64, fault: SimFault) -> Self {
         let mut rng = Rng::new(seed.wrapping_mul(0x9e6c_63d0_876a_9a47) ^ 3);
-        let mut scenario = Scenario::with(seed, fault);
-        let (parts, first) = (3, scenario.subjects[0]);
-        while scenario.subjects.len() < parts + rng.below(2) as usize {
-            scenario.subjects.push(Subject {
-                way: rng.pick(&[Way::Spread, Way::Spread, Way::Sticky, Way::Wandering]),
+        let mut scenario = Scenario::with_fault(seed, fault);
+        let (shards, first) = (3, scenario.subjects[0]);
+        while scenario.subjects.len() < shards + rng.below(2) as usize {
+            scenario.subjects.push(SimSubject {
+                routing: rng.pick(&[
+                    Routing::Spread,
+                    Routing::Spread,
+                    Routing::Sticky,
+                    Routing::Rotating,
+                ]),
                 ..first
             });
         }
@@ -227,21 +237,23 @@ impl Scenario {
         let ceiling = Spec::new(algorithm, count.max(1), window);
         scenario.ceiling = rng.chance(400).then_some(ceiling);
         let subjects = 0..scenario.subjects.len();
-        scenario.homes = subjects.map(|subject| subject % parts).collect();
-        scenario.homes.push(rng.below(parts as u64) as usize);
-        scenario.hit = rng.below(parts as u64) as usize;
-        scenario.parts = parts;
+        scenario.counter_shards = subjects.map(|subject| subject % shards).collect();
+        scenario
+            .counter_shards
+            .push(rng.below(shards as u64) as usize);
+        scenario.hit_shard = rng.below(shards as u64) as usize;
+        scenario.shards = shards;
         scenario
     }
 
     /// The part that a counter is in at first.
-    pub fn home(&self, counter: usize) -> usize {
-        self.homes.get(counter).copied().unwrap_or(0)
+    pub fn shard_of(&self, counter: usize) -> usize {
+        self.counter_shards.get(counter).copied().unwrap_or(0)
     }
 
     /// The part that subjects move to.
     pub fn moves_to(&self) -> usize {
-        (self.hit + 1) % self.parts
+        (self.hit_shard + 1) % self.shards
     }
 
     /// How many counters there are: one of each subject, and the ceiling's.
@@ -259,20 +271,20 @@ impl Scenario {
 
     /// The limit of a counter, compiled as rules are.
     pub fn limit(&self, counter: usize) -> Limit {
-        compiled(self.spec(counter))
+        compile(self.spec(counter))
     }
 
     /// What is promised of it: the burst as it was written, before leases shortened it.
-    pub fn promise(&self, counter: usize) -> Limit {
+    pub fn promised_limit(&self, counter: usize) -> Limit {
         let mut spec = self.spec(counter).clone();
-        spec.leased = None;
-        compiled(&spec)
+        spec.lease_ttl = None;
+        compile(&spec)
     }
 
     /// How a counter is counted.
     pub fn counting(&self, counter: usize) -> Counting {
         match counter == self.subjects.len() {
-            true => self.shared,
+            true => self.ceiling_counting,
             false => self.counting,
         }
     }
@@ -284,23 +296,23 @@ impl Scenario {
     }
 
     /// How much farther than the next room a node is, one way.
-    pub fn far(&self, node: usize) -> Nanos {
-        self.far.get(node).copied().unwrap_or(Nanos::ZERO)
+    pub fn extra_latency_of(&self, node: usize) -> Nanos {
+        self.extra_latency.get(node).copied().unwrap_or(Nanos::ZERO)
     }
 
     /// Whether every node sees whoever is counted.
-    pub fn spread(&self, counter: usize) -> bool {
+    pub fn reaches_all_nodes(&self, counter: usize) -> bool {
         match self.subjects.get(counter) {
-            Some(subject) => subject.way == Way::Spread,
+            Some(subject) => subject.routing == Routing::Spread,
             None => self
                 .subjects
                 .iter()
-                .all(|subject| subject.way == Way::Spread),
+                .all(|subject| subject.routing == Routing::Spread),
         }
     }
 }
 
 /// A rate that is known to be fit.
-pub(crate) fn compiled(spec: &Spec) -> Limit {
+pub(crate) fn compile(spec: &Spec) -> Limit {
     Limit::compile(spec, Precision::Memory).expect("scenarios have small windows and counts")
 }

@@ -3,49 +3,53 @@
 use std::sync::Arc;
 
 use tidegate::{Decision, Request};
-use tidegate_core::store::{Charge, ChargeSet, Parts, Source, Store, Terms};
+use tidegate_core::store::{Charge, ChargeSet, RuleOptions, Shards, Source, Store};
 use tidegate_core::units::Nanos;
 
-use crate::history::Record;
-use crate::model::Intent;
+use crate::history::DecisionRecord;
+use crate::model::DecideMode;
 use crate::rng::Rng;
-use crate::scenario::{Rhythm, Subject, Way, Work};
+use crate::scenario::{ArrivalPattern, Routing, SimSubject, Work};
 use crate::variant::Variant;
-use crate::world::{NodeLimiter, World, name};
+use crate::world::{NodeLimiter, World, subject_name};
 
 /// A subject's client: Poisson arrivals, and now and then a burst, whenever there is load.
-pub(crate) async fn client(world: World, subject: usize) {
-    for (from, to) in &world.scenario.bouts {
+pub(crate) async fn run_client(world: World, subject: usize) {
+    for (from, to) in &world.scenario.load_periods {
         world.sim.sleep_until(*from).await;
-        one_by_one(&world, subject, *from, *to).await;
+        send_requests(&world, subject, *from, *to).await;
     }
 }
 
-async fn one_by_one(world: &World, subject: usize, from: Nanos, to: Nanos) {
-    let Subject { every, rhythm, .. } = world.scenario.subjects[subject];
+async fn send_requests(world: &World, subject: usize, from: Nanos, to: Nanos) {
+    let SimSubject {
+        mean_interval: every,
+        arrivals: rhythm,
+        ..
+    } = world.scenario.subjects[subject];
     loop {
-        let (wait, burst) = world.sim.draw(|rng| {
+        let (wait, burst) = world.sim.with_rng(|rng| {
             let uniform = (rng.below(1 << 32) + 1) as f64 / (1_u64 << 32) as f64;
             let wait = -uniform.ln() * every.get() as f64;
             let burst = if rng.chance(20) { rng.between(2, 6) } else { 1 };
             (Nanos::new(wait as u64), burst)
         });
         world.sim.sleep(wait).await;
-        if let Some(on) = next_on(rhythm, from, world.sim.now()) {
+        if let Some(on) = resumes_at(rhythm, from, world.sim.now()) {
             world.sim.sleep_until(on).await;
         }
         if world.sim.now() >= to {
             return;
         }
         for _ in 0..burst {
-            world.ask(subject);
+            world.send_request(subject);
         }
     }
 }
 
 /// When a pause of the load ends, if this is one.
-fn next_on(rhythm: Rhythm, from: Nanos, now: Nanos) -> Option<Nanos> {
-    let Rhythm::OnOff(on, off) = rhythm else {
+fn resumes_at(arrivals: ArrivalPattern, from: Nanos, now: Nanos) -> Option<Nanos> {
+    let ArrivalPattern::OnOff(on, off) = arrivals else {
         return None;
     };
     let round = on.plus(off).get();
@@ -54,12 +58,12 @@ fn next_on(rhythm: Rhythm, from: Nanos, now: Nanos) -> Option<Nanos> {
 }
 
 /// Many at once, beside those that come one by one.
-pub(crate) async fn surges(world: World, subject: usize, at_once: u64, every: Nanos) {
-    for (from, to) in &world.scenario.bouts {
+pub(crate) async fn run_surges(world: World, subject: usize, at_once: u64, every: Nanos) {
+    for (from, to) in &world.scenario.load_periods {
         world.sim.sleep_until(from.plus(every)).await;
         while world.sim.now() < *to {
             for _ in 0..at_once {
-                world.ask(subject);
+                world.send_request(subject);
             }
             world.sim.sleep(every).await;
         }
@@ -68,7 +72,7 @@ pub(crate) async fn surges(world: World, subject: usize, at_once: u64, every: Na
 
 impl World {
     /// The nodes that are up.
-    fn up(&self) -> Vec<usize> {
+    fn nodes_up(&self) -> Vec<usize> {
         let nodes = self.nodes.lock();
         (0..nodes.len())
             .filter(|node| nodes[*node].is_some())
@@ -76,16 +80,16 @@ impl World {
     }
 
     fn route(&self, subject: usize) -> Option<usize> {
-        let up = self.up();
-        let way = self.scenario.subjects[subject].way;
-        let turn = match way {
-            Way::Spread => self.sim.draw(|rng| rng.below(64)),
-            Way::Sticky => subject as u64,
+        let up = self.nodes_up();
+        let routing = self.scenario.subjects[subject].routing;
+        let turn = match routing {
+            Routing::Spread => self.sim.with_rng(|rng| rng.below(64)),
+            Routing::Sticky => subject as u64,
             // Moves on in the middle of things.
-            Way::Wandering => self.sim.now().get() / 1_700_000_000,
+            Routing::Rotating => self.sim.now().get() / 1_700_000_000,
             // Half of them to the first, a quarter to the second, and so on.
-            Way::Skewed => {
-                let draw = self.sim.draw(Rng::any);
+            Routing::Skewed => {
+                let draw = self.sim.with_rng(Rng::next_u64);
                 u64::from(draw.trailing_zeros()).min(up.len().saturating_sub(1) as u64)
             }
         };
@@ -96,7 +100,7 @@ impl World {
     }
 
     /// The node that a request of a subject reaches.
-    pub(crate) fn route_to(&self, subject: usize) -> Option<(usize, Arc<NodeLimiter>)> {
+    pub(crate) fn pick_node(&self, subject: usize) -> Option<(usize, Arc<NodeLimiter>)> {
         let node = self.route(subject)?;
         let limiter = self.nodes.lock()[node].clone()?;
         Some((node, limiter))
@@ -104,68 +108,70 @@ impl World {
 
     /// A node if it is up, and else any.
     pub(crate) fn node_or_any(&self, node: Option<usize>) -> Option<(usize, Arc<NodeLimiter>)> {
-        let up = self.up();
+        let up = self.nodes_up();
         let node = match node.filter(|node| up.contains(node)) {
             Some(node) => node,
             None if up.is_empty() => return None,
-            None => up[self.sim.draw(|rng| rng.below(up.len() as u64)) as usize],
+            None => up[self.sim.with_rng(|rng| rng.below(up.len() as u64)) as usize],
         };
         let limiter = self.nodes.lock()[node].clone()?;
         Some((node, limiter))
     }
 
-    fn ask(&self, subject: usize) {
+    fn send_request(&self, subject: usize) {
         match self.scenario.work {
-            Work::Checks => self.check(subject),
-            Work::Reserving(estimates) => self.reserve(subject, estimates),
-            Work::Slots(places) => self.open(subject, places),
+            Work::Checks => self.send_check(subject),
+            Work::Reservations(estimates) => self.reserve(subject, estimates),
+            Work::Permits(permits) => self.acquire_permit(subject, permits),
         }
     }
 
-    fn check(&self, subject: usize) {
-        let Some((node, limiter)) = self.route_to(subject) else {
+    fn send_check(&self, subject: usize) {
+        let Some((node, limiter)) = self.pick_node(subject) else {
             return;
         };
-        self.history.lock().asked += 1;
-        self.under_way.lock()[node] += 1;
+        self.history.lock().requests += 1;
+        self.in_flight.lock()[node] += 1;
         let world = self.clone();
         self.sim.spawn(Some(node), async move {
-            let (sent, began) = (world.sim.now(), world.time_of(subject));
-            let request = Request::default().with("user", name(subject));
+            let (sent, store_time_sent) = (world.sim.now(), world.store_time_of(subject));
+            let request = Request::default().with("user", subject_name(subject));
             let decided = limiter.check(request).await;
-            world.under_way.lock()[node] -= 1;
+            world.in_flight.lock()[node] -= 1;
             match decided {
                 Ok(decision) => {
-                    let asked = (sent, began);
-                    world.decided(&decision, asked, node, subject).await;
+                    let sent_at = (sent, store_time_sent);
+                    world
+                        .record_decision(&decision, sent_at, node, subject)
+                        .await;
                 }
-                Err(error) => world.history.lock().failed.push(error.to_string()),
+                Err(error) => world.history.lock().errors.push(error.to_string()),
             }
         });
     }
 
     /// The true time of the store that a subject is in.
-    pub(crate) fn time_of(&self, subject: usize) -> Nanos {
-        self.time(self.cluster.line_of(self.counters[subject].subject))
+    pub(crate) fn store_time_of(&self, subject: usize) -> Nanos {
+        self.store_time(self.cluster.shard_of(self.counters[subject].subject))
     }
 
-    pub(crate) async fn decided(
+    pub(crate) async fn record_decision(
         &self,
         decision: &Decision,
-        (sent, began): (Nanos, Nanos),
+        (sent, store_time_sent): (Nanos, Nanos),
         node: usize,
         subject: usize,
     ) {
-        let record = Record {
+        let record = DecisionRecord {
             sent,
-            began,
+            store_time_sent,
             done: self.sim.now(),
             node,
             subject,
             admitted: decision.allowed(),
             source: decision.source(),
             at: decision.at(),
-            truth: self.time_of(subject),
+            store_time_done: self.store_time_of(subject),
         };
         self.history.lock().records.push(record);
         let probes = self.variant == Variant::ProbesWithRequests;
@@ -179,18 +185,18 @@ impl World {
             limit: std::borrow::Cow::Borrowed(view.limit),
             cost: view.cost,
             role: view.role,
-            terms: &Terms::USUAL,
+            options: &RuleOptions::DEFAULT,
         });
         let set = ChargeSet::of(charges);
         if record.source == Source::DenyCache {
             let admits = |charge: &Charge<'_>| self.would_admit(charge);
             if set.charges.iter().all(admits) {
-                self.history.lock().hasty.push(record);
+                self.history.lock().premature_denials.push(record);
             }
         }
         if probes && record.source == Source::Fallback {
-            let way = self.ways.lock()[node].clone();
-            if let Some(link) = way.part(way.part_of(set.charges[0].subject)) {
+            let shards = self.node_shards.lock()[node].clone();
+            if let Some(link) = shards.shard(shards.shard_of(set.charges[0].subject)) {
                 let _whatever = link.charge(&set).await;
             }
         }
@@ -198,11 +204,11 @@ impl World {
 
     /// Whether the store has room for a charge now.
     fn would_admit(&self, charge: &Charge<'_>) -> bool {
-        let line = self.cluster.line_of(charge.subject);
-        let now = self.time(line);
+        let shard = self.cluster.shard_of(charge.subject);
+        let now = self.store_time(shard);
         let set = ChargeSet::of([charge.clone()]);
-        let model = self.cluster.model(line);
-        let peeked = model.lock().counters.decide(&set, Intent::Peek, now);
+        let model = self.cluster.model(shard);
+        let peeked = model.lock().counters.decide(&set, DecideMode::Peek, now);
         peeked.admitted
     }
 }

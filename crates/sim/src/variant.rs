@@ -4,7 +4,7 @@
 use tidegate_core::algorithms::Spec;
 use tidegate_core::units::Nanos;
 
-use crate::scenario::compiled;
+use crate::scenario::compile;
 
 /// A deliberate mistake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -12,7 +12,7 @@ pub enum Variant {
     /// None: the shipped code as it is.
     Shipped,
     /// What is pushed after an outage includes this node's part of what the store already had.
-    PushesTheSeed,
+    WritesBackRestored,
     /// Remembered states are added up instead of merged by maximum.
     MergesBySum,
     /// A refund whose answer may be lost is sent again as another.
@@ -20,7 +20,7 @@ pub enum Variant {
     /// Requests probe a store that is known to be away.
     ProbesWithRequests,
     /// A refused request renews the record it was refused by.
-    RefusalRefreshes,
+    DenialRefreshes,
     /// The node's clock decides instead of the store's.
     NodeClock,
     /// After a loss, the counts of windows long past are put into the present one.
@@ -28,9 +28,9 @@ pub enum Variant {
     /// A script that was missing is loaded and run, and so is the request that missed it.
     ChargesTwiceOnNoScript,
     /// What was admitted in an outage is never charged.
-    NeverPushes,
+    NeverWritesBack,
     /// What is remembered is never put back.
-    NeverSeeds,
+    NeverRestores,
     /// Each node believes it is alone.
     IgnoresPeers,
     /// Each node believes it has three times as many peers.
@@ -40,33 +40,33 @@ pub enum Variant {
     /// Refusals are remembered for twice as long as they last.
     RemembersTooLong,
     /// What was charged for a request that is refused by its next limit is kept.
-    NeverTakesBack,
+    NeverRefunds,
     /// The widest limit is charged first.
     WideFirst,
     /// A part that takes over is believed as it is.
-    BelievesNewParts,
+    TrustsNewShards,
     /// A burst is not shortened by what leases may hold.
     NeverShortens,
     /// The life of a lease is counted from the answer, not from the question.
-    LivesFromTheAnswer,
+    ExpiresFromReply,
     /// Units are used long after their lease is over.
     SpendsExpired,
     /// A lease goes on when the window ends in which it was charged.
     OutlastsWindows,
     /// Units are drawn from nobody, because the store does not answer.
-    LendsWithoutTheStore,
+    LeasesWithoutStore,
     /// Units are told of and not charged.
-    LendsUncharged,
+    LeasesUncharged,
     /// More units are used than were drawn.
-    LendsMore,
+    LeasesMore,
     /// Units that were given back are used all the same.
-    UsesWhatItGaveBack,
+    UsesReturnedLease,
     /// What was drawn is not remembered, in case the store forgets it.
-    ForgetsGrants,
+    ForgetsLeases,
     /// What a node counted for itself is told to the store twice.
-    TellsTwice,
+    SyncsTwice,
     /// What the store answers to it is not heard.
-    NeverListens,
+    IgnoresSyncReplies,
     /// A refund gives back everything, however long ago it was charged.
     RefundsInFull,
     /// A reservation that was settled is still open.
@@ -80,7 +80,7 @@ pub enum Variant {
     /// What was used beyond an estimate is not charged.
     ForgivesDebt,
     /// A slot lasts until it is given back.
-    SlotsNeverEnd,
+    PermitsNeverExpire,
     /// A renewal takes a slot again that was given back.
     RenewsReleased,
     /// Who gives a slot back frees another's too.
@@ -95,12 +95,12 @@ impl Variant {
     /// The rate that nodes go by, where the mistake is that they go by another than was written.
     pub(crate) fn misread(self, spec: &Spec) -> Spec {
         let mut spec = spec.clone();
-        let lease = spec.leased.and_then(|_| compiled(&spec).lease());
+        let lease = spec.lease_ttl.and_then(|_| compile(&spec).lease_ttl());
         let Some(lasts) = lease else {
             return spec;
         };
         let longer = match self {
-            Variant::LivesFromTheAnswer => Nanos::from_millis(60),
+            Variant::ExpiresFromReply => Nanos::from_millis(60),
             Variant::SpendsExpired => lasts.plus(lasts),
             Variant::NeverShortens => Nanos::ZERO,
             _ => return spec,
@@ -117,7 +117,7 @@ impl Variant {
         if spec.algorithm.takes_burst() {
             spec.burst = Some(spec.burst.unwrap_or(spec.count) + more);
         }
-        spec.leased = Some(lasts.plus(longer));
+        spec.lease_ttl = Some(lasts.plus(longer));
         spec
     }
 }

@@ -5,28 +5,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use tidegate::clock::{Clock, ManualClock};
-use tidegate::resilience::{Resilient, Settings, resilient_parts};
-use tidegate::rules::{SourceFile, parse_for};
+use tidegate::resilience::{ResilienceSettings, Resilient, resilient_shards};
+use tidegate::rules::{SourceFile, parse_with_options};
 use tidegate::stores::MemoryStore;
-use tidegate::{Keeper, Limiter, Policy, Request, Secret};
-use tidegate_core::store::{Abilities, PartId};
+use tidegate::{Limiter, PermitRenewer, Policy, Request, Secret};
+use tidegate_core::store::{Capabilities, ShardId};
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
 
-use crate::auditor::{Listener, audit};
-use crate::backwards::Backwards;
-use crate::calls;
 use crate::executor::{NodeRuntime, Sim};
 use crate::faults;
 use crate::history::History;
-use crate::holders::{self, NodeKeeper};
-use crate::model::{Books, Cluster, Divided, Link, Model, Sent, SharedModel, Weather, replicate};
+use crate::model::{
+    Model, ModelCluster, ModelLink, ModelShards, NetworkConditions, SentCharge, SharedModel,
+    StoreLog, replicate,
+};
+use crate::permit_clients::{self, NodePermitRenewer};
+use crate::recording::{EventRecorder, sample_counters};
+use crate::reservation_clients;
+use crate::reversed_order::ReversedOrder;
 use crate::rng::Rng;
-use crate::scenario::{Fault, Rhythm, Scenario, Work};
-use crate::traffic::{client, surges};
+use crate::scenario::{ArrivalPattern, Scenario, SimFault, Work};
+use crate::traffic::{run_client, run_surges};
 use crate::variant::Variant;
 
-pub(crate) type NodeStore = Backwards<Resilient<Divided, NodeRuntime>>;
+pub(crate) type NodeStore = ReversedOrder<Resilient<ModelShards, NodeRuntime>>;
 pub(crate) type NodeLimiter = Limiter<NodeStore>;
 
 /// The store's date at the beginning of a run.
@@ -36,26 +39,26 @@ const DATE: Nanos = Nanos::from_secs(1_794_700_000);
 #[derive(Clone)]
 pub(crate) struct World {
     pub(crate) sim: Sim,
-    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) cluster: Arc<ModelCluster>,
     pub(crate) history: Arc<Mutex<History>>,
     pub(crate) scenario: Arc<Scenario>,
     pub(crate) nodes: Arc<Mutex<Vec<Option<Arc<NodeLimiter>>>>>,
     /// What keeps slots on each node, where anybody has any.
-    pub(crate) keepers: Arc<Mutex<Vec<Option<NodeKeeper>>>>,
+    pub(crate) renewers: Arc<Mutex<Vec<Option<NodePermitRenewer>>>>,
     /// Each node's way to the store.
-    pub(crate) ways: Arc<Mutex<Vec<Divided>>>,
+    pub(crate) node_shards: Arc<Mutex<Vec<ModelShards>>>,
     /// One of each subject, and the ceiling's.
-    pub(crate) counters: Arc<Vec<Counter>>,
-    sent: Arc<Mutex<Vec<Sent>>>,
-    pub(crate) books: Books,
+    pub(crate) counters: Arc<Vec<CounterKey>>,
+    charges_sent: Arc<Mutex<Vec<SentCharge>>>,
+    pub(crate) log: StoreLog,
     /// Requests that each node has not answered yet.
-    pub(crate) under_way: Arc<Mutex<Vec<u64>>>,
+    pub(crate) in_flight: Arc<Mutex<Vec<u64>>>,
     pub(crate) variant: Variant,
 }
 
 /// What a store knows a counter by.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Counter {
+pub(crate) struct CounterKey {
     pub(crate) bits: u128,
     pub(crate) subject: Fingerprint,
 }
@@ -63,51 +66,51 @@ pub(crate) struct Counter {
 /// Runs a scenario from beginning to end.
 pub fn run(scenario: &Scenario, variant: Variant) -> History {
     let world = World::new(scenario, variant);
-    if scenario.fault == Fault::LateStore {
-        world.weather(Weather {
+    if scenario.fault == SimFault::LateStore {
+        world.set_conditions(NetworkConditions {
             down: true,
-            ..Weather::FAIR
+            ..NetworkConditions::HEALTHY
         });
     }
     for node in 0..scenario.nodes {
         world.start(node);
     }
     for subject in 0..scenario.subjects.len() {
-        world.sim.spawn(None, client(world.clone(), subject));
-        if let Rhythm::Surges(at_once, every) = scenario.subjects[subject].rhythm {
-            let surges = surges(world.clone(), subject, at_once, every);
+        world.sim.spawn(None, run_client(world.clone(), subject));
+        if let ArrivalPattern::Surges(at_once, every) = scenario.subjects[subject].arrivals {
+            let surges = run_surges(world.clone(), subject, at_once, every);
             world.sim.spawn(None, surges);
         }
     }
     match scenario.work {
         Work::Checks => {}
-        Work::Reserving(estimates) => {
-            let looking = calls::look_at_last(world.clone(), estimates);
-            world.sim.spawn(None, looking);
+        Work::Reservations(estimates) => {
+            let check = reservation_clients::final_check(world.clone(), estimates);
+            world.sim.spawn(None, check);
         }
-        Work::Slots(places) => {
-            let looking = holders::look_at_last(world.clone(), places);
-            world.sim.spawn(None, looking);
+        Work::Permits(permits) => {
+            let check = permit_clients::final_check(world.clone(), permits);
+            world.sim.spawn(None, check);
         }
     }
-    world.sim.spawn(None, audit(world.clone()));
-    for line in 0..scenario.parts {
-        let model = world.cluster.model(line);
-        let replica = replicate(world.sim.clone(), model, scenario.lag);
+    world.sim.spawn(None, sample_counters(world.clone()));
+    for shard in 0..scenario.shards {
+        let model = world.cluster.model(shard);
+        let replica = replicate(world.sim.clone(), model, scenario.replica_lag);
         world.sim.spawn(None, replica);
     }
-    world.sim.spawn(None, faults::happen(world.clone()));
+    world.sim.spawn(None, faults::inject(world.clone()));
     world.sim.run_until(scenario.ends);
     let mut history = std::mem::take(&mut *world.history.lock());
-    history.sent = std::mem::take(&mut *world.sent.lock());
-    history.books = world.books.take();
-    history.postings = world.books.take_postings();
-    history.passages = world.books.take_passages();
+    history.charges_sent = std::mem::take(&mut *world.charges_sent.lock());
+    history.store_ops = world.log.take_ops();
+    history.reservation_events = world.log.take_reservation_events();
+    history.permit_events = world.log.take_permit_events();
     history.counters = world.counters.iter().map(|counter| counter.bits).collect();
-    history.crossed = world.cluster.crossed();
+    history.cross_slot_calls = world.cluster.cross_slot_calls();
     history.wide_refunds = world.wide_refunds();
     // Tasks hold the simulation and it holds them: let go of both.
-    world.keepers.lock().clear();
+    world.renewers.lock().clear();
     for node in 0..scenario.nodes {
         world.sim.kill(node);
     }
@@ -118,10 +121,10 @@ pub fn run(scenario: &Scenario, variant: Variant) -> History {
 impl World {
     fn new(scenario: &Scenario, variant: Variant) -> Self {
         let counters = counters(scenario);
-        let models = (0..scenario.parts).map(|part| model(scenario, part));
-        let cluster = Cluster::new(models);
+        let models = (0..scenario.shards).map(|shard| new_model(scenario, shard));
+        let cluster = ModelCluster::new(models);
         for (i, counter) in counters.iter().enumerate() {
-            cluster.give(counter.subject, scenario.home(i));
+            cluster.assign(counter.subject, scenario.shard_of(i));
         }
         World {
             sim: Sim::new(scenario.seed),
@@ -129,15 +132,15 @@ impl World {
             history: Arc::default(),
             scenario: Arc::new(scenario.clone()),
             nodes: Arc::new(Mutex::new(vec![None; scenario.nodes])),
-            keepers: Arc::new(Mutex::new(vec![None; scenario.nodes])),
-            ways: Arc::default(),
+            renewers: Arc::new(Mutex::new(vec![None; scenario.nodes])),
+            node_shards: Arc::default(),
             counters: Arc::new(counters),
-            sent: Arc::default(),
-            books: match scenario.work {
-                Work::Reserving(_) => Books::of_estimates(),
-                Work::Checks | Work::Slots(_) => Books::default(),
+            charges_sent: Arc::default(),
+            log: match scenario.work {
+                Work::Reservations(_) => StoreLog::with_reservations(),
+                Work::Checks | Work::Permits(_) => StoreLog::default(),
             },
-            under_way: Arc::new(Mutex::new(vec![0; scenario.nodes])),
+            in_flight: Arc::new(Mutex::new(vec![0; scenario.nodes])),
             variant,
         }
     }
@@ -145,42 +148,42 @@ impl World {
     /// Starts a node, with nothing but what the store will tell it.
     pub(crate) fn start(&self, node: usize) {
         let scenario = &self.scenario;
-        let began = Nanos::from_secs(self.sim.draw(|rng| rng.below(100_000)));
-        let skew = Nanos::new(scenario.skew.get() * node as u64);
+        let began = Nanos::from_secs(self.sim.with_rng(|rng| rng.below(100_000)));
+        let skew = Nanos::new(scenario.clock_skew.get() * node as u64);
         let runtime = NodeRuntime::new(&self.sim, node, began, DATE.plus(skew));
-        let sent = &self.sent;
-        let link = Link::new(&self.sim, &self.hit(), node, skew, self.variant, sent);
-        let link = link.from_afar(scenario.far(node), &self.books);
-        let way = Divided::new(&self.cluster, link);
-        if scenario.parts > 1 {
-            let reading = way.clone().read_the_map(self.sim.clone());
+        let sent = &self.charges_sent;
+        let link = ModelLink::new(&self.sim, &self.hit_store(), node, skew, self.variant, sent);
+        let link = link.at_distance(scenario.extra_latency_of(node), &self.log);
+        let shards = ModelShards::new(&self.cluster, link);
+        if scenario.shards > 1 {
+            let reading = shards.clone().run_map_refresh(self.sim.clone());
             self.sim.spawn(Some(node), reading);
         }
-        let settings = Settings {
+        let settings = ResilienceSettings {
             budget: match self.variant {
                 Variant::WaitsTooLong => Nanos::from_millis(50),
                 _ => scenario.budget,
             },
             long_work_budget: scenario.budget,
-            remembered: 1_000,
-            denials: 64,
-            ..Settings::default()
+            max_mirrored: 1_000,
+            max_denials: 64,
+            ..ResilienceSettings::default()
         };
-        let watch = Arc::new(Listener {
+        let watch = Arc::new(EventRecorder {
             sim: self.sim.clone(),
             node,
             history: Arc::clone(&self.history),
-            parts: Mutex::default(),
+            shards: Mutex::default(),
             cluster: Arc::clone(&self.cluster),
         });
         let wall = NodeClock {
             sim: self.sim.clone(),
             skew,
         };
-        let store = resilient_parts(way.clone(), runtime.clone(), settings, watch);
-        let store = Backwards {
+        let store = resilient_shards(shards.clone(), runtime.clone(), settings, watch);
+        let store = ReversedOrder {
             store,
-            turned: self.variant == Variant::WideFirst,
+            reversed: self.variant == Variant::WideFirst,
         };
         let limiter = Limiter::new(
             store,
@@ -189,37 +192,38 @@ impl World {
             Arc::new(wall),
         );
         let sim = self.sim.clone();
-        let limiter = Arc::new(limiter.named_by(move || {
-            let (high, low) = (sim.draw(Rng::any), sim.draw(Rng::any));
+        let limiter = Arc::new(limiter.with_id_source(move || {
+            let (high, low) = (sim.with_rng(Rng::next_u64), sim.with_rng(Rng::next_u64));
             u128::from(high) << 64 | u128::from(low)
         }));
         match scenario.work {
             Work::Checks => {}
-            Work::Reserving(_) => {
-                let tending = calls::tend(self.clone(), Arc::clone(&limiter));
-                self.sim.spawn(Some(node), tending);
+            Work::Reservations(_) => {
+                let sweeps =
+                    reservation_clients::run_reservation_sweeps(self.clone(), Arc::clone(&limiter));
+                self.sim.spawn(Some(node), sweeps);
             }
-            Work::Slots(places) => {
-                let keeper = Keeper::lasting(Arc::clone(&limiter), runtime, places.lasts);
-                self.keepers.lock()[node] = Some(keeper);
+            Work::Permits(permits) => {
+                let renewer = PermitRenewer::with_ttl(Arc::clone(&limiter), runtime, permits.lasts);
+                self.renewers.lock()[node] = Some(renewer);
             }
         }
         self.nodes.lock()[node] = Some(limiter);
-        let mut ways = self.ways.lock();
-        match ways.get_mut(node) {
-            Some(old) => *old = way,
-            None => ways.push(way),
+        let mut node_shards = self.node_shards.lock();
+        match node_shards.get_mut(node) {
+            Some(old) => *old = shards,
+            None => node_shards.push(shards),
         }
     }
 
     /// Ends a node and all it was doing.
     pub(crate) fn kill(&self, node: usize) {
         self.nodes.lock()[node] = None;
-        self.keepers.lock()[node] = None;
+        self.renewers.lock()[node] = None;
         self.sim.kill(node);
         let mut history = self.history.lock();
         history.deaths.push((self.sim.now(), node));
-        history.died += std::mem::take(&mut self.under_way.lock()[node]);
+        history.unanswered += std::mem::take(&mut self.in_flight.lock()[node]);
     }
 
     /// A node gives back what it holds, and is done.
@@ -229,13 +233,13 @@ impl World {
         };
         let world = self.clone();
         let done = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&done);
+        let finished = Arc::clone(&done);
         self.sim.spawn(Some(node), async move {
             limiter.store().store.drain().await;
-            limiter.tend_reservations().await;
+            limiter.retry_settlements().await;
             let now = world.sim.now();
             world.history.lock().drained.push((now, node));
-            told.store(true, Ordering::Relaxed);
+            finished.store(true, Ordering::Relaxed);
         });
         while !done.load(Ordering::Relaxed) {
             self.sim.sleep(Nanos::from_millis(1)).await;
@@ -244,80 +248,83 @@ impl World {
     }
 
     /// The store in which things go wrong.
-    pub(crate) fn hit(&self) -> SharedModel {
-        self.cluster.model(self.scenario.hit)
+    pub(crate) fn hit_store(&self) -> SharedModel {
+        self.cluster.model(self.scenario.hit_shard)
     }
 
     /// What a line's clock reads.
-    pub(crate) fn time(&self, line: usize) -> Nanos {
-        self.cluster.model(line).lock().time(self.sim.now())
+    pub(crate) fn store_time(&self, shard: usize) -> Nanos {
+        self.cluster.model(shard).lock().time(self.sim.now())
     }
 
     /// A replica takes over from the store in which things went wrong, as a part of its own.
-    pub(crate) fn take_over(&self) {
-        let hit = self.hit();
-        self.history.lock().found_heartbeat = hit.lock().whole_replica();
-        let replica = Arc::new(Mutex::new(hit.lock().replica()));
-        let another = PartId(100 + self.scenario.hit as u64);
-        let line = self.scenario.hit;
-        self.cluster.take_over(line, another, Arc::clone(&replica));
-        let replicating = replicate(self.sim.clone(), replica, self.scenario.lag);
+    pub(crate) fn promote_replica(&self) {
+        let store = self.hit_store();
+        self.history.lock().found_heartbeat = store.lock().replica_heartbeat();
+        let replica = Arc::new(Mutex::new(store.lock().replica()));
+        let another = ShardId(100 + self.scenario.hit_shard as u64);
+        let shard = self.scenario.hit_shard;
+        self.cluster.promote(shard, another, Arc::clone(&replica));
+        let replicating = replicate(self.sim.clone(), replica, self.scenario.replica_lag);
         self.sim.spawn(None, replicating);
     }
 
     /// The subjects of one part move to another, with their counts.
-    pub(crate) fn move_away(&self) {
-        let (from, to) = (self.scenario.hit, self.scenario.moves_to());
+    pub(crate) fn move_subjects(&self) {
+        let (from, to) = (self.scenario.hit_shard, self.scenario.moves_to());
         let (leaves, enters) = (self.cluster.model(from), self.cluster.model(to));
         let (mut leaves, mut enters) = (leaves.lock(), enters.lock());
-        let here = |(i, _): &(usize, &Counter)| self.scenario.home(*i) == from;
+        let here = |(i, _): &(usize, &CounterKey)| self.scenario.shard_of(*i) == from;
         for (_, counter) in self.counters.iter().enumerate().filter(here) {
             let enters = &mut enters.counters;
-            leaves.counters.hand_over(counter.bits, enters);
-            self.cluster.give(counter.subject, to);
+            leaves.counters.move_counter(counter.bits, enters);
+            self.cluster.assign(counter.subject, to);
         }
     }
 
     fn wide_refunds(&self) -> u64 {
         let ceiling = self.counters.get(self.scenario.subjects.len());
         ceiling.map_or(0, |counter| {
-            let model = self.cluster.model(self.cluster.line_of(counter.subject));
+            let model = self.cluster.model(self.cluster.shard_of(counter.subject));
             model.lock().counters.refunds(counter.bits)
         })
     }
 
     /// Changes how the store behaves.
-    pub(crate) fn weather(&self, weather: Weather) {
-        self.hit().lock().set_weather(weather);
+    pub(crate) fn set_conditions(&self, conditions: NetworkConditions) {
+        self.hit_store().lock().set_conditions(conditions);
         let now = self.sim.now();
-        self.history.lock().changes.push((now, weather));
+        self.history
+            .lock()
+            .condition_changes
+            .push((now, conditions));
     }
 }
 
 /// A store as it is in the beginning.
-fn model(scenario: &Scenario, part: usize) -> SharedModel {
+fn new_model(scenario: &Scenario, shard: usize) -> SharedModel {
     // Where nobody is decided by two of them, clocks may differ.
     let apart = match (&scenario.ceiling, scenario.fault) {
-        (Some(_), _) | (_, Fault::Move) => Nanos::ZERO,
-        _ => Nanos::from_millis(370 * part as u64),
+        (Some(_), _) | (_, SimFault::Move) => Nanos::ZERO,
+        _ => Nanos::from_millis(370 * shard as u64),
     };
     let mut model = Model::new(DATE.plus(apart));
-    if scenario.fault == Fault::Drift {
+    if scenario.fault == SimFault::Drift {
         model.drift = if scenario.seed & 32 == 0 { 1 } else { -1 } * 100_000_000;
     }
     // Whether a connection can tell a store that was emptied; it always can one that restarted.
-    model.tells_life = scenario.fault != Fault::Flush;
+    model.reports_epoch = scenario.fault != SimFault::Flush;
     Arc::new(Mutex::new(model))
 }
 
 fn policy(scenario: &Scenario, variant: Variant) -> Policy {
-    let text = scenario.rules_of(variant);
+    let text = scenario.rules_for(variant);
     let file = SourceFile {
         name: "sim.yaml",
         text: &text,
     };
     // A store of several nodes, which computes as memory does.
-    let rules = parse_for(&[file], Abilities::UNKNOWN);
+    let rules = parse_with_options(&[file], Capabilities::UNKNOWN);
     Policy::of(rules.expect("scenarios write good rules"))
 }
 
@@ -326,7 +333,7 @@ fn secret() -> Secret {
 }
 
 /// The counters of a run, in the order of the scenario: found by asking a limiter of its own.
-fn counters(scenario: &Scenario) -> Vec<Counter> {
+fn counters(scenario: &Scenario) -> Vec<CounterKey> {
     let clock = ManualClock::at(DATE);
     let store = MemoryStore::new(clock.clone());
     let limiter = Limiter::new(
@@ -338,11 +345,11 @@ fn counters(scenario: &Scenario) -> Vec<Counter> {
     let mut counters = Vec::new();
     let mut ceiling = None;
     for subject in 0..scenario.subjects.len() {
-        let name = name(subject);
+        let name = subject_name(subject);
         let decision = limiter.check_now(Request::default().with("user", name.as_str()));
         for view in decision.limits() {
             let rule = view.rule.name();
-            let counter = Counter {
+            let counter = CounterKey {
                 bits: rule.counter(view.subject, view.rate),
                 subject: view.subject,
             };
@@ -357,7 +364,7 @@ fn counters(scenario: &Scenario) -> Vec<Counter> {
 }
 
 /// What a subject is called.
-pub(crate) fn name(subject: usize) -> String {
+pub(crate) fn subject_name(subject: usize) -> String {
     format!("subject-{subject}")
 }
 

@@ -1,25 +1,25 @@
 //! Clocks that disagree: every node tells so, once, and no decision suffers. That none does is what the
 //! seeds check: their nodes are half a minute apart.
 
-use tidegate::resilience::{ClockNews, Event, Level};
+use tidegate::resilience::{ClockEvent, ClockLevel, StoreEvent};
 use tidegate_sim::history::History;
-use tidegate_sim::scenario::{Fault, Scenario};
+use tidegate_sim::scenario::{Scenario, SimFault};
 use tidegate_sim::{Variant, world};
 
 const SECOND: i64 = 1_000_000_000;
 
 /// What each node told of its clock.
-fn news(history: &History, node: usize) -> Vec<ClockNews> {
+fn clock_events(history: &History, node: usize) -> Vec<ClockEvent> {
     let events = history.events.iter();
     let own = events.filter_map(|(_, of, event)| match event {
-        Event::Clock(news) if *of == node => Some(*news),
+        StoreEvent::Clock(event) if *of == node => Some(*event),
         _ => None,
     });
     own.collect()
 }
 
-fn run(seed: u64, fault: Fault) -> (Scenario, History) {
-    let scenario = Scenario::with(seed, fault);
+fn run(seed: u64, fault: SimFault) -> (Scenario, History) {
+    let scenario = Scenario::with_fault(seed, fault);
     let history = world::run(&scenario, Variant::Shipped);
     (scenario, history)
 }
@@ -27,15 +27,15 @@ fn run(seed: u64, fault: Fault) -> (Scenario, History) {
 #[test]
 fn a_node_whose_clock_is_wrong_says_so_once_and_a_right_one_says_nothing() {
     for seed in 0..5 {
-        let (scenario, history) = run(seed, Fault::None);
-        let skew = i64::try_from(scenario.skew.get()).unwrap();
-        assert_eq!(news(&history, 0), [], "seed {seed}");
+        let (scenario, history) = run(seed, SimFault::None);
+        let skew = i64::try_from(scenario.clock_skew.get()).unwrap();
+        assert_eq!(clock_events(&history, 0), [], "seed {seed}");
         for node in 1..scenario.nodes {
-            let told = news(&history, node);
-            let [ClockNews::Level { level, offset }] = told[..] else {
-                panic!("seed {seed}, node {node}: {told:?}");
+            let events = clock_events(&history, node);
+            let [ClockEvent::Level { level, offset }] = events[..] else {
+                panic!("seed {seed}, node {node}: {events:?}");
             };
-            assert_eq!(level, Level::Alarm);
+            assert_eq!(level, ClockLevel::Alarm);
             let wrong = offset.nanos + skew * node as i64;
             assert!(wrong.unsigned_abs() <= offset.error.get(), "{offset:?}");
         }
@@ -43,24 +43,24 @@ fn a_node_whose_clock_is_wrong_says_so_once_and_a_right_one_says_nothing() {
 }
 
 #[test]
-fn a_store_whose_clock_is_set_is_told_of_by_every_node_once() {
-    for (fault, hours) in [(Fault::StepForward, 2), (Fault::StepBack, -2)] {
+fn every_node_reports_a_store_clock_step_once() {
+    for (fault, hours) in [(SimFault::StepForward, 2), (SimFault::StepBack, -2)] {
         for seed in 0..5 {
             let (scenario, history) = run(seed, fault);
             for node in 0..scenario.nodes {
-                let told = news(&history, node);
-                let jumps = told.iter().filter_map(|news| match news {
-                    ClockNews::Jumped { by } => Some(*by),
-                    ClockNews::Level { .. } => None,
+                let events = clock_events(&history, node);
+                let jumps = events.iter().filter_map(|event| match event {
+                    ClockEvent::Jumped { by } => Some(*by),
+                    ClockEvent::Level { .. } => None,
                 });
                 let jumps: Vec<i64> = jumps.collect();
                 assert_eq!(
                     jumps.len(),
                     1,
-                    "{fault:?}, seed {seed}, node {node}: {told:?}"
+                    "{fault:?}, seed {seed}, node {node}: {events:?}"
                 );
                 let wrong = jumps[0] - hours * 3_600 * SECOND;
-                assert!(wrong.abs() < SECOND, "{told:?}");
+                assert!(wrong.abs() < SECOND, "{events:?}");
             }
         }
     }

@@ -7,7 +7,7 @@ use tidegate::resilience::DenyCache;
 use tidegate::stores::MemoryStore;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Retry, Spec, Verdict};
 use tidegate_core::store::{
-    Charge, ChargeSet, Counting, Outcome, Refund, Role, Source, Store, Terms,
+    Charge, ChargeSet, Counting, Outcome, Refund, Role, RuleOptions, Source, Store,
 };
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
@@ -22,31 +22,31 @@ fn limit(algorithm: Algorithm, count: u64, window: Nanos) -> Limit {
 }
 
 /// A deny cache on a memory store, both on one time.
-struct Denying {
+struct DenyCacheTestbed {
     sim: Sim,
     clock: ManualClock,
     cache: DenyCache<MemoryStore<ManualClock>, NodeRuntime>,
     rule: RuleName,
-    terms: Terms,
+    options: RuleOptions,
 }
 
-impl Denying {
+impl DenyCacheTestbed {
     fn new() -> Self {
-        Denying::counting(Counting::Exact)
+        DenyCacheTestbed::counting(Counting::Exact)
     }
 
     fn counting(counting: Counting) -> Self {
         let (sim, clock) = (Sim::new(1), ManualClock::at(DATE));
         let runtime = NodeRuntime::new(&sim, 0, Nanos::ZERO, Nanos::ZERO);
         let store = MemoryStore::new(clock.clone());
-        Denying {
+        DenyCacheTestbed {
             cache: DenyCache::new(store, runtime, 16, Nanos::from_secs(1)),
             sim,
             clock,
             rule: RuleName::new("denying"),
-            terms: Terms {
+            options: RuleOptions {
                 counting,
-                ..Terms::USUAL
+                ..RuleOptions::DEFAULT
             },
         }
     }
@@ -65,7 +65,7 @@ impl Denying {
             limit: Cow::Borrowed(limit),
             cost: Cost::new(cost).expect("a cost"),
             role: Role::Enforce,
-            terms: &self.terms,
+            options: &self.options,
         };
         ChargeSet::of([charge])
     }
@@ -82,14 +82,17 @@ impl Denying {
 }
 
 const ADMITTED: (bool, Source) = (true, Source::Exact);
-const REFUSED: (bool, Source) = (false, Source::Exact);
+const DENIED: (bool, Source) = (false, Source::Exact);
 const REMEMBERED: (bool, Source) = (false, Source::DenyCache);
 
 #[test]
 fn a_refusal_is_remembered_for_as_long_as_it_lasts_and_for_that_cost_and_more() {
-    let (bench, limit) = (Denying::new(), limit(Algorithm::TokenBucket, 10, MS(1_000)));
+    let (bench, limit) = (
+        DenyCacheTestbed::new(),
+        limit(Algorithm::TokenBucket, 10, MS(1_000)),
+    );
     bench.check(&limit, 9, ADMITTED);
-    bench.check(&limit, 4, REFUSED); // three more are needed: 300 ms
+    bench.check(&limit, 4, DENIED); // three more are needed: 300 ms
     bench.check(&limit, 4, REMEMBERED);
     bench.check(&limit, 5, REMEMBERED);
     bench.check(&limit, 1, ADMITTED);
@@ -102,22 +105,22 @@ fn a_refusal_is_remembered_for_as_long_as_it_lasts_and_for_that_cost_and_more() 
 #[test]
 fn a_refusal_is_remembered_for_a_second_at_most() {
     let limit = limit(Algorithm::FixedWindow, 1, Nanos::from_secs(3_600));
-    let bench = Denying::new();
+    let bench = DenyCacheTestbed::new();
     bench.check(&limit, 1, ADMITTED);
-    bench.check(&limit, 1, REFUSED);
+    bench.check(&limit, 1, DENIED);
     bench.pass(MS(999));
     bench.check(&limit, 1, REMEMBERED);
     bench.pass(MS(1));
-    bench.check(&limit, 1, REFUSED);
+    bench.check(&limit, 1, DENIED);
 }
 
 #[test]
-fn a_wait_is_told_shorter_as_time_passes() {
+fn retry_after_shrinks_as_time_passes() {
     let limit = limit(Algorithm::TokenBucket, 1, MS(1_000));
-    let bench = Denying::new();
+    let bench = DenyCacheTestbed::new();
     bench.check(&limit, 1, ADMITTED);
     let wait = |outcome: &Outcome| outcome.readings[0].figures.more_after;
-    assert_eq!(wait(&bench.check(&limit, 1, REFUSED)), MS(1_000));
+    assert_eq!(wait(&bench.check(&limit, 1, DENIED)), MS(1_000));
     bench.pass(MS(400));
     assert_eq!(wait(&bench.check(&limit, 1, REMEMBERED)), MS(600));
 }
@@ -129,46 +132,50 @@ fn another_limit_and_a_refund_end_what_is_remembered() {
         limit(Algorithm::FixedWindow, 2, hour),
         limit(Algorithm::FixedWindow, 3, hour),
     );
-    let bench = Denying::new();
+    let bench = DenyCacheTestbed::new();
     let charged = bench.check(&small, 2, ADMITTED);
-    bench.check(&small, 1, REFUSED);
+    bench.check(&small, 1, DENIED);
     bench.check(&small, 1, REMEMBERED);
     let refund = Refund {
         id: 1,
-        charged: charged.at,
-        until: charged.at.plus(hour),
+        charged_at: charged.at,
+        expires_at: charged.at.plus(hour),
         set: bench.set(&small, 2),
     };
     let refunded = bench.sim.block_on(bench.cache.refund(&refund));
     refunded.expect("memory answers");
     bench.check(&small, 2, ADMITTED);
-    bench.check(&small, 1, REFUSED);
+    bench.check(&small, 1, DENIED);
     bench.check(&large, 1, ADMITTED);
 }
 
 #[test]
 fn who_may_use_more_is_not_refused_for_those_who_may_not() {
     let all = limit(Algorithm::FixedWindow, 10, Nanos::from_secs(3_600));
-    let low = all.up_to(8);
-    let bench = Denying::new();
+    let low = all.with_ceiling(8);
+    let bench = DenyCacheTestbed::new();
     bench.check(&all, 8, ADMITTED);
-    bench.check(&low, 1, REFUSED);
+    bench.check(&low, 1, DENIED);
     bench.check(&low, 1, REMEMBERED);
     bench.check(&all, 1, ADMITTED);
-    bench.check(&all, 2, REFUSED);
-    bench.check(&low, 1, REFUSED);
+    bench.check(&all, 2, DENIED);
+    bench.check(&low, 1, DENIED);
 }
 
 /// What is told of a limit that did not refuse is of the part that this request may use of it.
 #[test]
-fn a_remembered_refusal_is_not_told_to_requests_that_may_use_more_of_another_limit() {
+fn a_cached_denial_does_not_answer_requests_that_may_use_more_of_another_limit() {
     let hour = Nanos::from_secs(3_600);
     let (tight, all) = (
         limit(Algorithm::FixedWindow, 1, hour),
         limit(Algorithm::FixedWindow, 10, hour),
     );
-    let (low, beside, bench) = (all.up_to(8), RuleName::new("beside"), Denying::new());
-    let ask = |part| {
+    let (low, beside, bench) = (
+        all.with_ceiling(8),
+        RuleName::new("beside"),
+        DenyCacheTestbed::new(),
+    );
+    let charge = |part| {
         let mut set = bench.set(&tight, 1);
         let mut other = bench.set(part, 1).charges.remove(0);
         other.rule = &beside;
@@ -177,19 +184,19 @@ fn a_remembered_refusal_is_not_told_to_requests_that_may_use_more_of_another_lim
         let outcome = outcome.expect("memory answers");
         (outcome.source, outcome.readings[1].figures.remaining)
     };
-    assert_eq!(ask(&all), (Source::Exact, 9));
-    assert_eq!(ask(&low), (Source::Exact, 7));
-    assert_eq!(ask(&low), (Source::DenyCache, 7));
-    assert_eq!(ask(&all), (Source::Exact, 9));
+    assert_eq!(charge(&all), (Source::Exact, 9));
+    assert_eq!(charge(&low), (Source::Exact, 7));
+    assert_eq!(charge(&low), (Source::DenyCache, 7));
+    assert_eq!(charge(&all), (Source::Exact, 9));
 }
 
 #[test]
 fn another_ceiling_of_a_queue_is_another_limit() {
     let queue = limit(Algorithm::LeakyQueue, 10, MS(1_000));
-    let impatient = queue.clone().waiting_at_most(Nanos::ZERO);
-    let bench = Denying::new();
+    let impatient = queue.clone().with_max_delay(Nanos::ZERO);
+    let bench = DenyCacheTestbed::new();
     bench.check(&queue, 3, ADMITTED);
-    bench.check(&impatient, 1, REFUSED);
+    bench.check(&impatient, 1, DENIED);
     bench.check(&impatient, 1, REMEMBERED);
     bench.check(&queue, 1, ADMITTED);
 }
@@ -210,18 +217,18 @@ fn a_short_wait_is_held_a_little_where_counting_is_not_exact() {
         other => panic!("{other:?}"),
     };
     for counting in [Counting::Leased, Counting::Lenient] {
-        let (bench, limit) = (Denying::counting(counting), fast());
+        let (bench, limit) = (DenyCacheTestbed::counting(counting), fast());
         bench.check(&limit, 100, ADMITTED);
-        assert_eq!(wait(&bench.check(&limit, 1, REFUSED)), MS(1));
+        assert_eq!(wait(&bench.check(&limit, 1, DENIED)), MS(1));
         assert_eq!(wait(&bench.check(&limit, 1, REMEMBERED)), MS(20));
         bench.pass(MS(19));
         assert_eq!(wait(&bench.check(&limit, 1, REMEMBERED)), MS(1));
         bench.pass(MS(1));
         bench.check(&limit, 20, ADMITTED); // nothing of what flowed in is lost
     }
-    let (bench, limit) = (Denying::new(), fast());
+    let (bench, limit) = (DenyCacheTestbed::new(), fast());
     bench.check(&limit, 100, ADMITTED);
-    bench.check(&limit, 1, REFUSED);
+    bench.check(&limit, 1, DENIED);
     bench.pass(MS(1));
     bench.check(&limit, 1, ADMITTED);
 }
@@ -231,9 +238,9 @@ fn a_small_bucket_is_held_for_a_quarter_of_what_it_takes_to_fill() {
     let mut spec = Spec::new(Algorithm::TokenBucket, 1_000, MS(1_000));
     spec.burst = Some(8);
     let limit = Limit::compile(&spec, Precision::Memory).expect("a fit rate");
-    let bench = Denying::counting(Counting::Leased);
+    let bench = DenyCacheTestbed::counting(Counting::Leased);
     bench.check(&limit, 8, ADMITTED);
-    bench.check(&limit, 1, REFUSED);
+    bench.check(&limit, 1, DENIED);
     bench.pass(Nanos::new(1_999_999));
     bench.check(&limit, 1, REMEMBERED);
     bench.pass(Nanos::new(1));
@@ -241,15 +248,15 @@ fn a_small_bucket_is_held_for_a_quarter_of_what_it_takes_to_fill() {
 }
 
 #[test]
-fn what_others_may_give_back_is_asked_for_soon() {
+fn a_leased_denial_is_cached_for_50_ms_only() {
     let mut spec = Spec::new(Algorithm::FixedWindow, 1, Nanos::from_secs(3_600));
-    spec.leased = Some(MS(1_000));
+    spec.lease_ttl = Some(MS(1_000));
     let limit = Limit::compile(&spec, Precision::Memory).expect("a fit rate");
-    let bench = Denying::counting(Counting::Leased);
+    let bench = DenyCacheTestbed::counting(Counting::Leased);
     bench.check(&limit, 1, ADMITTED);
-    bench.check(&limit, 1, REFUSED);
+    bench.check(&limit, 1, DENIED);
     bench.pass(MS(49));
     bench.check(&limit, 1, REMEMBERED);
     bench.pass(MS(1));
-    bench.check(&limit, 1, REFUSED);
+    bench.check(&limit, 1, DENIED);
 }

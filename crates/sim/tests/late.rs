@@ -5,53 +5,63 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tidegate::resilience::{Resilient, Settings, resilient};
+use tidegate::resilience::{ResilienceSettings, Resilient, resilient};
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::store::{Charge, ChargeSet, OnStoreLate, Outcome, Role, Source, Store, Terms};
+use tidegate_core::store::{
+    Charge, ChargeSet, OnStoreLate, Outcome, Role, RuleOptions, Source, Store,
+};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 use tidegate_sim::Variant;
 use tidegate_sim::executor::{NodeRuntime, Sim};
-use tidegate_sim::model::{Cluster, Divided, Intent, Lateness, Link, Model, SharedModel, Weather};
+use tidegate_sim::model::{
+    DecideMode, Lateness, Model, ModelCluster, ModelLink, ModelShards, NetworkConditions,
+    SharedModel,
+};
 
 const DATE: Nanos = Nanos::from_secs(1_700_000_000);
 const MS: fn(u64) -> Nanos = Nanos::from_millis;
 const LIMIT: u64 = 100;
 
 /// Nodes that share a store and know of each other, and a counter.
-struct Nodes {
+struct LateNodes {
     sim: Sim,
     model: SharedModel,
-    nodes: Vec<Resilient<Divided, NodeRuntime>>,
+    nodes: Vec<Resilient<ModelShards, NodeRuntime>>,
     rule: RuleName,
     limit: Limit,
-    terms: Terms,
+    options: RuleOptions,
 }
 
-impl Nodes {
+impl LateNodes {
     fn new(count: usize, on_late: OnStoreLate, variant: Variant) -> Self {
         let sim = Sim::new(1);
         let model = Arc::new(Mutex::new(Model::new(DATE)));
         let node = |i: usize| {
             let sent = Arc::default();
-            let link = Link::new(&sim, &model, i, Nanos::ZERO, variant, &sent);
+            let link = ModelLink::new(&sim, &model, i, Nanos::ZERO, variant, &sent);
             let runtime = NodeRuntime::new(&sim, i, Nanos::from_secs(7), DATE);
-            let cluster = Arc::new(Cluster::new([Arc::clone(&model)]));
-            let parts = Divided::new(&cluster, link);
-            resilient(parts, runtime, Settings::default(), Arc::new(|_| {}))
+            let cluster = Arc::new(ModelCluster::new([Arc::clone(&model)]));
+            let shards = ModelShards::new(&cluster, link);
+            resilient(
+                shards,
+                runtime,
+                ResilienceSettings::default(),
+                Arc::new(|_| {}),
+            )
         };
         let nodes = (0..count).map(node).collect();
         sim.run_until(MS(2_500)); // until the lists of nodes are known to be complete
         let spec = Spec::new(Algorithm::FixedWindow, LIMIT, Nanos::from_secs(3_600));
-        Nodes {
+        LateNodes {
             sim,
             model,
             nodes,
             rule: RuleName::new("late"),
             limit: Limit::compile(&spec, Precision::Memory).expect("a fit rate"),
-            terms: Terms {
+            options: RuleOptions {
                 on_late,
-                ..Terms::USUAL
+                ..RuleOptions::DEFAULT
             },
         }
     }
@@ -64,7 +74,7 @@ impl Nodes {
             limit: Cow::Borrowed(&self.limit),
             cost: Cost::new(cost).expect("a cost"),
             role: Role::Enforce,
-            terms: &self.terms,
+            options: &self.options,
         }])
     }
 
@@ -79,12 +89,14 @@ impl Nodes {
         if units > 0 {
             let mut model = self.model.lock();
             let now = model.time(self.sim.now());
-            let outcome = model.counters.decide(&self.set(units), Intent::Charge, now);
+            let outcome = model
+                .counters
+                .decide(&self.set(units), DecideMode::Charge, now);
             assert!(outcome.admitted);
         }
     }
 
-    fn booked(&self) -> u64 {
+    fn used_units(&self) -> u64 {
         let counter = self.set(1).charges[0].counter();
         let mut model = self.model.lock();
         let now = model.time(self.sim.now());
@@ -92,14 +104,14 @@ impl Nodes {
     }
 
     fn lateness(&self, by: Nanos) {
-        self.model.lock().set_weather(Weather {
+        self.model.lock().set_conditions(NetworkConditions {
             lateness: Lateness {
                 per_mille: 1_000,
                 min: by,
                 max: by,
                 node: None,
             },
-            ..Weather::FAIR
+            ..NetworkConditions::HEALTHY
         });
     }
 }
@@ -108,7 +120,7 @@ impl Nodes {
 /// all, and what the store counts when it has heard of everything.
 fn admitted(used: u64, on_late: OnStoreLate, variant: Variant) -> (u64, u64) {
     let count = 4;
-    let nodes = Nodes::new(count, on_late, variant);
+    let nodes = LateNodes::new(count, on_late, variant);
     let mut left = used;
     for node in 0..count {
         // The last units are used last, so that each node has seen nearly all of them.
@@ -140,7 +152,7 @@ fn admitted(used: u64, on_late: OnStoreLate, variant: Variant) -> (u64, u64) {
     nodes
         .sim
         .run_until(nodes.sim.now().plus(Nanos::from_secs(3)));
-    (total, nodes.booked())
+    (total, nodes.used_units())
 }
 
 #[test]
@@ -164,6 +176,6 @@ fn where_late_requests_are_denied_nothing_is_over() {
 fn parts_that_are_not_divided_and_debts_that_are_not_charged_are_seen() {
     let (total, _) = admitted(50, OnStoreLate::Local, Variant::IgnoresPeers);
     assert!(total > 125, "{total}");
-    let (total, booked) = admitted(50, OnStoreLate::Local, Variant::NeverPushes);
-    assert_eq!((total, booked), (125, 100));
+    let (total, used_units) = admitted(50, OnStoreLate::Local, Variant::NeverWritesBack);
+    assert_eq!((total, used_units), (125, 100));
 }

@@ -5,34 +5,36 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tidegate::clock::ManualClock;
-use tidegate::http::{BodyStyle, Context, ResetStyle, answer};
-use tidegate::resilience::{Event, Resilient, Settings, resilient};
+use tidegate::http::{BodyStyle, ResetStyle, ResponseContext, response};
+use tidegate::resilience::{ResilienceSettings, Resilient, StoreEvent, resilient};
 use tidegate::rules::{SourceFile, parse};
-use tidegate::{Fate, Limiter, Policy, Request, Secret};
+use tidegate::{DecisionKind, Limiter, Policy, Request, Secret};
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::store::{
     Charge, ChargeSet, Durability, FailureCause, FailureKind, OnStoreFailure, OnStoreLate, Outcome,
-    Refund, Refunded, Role, Source, Store, Terms,
+    Refund, Refunded, Role, RuleOptions, Source, Store,
 };
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 use tidegate_sim::Variant;
 use tidegate_sim::executor::{NodeRuntime, Sim};
-use tidegate_sim::model::{Cluster, Divided, Intent, Link, Model, SharedModel, Weather};
+use tidegate_sim::model::{
+    DecideMode, Model, ModelCluster, ModelLink, ModelShards, NetworkConditions, SharedModel,
+};
 
 const DATE: Nanos = Nanos::from_secs(1_700_000_000);
 const MS: fn(u64) -> Nanos = Nanos::from_millis;
 
 /// One node, its store, and a counter.
-struct Bench {
+struct LayerTestbed {
     sim: Sim,
     model: SharedModel,
-    store: Resilient<Divided, NodeRuntime>,
-    sent: Arc<Mutex<Vec<tidegate_sim::model::Sent>>>,
-    events: Arc<Mutex<Vec<Event>>>,
+    store: Resilient<ModelShards, NodeRuntime>,
+    charges_sent: Arc<Mutex<Vec<tidegate_sim::model::SentCharge>>>,
+    events: Arc<Mutex<Vec<StoreEvent>>>,
     rule: RuleName,
     limit: Limit,
-    terms: Terms,
+    options: RuleOptions,
 }
 
 fn limit(algorithm: Algorithm, count: u64, window: Nanos) -> Limit {
@@ -40,33 +42,40 @@ fn limit(algorithm: Algorithm, count: u64, window: Nanos) -> Limit {
     Limit::compile(&spec, Precision::Memory).expect("a fit rate")
 }
 
-impl Bench {
-    fn new(terms: Terms, settings: Settings) -> Self {
+impl LayerTestbed {
+    fn new(options: RuleOptions, settings: ResilienceSettings) -> Self {
         let sim = Sim::new(1);
         let model = Arc::new(Mutex::new(Model::new(DATE)));
-        let (sent, events) = (Arc::default(), Arc::new(Mutex::new(Vec::new())));
-        let link = Link::new(&sim, &model, 0, Nanos::ZERO, Variant::Shipped, &sent);
+        let (charges_sent, events) = (Arc::default(), Arc::new(Mutex::new(Vec::new())));
+        let link = ModelLink::new(
+            &sim,
+            &model,
+            0,
+            Nanos::ZERO,
+            Variant::Shipped,
+            &charges_sent,
+        );
         let runtime = NodeRuntime::new(&sim, 0, Nanos::from_secs(7), DATE);
-        let told = Arc::clone(&events);
+        let recorded = Arc::clone(&events);
         let watcher = Arc::new(move |event| {
             // It comes for each call, and the others once for each change.
-            if !matches!(event, Event::Unconfirmed { .. }) {
-                told.lock().push(event);
+            if !matches!(event, StoreEvent::Unconfirmed { .. }) {
+                recorded.lock().push(event);
             }
         });
-        let cluster = Arc::new(Cluster::new([Arc::clone(&model)]));
-        let parts = Divided::new(&cluster, link);
-        let store = resilient(parts, runtime, settings, watcher);
+        let cluster = Arc::new(ModelCluster::new([Arc::clone(&model)]));
+        let shards = ModelShards::new(&cluster, link);
+        let store = resilient(shards, runtime, settings, watcher);
         sim.run_until(MS(1_500)); // until the list of nodes is known to be complete
-        Bench {
+        LayerTestbed {
             sim,
             model,
             store,
-            sent,
+            charges_sent,
             events,
             rule: RuleName::new("layers"),
             limit: limit(Algorithm::FixedWindow, 10, Nanos::from_secs(3_600)),
-            terms,
+            options,
         }
     }
 
@@ -78,7 +87,7 @@ impl Bench {
             limit: Cow::Borrowed(&self.limit),
             cost: Cost::new(cost).expect("a cost"),
             role: Role::Enforce,
-            terms: &self.terms,
+            options: &self.options,
         };
         ChargeSet::of([charge])
     }
@@ -89,15 +98,15 @@ impl Bench {
         outcome.expect("decisions do not fail")
     }
 
-    fn booked(&self) -> u64 {
+    fn used_units(&self) -> u64 {
         let counter = self.set(1).charges[0].counter();
         let mut model = self.model.lock();
         let now = model.time(self.sim.now());
         model.counters.used(counter, &self.limit, now)
     }
 
-    fn weather(&self, weather: Weather) {
-        self.model.lock().set_weather(weather);
+    fn set_conditions(&self, conditions: NetworkConditions) {
+        self.model.lock().set_conditions(conditions);
     }
 
     fn pass(&self, span: Nanos) {
@@ -105,10 +114,10 @@ impl Bench {
     }
 }
 
-fn slow(millis: u64) -> Weather {
-    Weather {
-        fastest: MS(millis),
-        ..Weather::FAIR
+fn slow(millis: u64) -> NetworkConditions {
+    NetworkConditions {
+        min_latency: MS(millis),
+        ..NetworkConditions::HEALTHY
     }
 }
 
@@ -116,105 +125,105 @@ fn slow(millis: u64) -> Weather {
 /// nothing charged again.
 #[test]
 fn a_late_reply_confirms_what_was_admitted() {
-    let bench = Bench::new(Terms::USUAL, Settings::default());
-    bench.weather(slow(20));
+    let bench = LayerTestbed::new(RuleOptions::DEFAULT, ResilienceSettings::default());
+    bench.set_conditions(slow(20));
     let before = bench.sim.now();
     let outcome = bench.charge(1);
     assert_eq!(bench.sim.now().since(before), MS(25));
     assert!(outcome.admitted && outcome.source == Source::Late);
     for _ in 0..10 {
-        assert_eq!(bench.booked(), 1);
+        assert_eq!(bench.used_units(), 1);
         bench.pass(MS(40));
     }
-    bench.weather(Weather::FAIR);
+    bench.set_conditions(NetworkConditions::HEALTHY);
     bench.pass(MS(100));
     assert_eq!(bench.charge(1).source, Source::Exact);
-    assert_eq!(bench.booked(), 2);
+    assert_eq!(bench.used_units(), 2);
 }
 
 /// A store that is always late is called all the same, and its limit is used up exactly: what it charges for a
 /// request that was denied meanwhile pays for the next one.
 #[test]
 fn a_store_that_is_always_late_admits_its_limit() {
-    let bench = Bench::new(Terms::USUAL, Settings::default());
+    let bench = LayerTestbed::new(RuleOptions::DEFAULT, ResilienceSettings::default());
     bench.events.lock().clear();
-    bench.weather(slow(20));
+    bench.set_conditions(slow(20));
     let outcomes = (0..40).map(|_| bench.charge(1));
     let outcomes: Vec<Outcome> = outcomes.collect();
     let admitted = outcomes.iter().filter(|o| o.admitted).count();
     assert_eq!(admitted, 10, "{outcomes:?}");
     assert_eq!(*bench.events.lock(), [], "lateness opens no breaker");
     bench.pass(Nanos::from_secs(1));
-    assert_eq!(bench.booked(), 10);
+    assert_eq!(bench.used_units(), 10);
 }
 
 /// For money: nothing is admitted on old news, and what the store charged pays.
 #[test]
 fn a_rule_that_denies_late_requests_admits_what_the_store_charged() {
-    let terms = Terms {
+    let options = RuleOptions {
         on_late: OnStoreLate::Deny,
-        ..Terms::USUAL
+        ..RuleOptions::DEFAULT
     };
-    let bench = Bench::new(terms, Settings::default());
-    bench.weather(slow(20));
+    let bench = LayerTestbed::new(options, ResilienceSettings::default());
+    bench.set_conditions(slow(20));
     let first = bench.charge(1);
     assert!(!first.admitted && first.source == Source::Late);
     bench.pass(MS(20));
     let second = bench.charge(1);
     assert!(second.admitted && second.source == Source::Late);
     bench.pass(MS(300));
-    assert_eq!(bench.booked(), 1, "the second charge was refunded");
+    assert_eq!(bench.used_units(), 1, "the second charge was refunded");
 }
 
 /// The late reply to a debt was taken for none, and the debt charged over and over.
 #[test]
 fn a_debt_that_is_answered_late_is_charged_once() {
-    let bench = Bench::new(Terms::USUAL, Settings::default());
-    bench.weather(Weather {
+    let bench = LayerTestbed::new(RuleOptions::DEFAULT, ResilienceSettings::default());
+    bench.set_conditions(NetworkConditions {
         down: true,
-        ..Weather::FAIR
+        ..NetworkConditions::HEALTHY
     });
     assert_eq!(bench.charge(1).source, Source::Fallback);
-    bench.weather(slow(20));
+    bench.set_conditions(slow(20));
     bench.pass(MS(900));
-    assert_eq!(bench.booked(), 1);
+    assert_eq!(bench.used_units(), 1);
 }
 
 /// Silence is an outage: the breaker opens after a second and closes with the first reply.
 #[test]
 fn silence_opens_the_breaker_and_any_reply_closes_it() {
-    let bench = Bench::new(Terms::USUAL, Settings::default());
+    let bench = LayerTestbed::new(RuleOptions::DEFAULT, ResilienceSettings::default());
     bench.events.lock().clear();
-    bench.weather(Weather {
+    bench.set_conditions(NetworkConditions {
         hung: true,
-        ..Weather::FAIR
+        ..NetworkConditions::HEALTHY
     });
     bench.pass(MS(900));
     assert_eq!(bench.charge(1).source, Source::Late);
     bench.pass(MS(900));
-    let opened = |event: &Event| match event {
-        Event::BreakerOpened { cause } => cause.kind == FailureKind::Silent,
+    let opened = |event: &StoreEvent| match event {
+        StoreEvent::BreakerOpened { cause } => cause.kind == FailureKind::Silent,
         _ => false,
     };
     assert!(bench.events.lock().iter().all(opened));
     assert_eq!(bench.charge(1).source, Source::Fallback);
-    bench.weather(Weather::FAIR);
+    bench.set_conditions(NetworkConditions::HEALTHY);
     bench.pass(MS(50));
-    assert!(bench.events.lock().contains(&Event::BreakerClosed));
+    assert!(bench.events.lock().contains(&StoreEvent::BreakerClosed));
     bench.pass(MS(500));
-    assert_eq!(bench.booked(), 2);
+    assert_eq!(bench.used_units(), 2);
     assert_eq!(bench.charge(1).source, Source::Exact);
 }
 
 /// A rule's own budget is the one that counts.
 #[test]
 fn a_rule_may_wait_longer() {
-    let terms = Terms {
+    let options = RuleOptions {
         budget: Some(MS(50)),
-        ..Terms::USUAL
+        ..RuleOptions::DEFAULT
     };
-    let bench = Bench::new(terms, Settings::default());
-    bench.weather(slow(20));
+    let bench = LayerTestbed::new(options, ResilienceSettings::default());
+    bench.set_conditions(slow(20));
     assert_eq!(bench.charge(1).source, Source::Exact);
 }
 
@@ -223,23 +232,23 @@ fn a_rule_may_wait_longer() {
 #[test]
 fn a_set_waits_as_long_as_its_durable_rule_may() {
     let waits = |durability, other: Option<Nanos>| {
-        let bench = Bench::new(
-            Terms {
+        let bench = LayerTestbed::new(
+            RuleOptions {
                 budget: Some(MS(50)),
                 durability,
-                ..Terms::USUAL
+                ..RuleOptions::DEFAULT
             },
-            Settings::default(),
+            ResilienceSettings::default(),
         );
-        bench.weather(slow(20));
-        let other = Terms {
+        bench.set_conditions(slow(20));
+        let other = RuleOptions {
             budget: other,
-            ..Terms::USUAL
+            ..RuleOptions::DEFAULT
         };
         let mut set = bench.set(1);
         let beside = Charge {
             subject: Fingerprint::new(7),
-            terms: &other,
+            options: &other,
             ..set.charges[0].clone()
         };
         set.charges.push(beside);
@@ -253,14 +262,14 @@ fn a_set_waits_as_long_as_its_durable_rule_may() {
 
 #[test]
 fn what_is_beyond_the_bulkhead_is_decided_at_once() {
-    let settings = Settings {
-        in_flight: 2,
-        ..Settings::default()
+    let settings = ResilienceSettings {
+        max_in_flight: 2,
+        ..ResilienceSettings::default()
     };
-    let bench = Bench::new(Terms::USUAL, settings);
-    bench.weather(Weather {
+    let bench = LayerTestbed::new(RuleOptions::DEFAULT, settings);
+    bench.set_conditions(NetworkConditions {
         hung: true,
-        ..Weather::FAIR
+        ..NetworkConditions::HEALTHY
     });
     let set = bench.set(1);
     let (first, second) = (bench.store.charge(&set), bench.store.charge(&set));
@@ -274,8 +283,8 @@ fn what_is_beyond_the_bulkhead_is_decided_at_once() {
         let mut first = std::pin::pin!(first);
         let mut second = std::pin::pin!(second);
         std::future::poll_fn(|context| {
-            let under_way = first.as_mut().poll(context).is_pending();
-            assert!(under_way && second.as_mut().poll(context).is_pending());
+            let in_flight = first.as_mut().poll(context).is_pending();
+            assert!(in_flight && second.as_mut().poll(context).is_pending());
             std::task::Poll::Ready(())
         })
         .await;
@@ -291,14 +300,14 @@ fn a_rule_that_refuses_without_its_store_does_and_one_that_allows_has_all_of_its
         (OnStoreFailure::Local, 8),
         (OnStoreFailure::Allow, 10),
     ] {
-        let terms = Terms {
+        let options = RuleOptions {
             on_failure,
-            ..Terms::USUAL
+            ..RuleOptions::DEFAULT
         };
-        let bench = Bench::new(terms, Settings::default());
-        bench.weather(Weather {
+        let bench = LayerTestbed::new(options, ResilienceSettings::default());
+        bench.set_conditions(NetworkConditions {
             down: true,
-            ..Weather::FAIR
+            ..NetworkConditions::HEALTHY
         });
         let outcomes: Vec<Outcome> = (0..20).map(|_| bench.charge(1)).collect();
         let passed = outcomes.iter().filter(|outcome| outcome.admitted).count();
@@ -313,10 +322,10 @@ fn a_rule_that_refuses_without_its_store_does_and_one_that_allows_has_all_of_its
 /// The client did nothing wrong and is told so.
 #[test]
 fn a_rule_that_refuses_without_its_store_says_503_on_the_wire() {
-    let bench = Bench::new(Terms::USUAL, Settings::default());
-    bench.weather(Weather {
+    let bench = LayerTestbed::new(RuleOptions::DEFAULT, ResilienceSettings::default());
+    bench.set_conditions(NetworkConditions {
         down: true,
-        ..Weather::FAIR
+        ..NetworkConditions::HEALTHY
     });
     let text = "version: 1\nrules:\n  - { name: login, by: user, rate: 5/minute, \
                 on_store_failure: deny }\n";
@@ -330,8 +339,8 @@ fn a_rule_that_refuses_without_its_store_says_503_on_the_wire() {
     let request = Request::default().with("user", "ada");
     let decision = bench.sim.block_on(limiter.check(request));
     let decision = decision.expect("decisions do not fail");
-    assert_eq!(decision.fate(), Fate::Unavailable);
-    let context = Context {
+    assert_eq!(decision.kind(), DecisionKind::Unavailable);
+    let context = ResponseContext {
         id: "1",
         wall: DATE,
         reset: ResetStyle::Epoch,
@@ -339,58 +348,58 @@ fn a_rule_that_refuses_without_its_store_says_503_on_the_wire() {
         receipt: None,
         reservation: None,
     };
-    let answer = answer(&decision, &context);
-    assert_eq!(answer.status.as_u16(), 503);
-    let body = String::from_utf8_lossy(&answer.body).into_owned();
+    let response = response(&decision, &context);
+    assert_eq!(response.status.as_u16(), 503);
+    let body = String::from_utf8_lossy(&response.body).into_owned();
     assert!(body.contains("#temporary-reduced-capacity"), "{body}");
 }
 
 #[test]
-fn the_breaker_is_told_of_once_each_way_and_no_request_is_sent_while_it_is_open() {
-    let bench = Bench::new(Terms::USUAL, Settings::default());
+fn the_breaker_reports_each_change_once_and_sends_no_request_while_open() {
+    let bench = LayerTestbed::new(RuleOptions::DEFAULT, ResilienceSettings::default());
     bench.events.lock().clear();
-    bench.weather(Weather {
+    bench.set_conditions(NetworkConditions {
         down: true,
-        ..Weather::FAIR
+        ..NetworkConditions::HEALTHY
     });
     for _ in 0..9 {
         bench.charge(1);
     }
     // The first is admitted and keeps the counter local: only it was sent.
-    assert_eq!(bench.sent.lock().len(), 1);
+    assert_eq!(bench.charges_sent.lock().len(), 1);
     bench.pass(Nanos::from_secs(3));
-    let refused = FailureCause::new(FailureKind::Other, "connection refused");
-    let opened = Event::BreakerOpened { cause: refused };
+    let cause = FailureCause::new(FailureKind::Other, "connection refused");
+    let opened = StoreEvent::BreakerOpened { cause };
     assert_eq!(*bench.events.lock(), std::slice::from_ref(&opened));
-    bench.weather(Weather::FAIR);
+    bench.set_conditions(NetworkConditions::HEALTHY);
     bench.pass(Nanos::from_secs(1));
     let events = bench.events.lock().clone();
-    let pushed = Event::Pushed {
+    let pushed = StoreEvent::WrittenBack {
         counters: 1,
         units: 8,
     };
-    assert_eq!(events, [opened, Event::BreakerClosed, pushed]);
-    assert_eq!(bench.booked(), 8);
+    assert_eq!(events, [opened, StoreEvent::BreakerClosed, pushed]);
+    assert_eq!(bench.used_units(), 8);
 }
 
 #[test]
 fn a_batch_is_answered_as_a_whole_with_and_without_the_store() {
-    let bench = Bench::new(Terms::USUAL, Settings::default());
+    let bench = LayerTestbed::new(RuleOptions::DEFAULT, ResilienceSettings::default());
     let sets = [4, 9, 4].map(|cost| bench.set(cost));
     let decide = || {
-        let answers = bench
+        let results = bench
             .sim
             .block_on(bench.store.charge_each(&sets.each_ref()));
-        let outcomes = answers
+        let outcomes = results
             .into_iter()
-            .map(|answer| answer.expect("a decision"));
+            .map(|result| result.expect("a decision"));
         outcomes.map(|o| (o.admitted, o.source)).collect::<Vec<_>>()
     };
     let exact = [true, false, true].map(|admitted| (admitted, Source::Exact));
     assert_eq!(decide(), exact);
-    bench.weather(Weather {
+    bench.set_conditions(NetworkConditions {
         hung: true,
-        ..Weather::FAIR
+        ..NetworkConditions::HEALTHY
     });
     let began = bench.sim.now();
     // Two of ten are left, too few to admit on old news; what was denied is remembered.
@@ -401,14 +410,14 @@ fn a_batch_is_answered_as_a_whole_with_and_without_the_store() {
 
 #[test]
 fn a_store_that_forgot_is_given_back_what_this_node_remembers() {
-    let bench = Bench::new(Terms::USUAL, Settings::default());
+    let bench = LayerTestbed::new(RuleOptions::DEFAULT, ResilienceSettings::default());
     assert!(bench.charge(7).admitted);
-    bench.model.lock().forget_everything();
+    bench.model.lock().flush();
     let after = bench.charge(1);
     assert_eq!(after.source, Source::Fallback, "it is not believed");
     bench.pass(MS(300));
-    assert!(bench.events.lock().contains(&Event::Lost));
-    assert!(bench.booked() >= 7, "{}", bench.booked());
+    assert!(bench.events.lock().contains(&StoreEvent::CountsLost));
+    assert!(bench.used_units() >= 7, "{}", bench.used_units());
     assert_eq!(bench.charge(1).source, Source::Exact);
 }
 
@@ -416,35 +425,40 @@ fn a_store_that_forgot_is_given_back_what_this_node_remembers() {
 /// admits until the loss is known was in nobody's memory, and lost when memories were merged by maximum.
 #[test]
 fn what_an_emptied_store_admits_before_that_is_known_is_charged_too() {
-    let bench = Bench::new(Terms::USUAL, Settings::default());
-    bench.model.lock().tells_life = false;
+    let bench = LayerTestbed::new(RuleOptions::DEFAULT, ResilienceSettings::default());
+    bench.model.lock().reports_epoch = false;
     assert!(bench.charge(5).admitted);
     {
         let mut model = bench.model.lock();
-        model.forget_everything();
+        model.flush();
         let now = model.time(bench.sim.now());
         let others = bench.set(1);
-        assert!(model.counters.decide(&others, Intent::Charge, now).admitted);
+        assert!(
+            model
+                .counters
+                .decide(&others, DecideMode::Charge, now)
+                .admitted
+        );
     }
     assert_eq!(bench.charge(1).source, Source::Exact);
     bench.pass(MS(300));
-    assert!(bench.events.lock().contains(&Event::Lost));
-    assert_eq!(bench.booked(), 6);
+    assert!(bench.events.lock().contains(&StoreEvent::CountsLost));
+    assert_eq!(bench.used_units(), 6);
 }
 
 /// The same with a store that holds less because something was given back: then nothing is owed.
 #[test]
 fn what_a_store_admits_after_a_refund_is_charged_once() {
-    let bench = Bench::new(Terms::USUAL, Settings::default());
-    bench.model.lock().tells_life = false;
+    let bench = LayerTestbed::new(RuleOptions::DEFAULT, ResilienceSettings::default());
+    bench.model.lock().reports_epoch = false;
     assert!(bench.charge(5).admitted);
     {
         let mut model = bench.model.lock();
         let now = model.time(bench.sim.now());
         let refund = Refund {
             id: 1,
-            charged: now,
-            until: now.plus(Nanos::from_secs(60)),
+            charged_at: now,
+            expires_at: now.plus(Nanos::from_secs(60)),
             set: bench.set(4),
         };
         assert_eq!(model.counters.refund(&refund, now), Refunded::Done);
@@ -452,5 +466,5 @@ fn what_a_store_admits_after_a_refund_is_charged_once() {
     assert_eq!(bench.charge(1).source, Source::Exact);
     bench.pass(MS(300));
     assert_eq!(bench.charge(1).source, Source::Exact);
-    assert_eq!(bench.booked(), 3);
+    assert_eq!(bench.used_units(), 3);
 }

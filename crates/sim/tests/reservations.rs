@@ -2,31 +2,35 @@
 //! in several parts. In the end the books show what was used.
 
 #[allow(dead_code, reason = "each test binary uses its own part")]
-mod bench;
+mod testbed;
 
-use bench::{Bench, MS, Own};
+use testbed::{MS, ShardLimit, ShardedTestbed};
 use tidegate_core::store::{Outcome, Reserve, Settle, Settled, Source, Store, StoreError, Used};
 use tidegate_core::units::Nanos;
-use tidegate_sim::model::Weather;
+use tidegate_sim::model::NetworkConditions;
 
 const LASTS: Nanos = Nanos::from_secs(60);
 
 /// A reservation, as a client knows it.
-struct Reserved<'a> {
-    bench: &'a Bench,
+struct TestReservation<'a> {
+    bench: &'a ShardedTestbed,
     id: u128,
-    limits: Vec<(&'a Own, u64)>,
+    limits: Vec<(&'a ShardLimit, u64)>,
     outcome: Outcome,
 }
 
-fn reserve<'a>(bench: &'a Bench, limits: &[(&'a Own, u64)], id: u128) -> Reserved<'a> {
+fn reserve<'a>(
+    bench: &'a ShardedTestbed,
+    limits: &[(&'a ShardLimit, u64)],
+    id: u128,
+) -> TestReservation<'a> {
     let reserve = Reserve {
         id,
-        lasts: LASTS,
+        ttl: LASTS,
         set: bench.set(limits),
     };
     let outcome = bench.sim.block_on(bench.store.reserve(&reserve));
-    Reserved {
+    TestReservation {
         bench,
         id,
         limits: limits.to_vec(),
@@ -34,12 +38,12 @@ fn reserve<'a>(bench: &'a Bench, limits: &[(&'a Own, u64)], id: u128) -> Reserve
     }
 }
 
-impl Reserved<'_> {
+impl TestReservation<'_> {
     fn try_settle(&self, used: Used) -> Result<Settled, StoreError> {
         let settle = Settle {
             id: self.id,
-            charged: self.outcome.at,
-            until: self.outcome.at.plus(LASTS),
+            charged_at: self.outcome.at,
+            expires_at: self.outcome.at.plus(LASTS),
             set: self.bench.set(&self.limits),
             used,
         };
@@ -52,74 +56,74 @@ impl Reserved<'_> {
     }
 }
 
-const DOWN: Weather = Weather {
+const DOWN: NetworkConditions = NetworkConditions {
     down: true,
-    ..Weather::FAIR
+    ..NetworkConditions::HEALTHY
 };
 
 /// What the store reserved late for a request that was denied is settled with nothing: refunded instead, it
 /// would come back once more at its end.
 #[test]
 fn a_late_reservation_that_was_denied_is_settled_with_nothing() {
-    let bench = Bench::new();
+    let bench = ShardedTestbed::new();
     let own = bench.limit(0, 100, 1);
-    bench.weather(
+    bench.set_conditions(
         0,
-        Weather {
-            fastest: MS(200),
-            ..Weather::FAIR
+        NetworkConditions {
+            min_latency: MS(200),
+            ..NetworkConditions::HEALTHY
         },
     );
     let reserved = reserve(&bench, &[(&own, 90)], 1);
     assert_eq!(reserved.outcome.source, Source::Late);
     assert!(!reserved.outcome.admitted, "more than this node's part");
-    assert_eq!(bench.booked(&own), 90, "late, but charged");
+    assert_eq!(bench.used_units(&own), 90, "late, but charged");
     bench.pass(MS(1_000));
-    assert_eq!(bench.booked(&own), 0);
+    assert_eq!(bench.used_units(&own), 0);
     bench.pass(LASTS);
-    bench.weather(0, Weather::FAIR);
+    bench.set_conditions(0, NetworkConditions::HEALTHY);
     bench.pass(MS(100));
     reserve(&bench, &[(&own, 1)], 2);
-    assert_eq!(bench.booked(&own), 1, "nothing comes back at its end");
+    assert_eq!(bench.used_units(&own), 1, "nothing comes back at its end");
 }
 
 /// A reservation that was admitted while its reply was late is this node's: what the store reserved beside it is
 /// settled with nothing, and the estimate is charged once.
 #[test]
 fn a_late_reservation_that_was_admitted_is_charged_once() {
-    let bench = Bench::new();
+    let bench = ShardedTestbed::new();
     let own = bench.limit(0, 100, 1);
-    bench.weather(
+    bench.set_conditions(
         0,
-        Weather {
-            fastest: MS(200),
-            ..Weather::FAIR
+        NetworkConditions {
+            min_latency: MS(200),
+            ..NetworkConditions::HEALTHY
         },
     );
     let reserved = reserve(&bench, &[(&own, 10)], 1);
     assert_eq!(reserved.outcome.source, Source::Late);
-    assert_eq!(bench.booked(&own), 10, "late, but charged");
-    bench.weather(0, Weather::FAIR);
+    assert_eq!(bench.used_units(&own), 10, "late, but charged");
+    bench.set_conditions(0, NetworkConditions::HEALTHY);
     bench.pass(Nanos::from_secs(2));
-    assert_eq!(bench.booked(&own), 10, "charged once");
+    assert_eq!(bench.used_units(&own), 10, "charged once");
     assert_eq!(reserved.settle(&[4]), Settled::Done);
-    assert_eq!(bench.booked(&own), 4);
+    assert_eq!(bench.used_units(&own), 4);
     assert_eq!(reserved.settle(&[4]), Settled::Already);
     bench.pass(LASTS);
     reserve(&bench, &[(&own, 1)], 2);
-    assert_eq!(bench.booked(&own), 5, "nothing comes back at its end");
+    assert_eq!(bench.used_units(&own), 5, "nothing comes back at its end");
 }
 
 /// A store in another region: replies are later than a decision waits, and a reservation waits for them.
 #[test]
 fn a_reservation_waits_longer_than_a_decision() {
-    let bench = Bench::new();
+    let bench = ShardedTestbed::new();
     let own = bench.limit(0, 100, 1);
-    bench.weather(
+    bench.set_conditions(
         0,
-        Weather {
-            fastest: MS(40),
-            ..Weather::FAIR
+        NetworkConditions {
+            min_latency: MS(40),
+            ..NetworkConditions::HEALTHY
         },
     );
     for id in 1..=10 {
@@ -133,18 +137,18 @@ fn a_reservation_waits_longer_than_a_decision() {
 }
 
 #[test]
-fn what_was_reserved_and_settled_without_the_store_is_owed_as_it_was_used() {
+fn a_reservation_settled_without_the_store_is_written_back_as_used() {
     for used in [0, 4, 10, 17] {
-        let bench = Bench::new();
+        let bench = ShardedTestbed::new();
         let own = bench.limit(0, 100, 1);
-        bench.weather(0, DOWN);
+        bench.set_conditions(0, DOWN);
         let reserved = reserve(&bench, &[(&own, 10)], 1);
         assert_eq!(reserved.outcome.source, Source::Fallback);
         assert_eq!(reserved.settle(&[used]), Settled::Done);
         assert_eq!(reserved.settle(&[used]), Settled::Already);
-        bench.weather(0, Weather::FAIR);
+        bench.set_conditions(0, NetworkConditions::HEALTHY);
         bench.pass(Nanos::from_secs(5));
-        assert_eq!(bench.booked(&own), used);
+        assert_eq!(bench.used_units(&own), used);
     }
 }
 
@@ -152,15 +156,15 @@ fn what_was_reserved_and_settled_without_the_store_is_owed_as_it_was_used() {
 #[test]
 fn what_was_reserved_without_the_store_is_settled_with_it() {
     for used in [3, 17] {
-        let bench = Bench::new();
+        let bench = ShardedTestbed::new();
         let own = bench.limit(0, 100, 1);
-        bench.weather(0, DOWN);
+        bench.set_conditions(0, DOWN);
         let reserved = reserve(&bench, &[(&own, 10)], 1);
-        bench.weather(0, Weather::FAIR);
+        bench.set_conditions(0, NetworkConditions::HEALTHY);
         bench.pass(Nanos::from_secs(5));
-        assert_eq!(bench.booked(&own), 10);
+        assert_eq!(bench.used_units(&own), 10);
         assert_eq!(reserved.settle(&[used]), Settled::Done);
-        assert_eq!(bench.booked(&own), used);
+        assert_eq!(bench.used_units(&own), used);
         assert_eq!(reserved.settle(&[used]), Settled::Already);
     }
 }
@@ -169,51 +173,60 @@ fn what_was_reserved_without_the_store_is_settled_with_it() {
 /// store had heard of it.
 #[test]
 fn what_the_store_reserved_is_settled_when_it_answers_again() {
-    let bench = Bench::new();
+    let bench = ShardedTestbed::new();
     let own = bench.limit(0, 100, 1);
     let reserved = reserve(&bench, &[(&own, 10)], 1);
     assert_eq!(reserved.outcome.source, Source::Exact);
-    let lost = |requests_lost, answers_lost| Weather {
+    let lost = |requests_lost, replies_lost| NetworkConditions {
         requests_lost,
-        answers_lost,
-        ..Weather::FAIR
+        replies_lost,
+        ..NetworkConditions::HEALTHY
     };
-    bench.weather(0, lost(1_000, 0));
+    bench.set_conditions(0, lost(1_000, 0));
     let used = || Used::Known([25].into_iter().collect());
     assert!(reserved.try_settle(used()).is_err());
-    bench.weather(0, Weather::FAIR);
+    bench.set_conditions(0, NetworkConditions::HEALTHY);
     bench.pass(Nanos::from_secs(5)); // until the breaker has closed
-    bench.weather(0, lost(0, 1_000));
+    bench.set_conditions(0, lost(0, 1_000));
     assert!(reserved.try_settle(used()).is_err(), "heard, not answered");
-    bench.weather(0, Weather::FAIR);
+    bench.set_conditions(0, NetworkConditions::HEALTHY);
     bench.pass(Nanos::from_secs(5));
     assert_eq!(reserved.settle(&[25]), Settled::Already);
-    assert_eq!(bench.booked(&own), 25);
+    assert_eq!(bench.used_units(&own), 25);
 }
 
 #[test]
 fn an_estimate_in_several_parts_is_taken_back_and_settled_in_each() {
-    let bench = Bench::new();
+    let bench = ShardedTestbed::new();
     let (narrow, wide) = (bench.limit(0, 100, 1), bench.limit(1, 50, 0));
-    let refused = reserve(&bench, &[(&narrow, 60), (&wide, 60)], 1);
-    assert!(!refused.outcome.admitted);
+    let denied = reserve(&bench, &[(&narrow, 60), (&wide, 60)], 1);
+    assert!(!denied.outcome.admitted);
     bench.pass(MS(20));
-    assert_eq!(bench.booked(&narrow), 0, "given back");
+    assert_eq!(bench.used_units(&narrow), 0, "given back");
     let reserved = reserve(&bench, &[(&narrow, 40), (&wide, 40)], 2);
     assert!(reserved.outcome.admitted);
-    assert_eq!((bench.booked(&narrow), bench.booked(&wide)), (40, 40));
+    assert_eq!(
+        (bench.used_units(&narrow), bench.used_units(&wide)),
+        (40, 40)
+    );
     assert_eq!(reserved.settle(&[30, 45]), Settled::Done);
-    assert_eq!((bench.booked(&narrow), bench.booked(&wide)), (30, 45));
+    assert_eq!(
+        (bench.used_units(&narrow), bench.used_units(&wide)),
+        (30, 45)
+    );
     assert_eq!(reserved.settle(&[0, 0]), Settled::Already);
     bench.pass(LASTS);
     reserve(&bench, &[(&narrow, 1), (&wide, 1)], 3);
-    assert_eq!((bench.booked(&narrow), bench.booked(&wide)), (31, 46));
+    assert_eq!(
+        (bench.used_units(&narrow), bench.used_units(&wide)),
+        (31, 46)
+    );
 }
 
 /// A refusal is remembered until something is given back here.
 #[test]
 fn a_settlement_ends_a_remembered_refusal() {
-    let bench = Bench::new();
+    let bench = ShardedTestbed::new();
     let own = bench.limit(0, 10, 1);
     let reserved = reserve(&bench, &[(&own, 10)], 1);
     let one = bench.set(&[(&own, 1)]);

@@ -4,11 +4,11 @@
 //! example.
 
 use tidegate_sim::check::judge;
-use tidegate_sim::scenario::{Kind, Scenario};
+use tidegate_sim::scenario::{Scenario, ScenarioKind};
 use tidegate_sim::{Variant, world};
 
 #[track_caller]
-fn check(kind: Kind, seeds: u64) {
+fn check(kind: ScenarioKind, seeds: u64) {
     let failure = |seed| {
         let scenario = kind.scenario(seed);
         let findings = judge(&scenario, &world::run(&scenario, Variant::Shipped));
@@ -17,55 +17,55 @@ fn check(kind: Kind, seeds: u64) {
     };
     let failures: Vec<String> = (0..seeds).filter_map(failure).collect();
     let first: Vec<&str> = failures.iter().take(20).map(String::as_str).collect();
-    let told = format!("{} seeds, the first:\n{}", failures.len(), first.join("\n"));
-    assert!(failures.is_empty(), "{told}");
+    let summary = format!("{} seeds, the first:\n{}", failures.len(), first.join("\n"));
+    assert!(failures.is_empty(), "{summary}");
 }
 
 #[test]
 fn every_seed_keeps_every_promise() {
-    check(Kind::Whole, 2_166);
+    check(ScenarioKind::Single, 2_166);
 }
 
 #[test]
 fn every_seed_of_a_store_in_parts_keeps_every_promise() {
-    check(Kind::Parts, 660);
+    check(ScenarioKind::Sharded, 660);
 }
 
 #[test]
 fn every_seed_of_leases_keeps_every_promise() {
-    check(Kind::Leased, 40);
+    check(ScenarioKind::Leased, 40);
 }
 
 #[test]
 fn every_seed_of_local_counts_keeps_every_promise() {
-    check(Kind::Lenient, 40);
+    check(ScenarioKind::Lenient, 40);
 }
 
 #[test]
 fn every_seed_of_a_far_region_keeps_every_promise() {
-    check(Kind::Region, 40);
+    check(ScenarioKind::Region, 40);
 }
 
 #[test]
 fn every_seed_of_estimates_keeps_every_promise() {
-    check(Kind::Reserving, 500);
+    check(ScenarioKind::Reservations, 500);
 }
 
 #[test]
 fn every_seed_of_open_requests_keeps_every_promise() {
-    check(Kind::Slots, 500);
+    check(ScenarioKind::Permits, 500);
 }
 
 #[test]
 fn every_seed_of_late_replies_keeps_every_promise() {
-    check(Kind::Late, 400);
+    check(ScenarioKind::LateReplies, 400);
 }
 
 /// The connection is refused for a moment, a request is admitted without the store, and the late charge of an
 /// earlier request pays for it. The store counts that unit from the earlier charge on.
 #[test]
 fn a_late_charge_that_pays_for_a_later_admission_is_not_forgiven() {
-    let scenario = Kind::Late.scenario(2_723);
+    let scenario = ScenarioKind::LateReplies.scenario(2_723);
     let findings = judge(&scenario, &world::run(&scenario, Variant::Shipped));
     assert_eq!(findings, []);
 }
@@ -73,9 +73,9 @@ fn a_late_charge_that_pays_for_a_later_admission_is_not_forgiven() {
 /// Without this no failure could be looked into.
 #[test]
 fn a_seed_replays() {
-    let alone = (0..36).map(Scenario::of);
-    let in_parts = (0..22).map(Scenario::in_parts);
-    for scenario in alone.chain(in_parts) {
+    let alone = (0..36).map(Scenario::from_seed);
+    let sharded = (0..22).map(Scenario::sharded);
+    for scenario in alone.chain(sharded) {
         let seed = scenario.seed;
         let runs = [(); 2].map(|()| world::run(&scenario, Variant::Shipped));
         assert_eq!(runs[0].records, runs[1].records, "seed {seed}");
@@ -87,13 +87,22 @@ fn a_seed_replays() {
 #[test]
 fn a_seed_of_estimates_or_open_requests_replays() {
     for seed in 0..40 {
-        for kind in [Kind::Reserving, Kind::Slots] {
+        for kind in [ScenarioKind::Reservations, ScenarioKind::Permits] {
             let scenario = kind.scenario(seed);
             let runs = [(); 2].map(|()| world::run(&scenario, Variant::Shipped));
-            assert_eq!(runs[0].calls, runs[1].calls, "seed {seed}");
-            assert_eq!(runs[0].postings, runs[1].postings, "seed {seed}");
-            assert_eq!(runs[0].stays, runs[1].stays, "seed {seed}");
-            assert_eq!(runs[0].passages, runs[1].passages, "seed {seed}");
+            assert_eq!(
+                runs[0].reservation_calls, runs[1].reservation_calls,
+                "seed {seed}"
+            );
+            assert_eq!(
+                runs[0].reservation_events, runs[1].reservation_events,
+                "seed {seed}"
+            );
+            assert_eq!(
+                runs[0].permit_sessions, runs[1].permit_sessions,
+                "seed {seed}"
+            );
+            assert_eq!(runs[0].permit_events, runs[1].permit_events, "seed {seed}");
         }
     }
 }

@@ -11,7 +11,7 @@ use std::io::{BufReader, BufWriter, Write};
 use std::time::Instant;
 
 use tidegate::identity::keys::{Digest, KeyTable, hash_line};
-use tidegate::live::{Snapshot, Target, Watch};
+use tidegate::live::{FileSnapshot, Target, Watch};
 
 const KEYS: usize = 1_000_000;
 const TIERS: [&str; 3] = ["free", "pro", "enterprise"];
@@ -47,8 +47,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     );
 
     let start = Instant::now();
-    let load = |snapshot: &Snapshot| {
-        let reader = snapshot.parts()[0]
+    let load = |snapshot: &FileSnapshot| {
+        let reader = snapshot.files()[0]
             .open()
             .map_err(|error| error.to_string())?;
         KeyTable::read("keys.txt", reader, &TIERS)

@@ -13,23 +13,23 @@ use std::time::Instant;
 use tidegate::clock::{Clock, SystemClock};
 use tidegate::stores::MemoryStore;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::store::{Charge, Role, Terms};
+use tidegate_core::store::{Charge, Role, RuleOptions};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
 const ROUNDS: u64 = 60;
 const PER_ROUND: u64 = 100_000;
 
-struct Bench {
+struct MemoryBench {
     store: MemoryStore<SystemClock>,
     rule: RuleName,
     limit: Limit,
 }
 
-impl Bench {
+impl MemoryBench {
     fn new(algorithm: Algorithm, count: u64) -> Self {
         let spec = Spec::new(algorithm, count, Nanos::from_secs(3_600));
-        Bench {
+        MemoryBench {
             store: MemoryStore::with_cap(SystemClock::new(), 8 << 30),
             rule: RuleName::new("figures"),
             limit: Limit::compile(&spec, Precision::Memory).expect("a limit that fits"),
@@ -45,7 +45,7 @@ impl Bench {
             limit: Cow::Borrowed(&self.limit),
             cost: Cost::ONE,
             role: Role::Enforce,
-            terms: &Terms::USUAL,
+            options: &RuleOptions::DEFAULT,
         }
     }
 
@@ -81,7 +81,7 @@ fn speed(algorithm: Algorithm) {
         } else {
             1_000_000
         };
-        let bench = Bench::new(algorithm, count);
+        let bench = MemoryBench::new(algorithm, count);
         let clock = *bench.store.clock();
         let now = clock.now();
         (0..keys).for_each(|who| _ = bench.decide(who, now));
@@ -99,7 +99,7 @@ fn resident() -> u64 {
 }
 
 fn bytes(algorithm: Algorithm, keys: u64) {
-    let bench = Bench::new(algorithm, 1_000);
+    let bench = MemoryBench::new(algorithm, 1_000);
     let (before, now) = (resident(), bench.store.clock().now());
     let each = |keys: u64| (resident() - before) as f64 / keys as f64;
     let mut worst = 0.0_f64;

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tidegate::stores::redis::{RedisConfig, RedisStore};
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::store::{Charge, ChargeSet, Role, Store, Terms};
+use tidegate_core::store::{Charge, ChargeSet, Role, RuleOptions, Store};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
@@ -48,13 +48,13 @@ const BATCH: usize = 50;
 const PORT: u16 = 17_379;
 
 /// A server of its own, ended when dropped.
-struct Server {
+struct CallgrindServer {
     child: Child,
     folder: tempfile::TempDir,
 }
 
-impl Server {
-    fn start(under_callgrind: bool) -> Server {
+impl CallgrindServer {
+    fn start(under_callgrind: bool) -> CallgrindServer {
         let folder = tempfile::tempdir().expect("a folder");
         let mut command = match under_callgrind {
             true => {
@@ -76,7 +76,7 @@ impl Server {
         let child = command
             .spawn()
             .expect("redis-server and valgrind; scripts/tools installs the first");
-        Server { child, folder }
+        CallgrindServer { child, folder }
     }
 
     fn control(&self, what: &str) {
@@ -114,7 +114,7 @@ fn number_of(path: &Path) -> u32 {
     number.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-impl Drop for Server {
+impl Drop for CallgrindServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -122,25 +122,31 @@ impl Drop for Server {
 }
 
 /// A request: one or several limits of one subject.
-struct Case {
+struct MeasuredCase {
     name: &'static str,
     /// For each charge its rule and rate.
     places: Vec<(RuleName, u8)>,
     limit: Limit,
 }
 
-fn case(name: &'static str, algorithm: Algorithm, count: u64, rules: u8, rates: u8) -> Case {
+fn case(
+    name: &'static str,
+    algorithm: Algorithm,
+    count: u64,
+    rules: u8,
+    rates: u8,
+) -> MeasuredCase {
     let spec = Spec::new(algorithm, count, Nanos::from_secs(3_600));
     let place =
         |rule: u8| (0..rates).map(move |rate| (RuleName::new(&format!("rule{rule}")), rate));
-    Case {
+    MeasuredCase {
         name,
         places: (0..rules).flat_map(place).collect(),
         limit: Limit::compile(&spec, Precision::Script).expect("a limit"),
     }
 }
 
-fn request(case: &Case, subject: u128) -> ChargeSet<'_> {
+fn request(case: &MeasuredCase, subject: u128) -> ChargeSet<'_> {
     let bits = subject.wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835);
     let charges = case.places.iter().map(|(rule, rate)| Charge {
         subject: Fingerprint::new(bits),
@@ -149,12 +155,12 @@ fn request(case: &Case, subject: u128) -> ChargeSet<'_> {
         limit: Cow::Borrowed(&case.limit),
         cost: Cost::ONE,
         role: Role::Enforce,
-        terms: &Terms::USUAL,
+        options: &RuleOptions::DEFAULT,
     });
     ChargeSet::of(charges)
 }
 
-async fn charge_all(store: &RedisStore, case: &Case, subjects: impl Iterator<Item = u128>) {
+async fn charge_all(store: &RedisStore, case: &MeasuredCase, subjects: impl Iterator<Item = u128>) {
     let requests: Vec<ChargeSet<'_>> = subjects.map(|subject| request(case, subject)).collect();
     for batch in requests.chunks(BATCH) {
         let batch: Vec<&ChargeSet<'_>> = batch.iter().collect();
@@ -187,7 +193,7 @@ async fn connect() -> RedisStore {
 }
 
 async fn instructions() {
-    let server = Server::start(true);
+    let server = CallgrindServer::start(true);
     let store = connect().await;
     let client = redis::Client::open(format!("redis://127.0.0.1:{PORT}")).expect("an address");
     let mut direct = client.get_connection().expect("a server");
@@ -203,23 +209,23 @@ async fn instructions() {
     let base = server.instructions() / CALLS as u64;
     println!("| request | instructions | of a textbook bucket |\n|---|---|---|");
     println!("| textbook bucket | {base} | 1.00 |");
-    let most = 1_000_000;
+    let max = 1_000_000;
     let cases = [
-        case("token bucket", Algorithm::TokenBucket, most, 1, 1),
+        case("token bucket", Algorithm::TokenBucket, max, 1, 1),
         case("token bucket, refused", Algorithm::TokenBucket, 1, 1, 1),
-        case("fixed window", Algorithm::FixedWindow, most, 1, 1),
-        case("sliding window", Algorithm::SlidingWindow, most / 4, 1, 1),
+        case("fixed window", Algorithm::FixedWindow, max, 1, 1),
+        case("sliding window", Algorithm::SlidingWindow, max / 4, 1, 1),
         case(
             "sliding window, strict",
             Algorithm::SlidingWindowStrict,
-            most,
+            max,
             1,
             1,
         ),
         case("sliding log of 40", Algorithm::SlidingLog, 1_000, 1, 1),
-        case("leaky queue", Algorithm::LeakyQueue, most, 1, 1),
-        case("four rates of a rule", Algorithm::TokenBucket, most, 1, 4),
-        case("four rules", Algorithm::TokenBucket, most, 4, 1),
+        case("leaky queue", Algorithm::LeakyQueue, max, 1, 1),
+        case("four rates of a rule", Algorithm::TokenBucket, max, 1, 4),
+        case("four rules", Algorithm::TokenBucket, max, 4, 1),
     ];
     for case in &cases {
         let () = redis::cmd("FLUSHALL")
@@ -253,7 +259,7 @@ async fn bytes() {
     for algorithm in Algorithm::ALL {
         let mut row = Vec::new();
         for rates in [1, 4] {
-            let _server = Server::start(false);
+            let _server = CallgrindServer::start(false);
             let store = connect().await;
             let client = redis::Client::open(format!("redis://127.0.0.1:{PORT}"));
             let mut direct = client

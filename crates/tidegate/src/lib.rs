@@ -32,7 +32,7 @@
 
 mod adaptive;
 pub mod clock;
-mod crowd;
+mod counted_permits;
 pub mod http;
 pub mod identity;
 mod limiter;
@@ -47,18 +47,19 @@ mod secret;
 pub mod stores;
 mod throttle;
 
-pub use adaptive::{Gradient, MAX_ADAPTIVE_PERMITS, MOST_ADAPTIVE};
+pub use adaptive::{Gradient, MAX_ADAPTIVE_PERMITS, MAX_ADAPTIVE_SUBJECTS};
 pub use limiter::{
-    Acquired, Act, Family, Full, Keeper, Keyed, Limiter, MOST_COUNTED, MOST_TENDED, OVERTAKEN,
-    OpenRequests, Opened, RefundError, Reservation, SettleError, Settlement, Slot, SlotError,
-    Standing, Ticket, TicketError, USUAL_SLOT, View,
+    AcquireError, Acquired, CANCEL_RETRY_AFTER, ConcurrencyDenial, ConcurrencyUsage,
+    DEFAULT_PERMIT_TTL, KeyAction, KeyCharge, KeyFamily, LimitUsage, Limiter, LimiterView,
+    MAX_COUNTED_TICKETS, MAX_PENDING_SETTLEMENTS, OpenRequests, Permit, PermitRenewer, RefundError,
+    Reservation, SettleError, Settlement, Ticket, TicketError,
 };
-pub use policy::{Follower, LoadError, News, Policy, Reading};
+pub use policy::{LoadError, Policy, PolicyEvent, PolicyFollower, PolicyOptions};
 pub use receipt::{Actual, ReceiptError};
-pub use secret::{Secret, WeakSecret};
+pub use secret::{Secret, WeakSecretError};
 pub use throttle::{Throttle, ThrottleError};
 
 pub use tidegate_core::algorithms::{Retry, Verdict};
-pub use tidegate_core::engine::{Decision, Fate};
+pub use tidegate_core::engine::{Decision, DecisionKind};
 pub use tidegate_core::request::{ApiKey, Request};
-pub use tidegate_core::{algorithms, described, engine, event, request, rules, store, units};
+pub use tidegate_core::{algorithms, engine, envoy, event, request, rules, store, units};

@@ -1,27 +1,27 @@
 //! The limiter: identify, plan, charge, settle, tell the observers.
 //!
-//! A decision is made under one set of rules from beginning to end: a [`View`] holds it, and a reload
+//! A decision is made under one set of rules from beginning to end: a [`LimiterView`] holds it, and a reload
 //! in between changes only the next one. Observers are told afterwards and cannot change anything.
 
 mod acquire;
+mod acquire_guard;
 mod described;
-mod keeper;
-mod keyed;
-mod library;
-mod register;
+mod key_charges;
+mod library_request;
+mod open_permits;
+mod permit_renewer;
 mod reservations;
-mod taking;
-mod tended;
+mod settlement_retries;
 mod ticket;
 mod unit_costs;
 
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use tidegate_core::engine::{self, Decision, Plan, Spent, Stance};
+use tidegate_core::engine::{self, ChargePlan, ChargedAs, Decision, EnforceMode};
 use tidegate_core::event::{Event, Observer};
 use tidegate_core::request::{ApiKey, Edge, Request};
-use tidegate_core::rules::{Explanation, Listed, Purpose, Rule};
+use tidegate_core::rules::{Explanation, ListDecision, Purpose, Rule};
 use tidegate_core::store::{
     ChargeSet, Inspection, Outcome, Refunded, Store, StoreError, one_reply_per_set,
 };
@@ -30,42 +30,45 @@ use tidegate_core::units::Nanos;
 
 use crate::clock::Clock;
 use crate::identity::Digest;
-use crate::live::{Live, Versioned};
+use crate::live::{LiveValue, Versioned};
 use crate::policy::Policy;
-use crate::receipt::{Kind, Receipt, ReceiptError};
+use crate::receipt::{Receipt, ReceiptError, ReceiptKind};
 use crate::secret::Secret;
 use crate::stores::memory::MemoryStore;
 
-use self::acquire::in_name_only;
-pub use self::acquire::{Acquired, Full, OVERTAKEN, Opened, SlotError, USUAL_SLOT};
-pub use self::keeper::{Keeper, Slot};
-pub use self::keyed::{Act, Family, Keyed};
-pub use self::register::MOST_COUNTED;
-use self::register::Register;
+use self::acquire::placeholder_charge;
+pub use self::acquire::{
+    AcquireError, Acquired, CANCEL_RETRY_AFTER, ConcurrencyDenial, ConcurrencyUsage,
+    DEFAULT_PERMIT_TTL,
+};
+pub use self::key_charges::{KeyAction, KeyCharge, KeyFamily};
+pub use self::open_permits::MAX_COUNTED_TICKETS;
+use self::open_permits::OpenPermitGauge;
+pub use self::permit_renewer::{Permit, PermitRenewer};
 pub use self::reservations::{Reservation, SettleError, Settlement};
-pub use self::tended::MOST_TENDED;
-use self::tended::Tended;
+pub use self::settlement_retries::MAX_PENDING_SETTLEMENTS;
+use self::settlement_retries::SettlementRetries;
 pub use self::ticket::{Ticket, TicketError};
 use crate::adaptive::Adaptive;
 
 /// Decides requests. Share it in an `Arc`.
 pub struct Limiter<S> {
     store: S,
-    policy: Arc<Live<Policy>>,
+    policy: Arc<LiveValue<Policy>>,
     keys: ArcSwap<Keys>,
-    stance: Stance,
+    enforcement: EnforceMode,
     clock: Arc<dyn Clock>,
     observers: Vec<Arc<dyn Observer>>,
     adaptive: Adaptive,
-    register: Register,
-    reservations: Tended,
-    draw_id: DrawId,
+    open_permits: OpenPermitGauge,
+    settlement_retries: SettlementRetries,
+    new_id: IdSource,
 }
 
 /// Names for what must be named apart from all else: charges, reservations, holders of slots.
-type DrawId = Box<dyn Fn() -> Result<u128, getrandom::Error> + Send + Sync>;
+type IdSource = Box<dyn Fn() -> Result<u128, getrandom::Error> + Send + Sync>;
 
-fn by_the_system() -> Result<u128, getrandom::Error> {
+fn random_id() -> Result<u128, getrandom::Error> {
     let mut id = [0; 16];
     getrandom::fill(&mut id)?;
     Ok(u128::from_ne_bytes(id))
@@ -102,23 +105,23 @@ impl<S> Limiter<S> {
     pub fn new(store: S, policy: Policy, secret: Secret, clock: Arc<dyn Clock>) -> Self {
         Limiter {
             store,
-            policy: Arc::new(Live::new(policy)),
+            policy: Arc::new(LiveValue::new(policy)),
             keys: ArcSwap::from_pointee(Keys::of(secret)),
-            stance: Stance::AsWritten,
+            enforcement: EnforceMode::AsWritten,
             clock,
             observers: Vec::new(),
             adaptive: Adaptive::default(),
-            register: Register::default(),
-            reservations: Tended::default(),
-            draw_id: Box::new(by_the_system),
+            open_permits: OpenPermitGauge::default(),
+            settlement_retries: SettlementRetries::default(),
+            new_id: Box::new(random_id),
         }
     }
 
-    /// Names charges, reservations and slots by what `draw` says instead of the system's randomness, so
+    /// Names charges, reservations and slots by what `source` says instead of the system's randomness, so
     /// that a simulation replays. No two of a deployment may have the same name.
     #[must_use]
-    pub fn named_by(mut self, draw: impl Fn() -> u128 + Send + Sync + 'static) -> Self {
-        self.draw_id = Box::new(move || Ok(draw()));
+    pub fn with_id_source(mut self, source: impl Fn() -> u128 + Send + Sync + 'static) -> Self {
+        self.new_id = Box::new(move || Ok(source()));
         self
     }
 
@@ -132,22 +135,22 @@ impl<S> Limiter<S> {
     /// Bounds what this limiter itself remembers of open requests for a process whose counters may take
     /// `memory_cap` bytes: a sixteenth of that. To be called before the first request.
     #[must_use]
-    pub fn within(mut self, memory_cap: u64) -> Self {
-        self.adaptive = Adaptive::within(memory_cap / 32);
-        self.register = Register::within(memory_cap / 32);
+    pub fn with_memory_cap(mut self, memory_cap: u64) -> Self {
+        self.adaptive = Adaptive::with_memory_cap(memory_cap / 32);
+        self.open_permits = OpenPermitGauge::with_memory_cap(memory_cap / 32);
         self
     }
 
     /// Lets every rule only watch.
     #[must_use]
     pub fn in_shadow(mut self) -> Self {
-        self.stance = Stance::AllShadow;
+        self.enforcement = EnforceMode::AllShadow;
         self
     }
 
     /// Whether nothing is ever refused.
-    pub fn only_watches(&self) -> bool {
-        self.stance == Stance::AllShadow
+    pub fn is_shadow_only(&self) -> bool {
+        self.enforcement == EnforceMode::AllShadow
     }
 
     /// Goes on with another secret: the one of the nodes whose store this node has just met. Counts
@@ -162,14 +165,14 @@ impl<S> Limiter<S> {
     }
 
     /// The rules and keys in force, to read, replace or follow.
-    pub fn policy(&self) -> &Arc<Live<Policy>> {
+    pub fn policy(&self) -> &Arc<LiveValue<Policy>> {
         &self.policy
     }
 
     /// How many slots are open under each rule with a limit on that, as far as this node has heard.
     pub fn open_requests(&self) -> Vec<OpenRequests> {
         let (now, limits) = (self.clock.now(), self.adaptive.limits());
-        let open = self.register.by_rule(now);
+        let open = self.open_permits.by_rule(now);
         let policy = self.policy.get();
         let rules = policy.rules.rules().iter();
         let limited = rules.filter(|rule| rule.concurrent().is_some());
@@ -182,15 +185,15 @@ impl<S> Limiter<S> {
             .collect()
     }
 
-    fn notice(&self, event: &Event<'_>) {
+    fn notify_observers(&self, event: &Event<'_>) {
         for observer in &self.observers {
-            observer.notice(event);
+            observer.on_event(event);
         }
     }
 
     /// The limiter under the rules of this moment.
-    pub fn view(&self) -> View<'_, S> {
-        View {
+    pub fn view(&self) -> LimiterView<'_, S> {
+        LimiterView {
             limiter: self,
             policy: self.policy.get(),
         }
@@ -219,8 +222,8 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// When the operating system has no randomness for its id.
     pub fn receipt(&self, decision: &Decision) -> Result<Option<String>, getrandom::Error> {
-        let id = (self.draw_id)()?;
-        let receipt = Receipt::of(decision, || id, |terms| self.store.run_of(terms));
+        let id = (self.new_id)()?;
+        let receipt = Receipt::of(decision, || id, |terms| self.store.run_id(terms));
         Ok(receipt.map(|receipt| receipt.seal(&self.keys.load().secret)))
     }
 
@@ -230,9 +233,9 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// When the receipt is not of this deployment, or the store gave no answer.
     pub async fn refund(&self, receipt: &str) -> Result<Refunded, RefundError> {
-        let receipt = Receipt::open(receipt, Kind::Charge, &self.keys.load().secret)?;
+        let receipt = Receipt::open(receipt, ReceiptKind::Charge, &self.keys.load().secret)?;
         let policy = self.policy.get();
-        match receipt.refund(&policy.rules, |terms| self.store.run_of(terms)) {
+        match receipt.refund(&policy.rules, |terms| self.store.run_id(terms)) {
             Ok(refund) => Ok(self.store.refund(&refund).await?),
             Err(nothing_to_refund) => Ok(nothing_to_refund),
         }
@@ -240,12 +243,12 @@ impl<S: Store> Limiter<S> {
 }
 
 /// A limiter bound to the rules of one moment.
-pub struct View<'l, S> {
+pub struct LimiterView<'l, S> {
     limiter: &'l Limiter<S>,
     policy: Arc<Versioned<Policy>>,
 }
 
-impl<S: Store> View<'_, S> {
+impl<S: Store> LimiterView<'_, S> {
     /// Decides a request and charges it if it may pass.
     ///
     /// Dropped before it has finished, it may have charged the request or some of its limits. What it
@@ -258,18 +261,18 @@ impl<S: Store> View<'_, S> {
         self.identify(&mut request);
         let plan = self.plan(&request);
         let decision = match plan.listed {
-            Some(listed) => self.settled_by_list(listed, plan.client),
+            Some(listed) => self.decision_by_list(listed, plan.client_hash),
             None => {
                 let outcome = self.limiter.store.charge(&plan.set).await?;
-                self.settled(&plan, &outcome, Spent::IfAdmitted)
+                self.decision_of(&plan, &outcome, ChargedAs::IfAdmitted)
             }
         };
-        self.tell(&request, &decision);
+        self.notify_decided(&request, &decision);
         Ok(decision)
     }
 
     /// Decides several requests, each on its own, in order. Their addresses and keys are then as
-    /// these rules see them. There is one result per request. Dropped, it is as [`View::check`] for each of
+    /// these rules see them. There is one result per request. Dropped, it is as [`LimiterView::check`] for each of
     /// them.
     pub async fn check_each<'r>(
         &'r self,
@@ -286,12 +289,12 @@ impl<S: Store> View<'_, S> {
         let mut decided = Vec::with_capacity(plans.len());
         for ((request, plan), outcome) in requests.iter().zip(&plans).zip(outcomes) {
             let decision = decided.push_mut(match (plan.listed, outcome) {
-                (Some(listed), _) => Ok(self.settled_by_list(listed, plan.client)),
-                (None, Ok(outcome)) => Ok(self.settled(plan, &outcome, Spent::IfAdmitted)),
+                (Some(listed), _) => Ok(self.decision_by_list(listed, plan.client_hash)),
+                (None, Ok(outcome)) => Ok(self.decision_of(plan, &outcome, ChargedAs::IfAdmitted)),
                 (None, Err(error)) => Err(error),
             });
             if let Ok(decision) = decision {
-                self.tell(request, decision);
+                self.notify_decided(request, decision);
             }
         }
         decided
@@ -306,10 +309,10 @@ impl<S: Store> View<'_, S> {
         self.identify(&mut request);
         let plan = self.plan(&request);
         Ok(match plan.listed {
-            Some(listed) => self.settled_by_list(listed, plan.client),
+            Some(listed) => self.decision_by_list(listed, plan.client_hash),
             None => {
                 let outcome = self.limiter.store.peek(&plan.set).await?;
-                self.settled(&plan, &outcome, Spent::Nothing)
+                self.decision_of(&plan, &outcome, ChargedAs::Nothing)
             }
         })
     }
@@ -318,24 +321,24 @@ impl<S: Store> View<'_, S> {
     ///
     /// # Errors
     /// When the store gave no answer.
-    pub async fn inspect(&self, request: Request<'_>) -> Result<Vec<Standing>, StoreError> {
+    pub async fn inspect(&self, request: Request<'_>) -> Result<Vec<LimitUsage>, StoreError> {
         let mut request = request;
         self.identify(&mut request);
         let keys = self.limiter.keys.load_full();
-        let Plan { set, origins, .. } = self.every_limit(&keys, &mut request);
+        let ChargePlan { set, origins, .. } = self.plan_every_limit(&keys, &mut request);
         let found = self.limiter.store.inspect(&set).await?;
         let charges = set.charges.iter().zip(origins);
-        let standings = charges.zip(found).map(|((charge, origin), inspection)| {
+        let usages = charges.zip(found).map(|((charge, origin), inspection)| {
             let rule = &self.policy.rules.rules()[origin.rule as usize];
-            let written = rule.rates(origin.class).written(origin.rate.into());
-            Standing {
+            let written = rule.rates(origin.class).text(origin.rate.into());
+            LimitUsage {
                 rule: charge.rule.as_str().to_owned(),
                 rate: written.to_owned(),
                 capacity: charge.limit.capacity(),
                 inspection,
             }
         });
-        Ok(standings.collect())
+        Ok(usages.collect())
     }
 
     /// Forgets what the client of `request` has used of every limit that applies to it, and what it has
@@ -367,9 +370,9 @@ impl<S: Store> View<'_, S> {
         let mut request = request;
         self.identify(&mut request);
         let keys = self.limiter.keys.load_full();
-        let Plan {
+        let ChargePlan {
             mut set, origins, ..
-        } = self.every_limit(&keys, &mut request);
+        } = self.plan_every_limit(&keys, &mut request);
         let rules = self.policy.rules.rules();
         let charges = set.charges.into_iter().zip(origins);
         let selected = charges.filter(|(_, origin)| {
@@ -377,21 +380,21 @@ impl<S: Store> View<'_, S> {
             selects(rule, &request)
         });
         set.charges = selected.map(|(charge, _)| charge).collect();
-        let mut openings = self.openings(&keys, &request);
-        openings.retain(|opening| selects(opening.rule, &request));
-        for opening in &openings {
-            let rule = opening.rule.name();
+        let mut limits = self.concurrency_limits(&keys, &request);
+        limits.retain(|limit| selects(limit.rule, &request));
+        for limit in &limits {
+            let rule = limit.rule.name();
             if !set.charges.iter().any(|charge| charge.rule == rule) {
-                set.charges.push(in_name_only(opening));
+                set.charges.push(placeholder_charge(limit));
             }
         }
         let forgotten = self.limiter.store.reset(&set).await?;
-        let freed = openings.iter().map(|opening| self.free_here(opening));
+        let freed = limits.iter().map(|limit| self.release_local(limit));
         Ok(forgotten + freed.sum::<u64>())
     }
 }
 
-impl<S> View<'_, S> {
+impl<S> LimiterView<'_, S> {
     /// The rules and keys of that moment.
     pub fn policy(&self) -> &Versioned<Policy> {
         &self.policy
@@ -404,8 +407,8 @@ impl<S> View<'_, S> {
         let now = self.limiter.clock.now();
         let mut explanation = self.policy.rules.explain(&request, now);
         // Where everything only watches, nobody is refused by the block list either.
-        let blocked = matches!(explanation.listed, Some((Listed::Block { .. }, _)));
-        if blocked && self.limiter.stance == Stance::AllShadow {
+        let blocked = matches!(explanation.listed, Some((ListDecision::Block { .. }, _)));
+        if blocked && self.limiter.enforcement == EnforceMode::AllShadow {
             explanation.listed = None;
         }
         explanation
@@ -414,9 +417,9 @@ impl<S> View<'_, S> {
     /// Brings the request's address into canonical form and looks its key up.
     fn identify<'r>(&'r self, request: &mut Request<'r>) {
         if request.edge == Edge::Library {
-            library::read(request);
+            library_request::normalize(request);
         }
-        let canon = self.policy.canon();
+        let canon = self.policy.ip_normalizer();
         request.ip = request.ip.map(|ip| canon.client(ip).addr());
         if let (Some(key), Some(keys)) = (request.api_key, &self.policy.keys) {
             request.api_key = keys
@@ -430,16 +433,16 @@ impl<S> View<'_, S> {
         }
     }
 
-    fn plan(&self, request: &Request<'_>) -> Plan<'_> {
+    fn plan(&self, request: &Request<'_>) -> ChargePlan<'_> {
         self.plan_under(&self.limiter.keys.load(), request, Purpose::Check)
     }
 
     /// The same for callers that fingerprint more than once: all of it under one secret.
-    fn plan_under(&self, keys: &Keys, request: &Request<'_>, purpose: Purpose) -> Plan<'_> {
+    fn plan_under(&self, keys: &Keys, request: &Request<'_>, purpose: Purpose) -> ChargePlan<'_> {
         let limiter = self.limiter;
         engine::plan(
             &self.policy.rules,
-            limiter.stance,
+            limiter.enforcement,
             &keys.fingerprint,
             request,
             purpose,
@@ -447,25 +450,26 @@ impl<S> View<'_, S> {
         )
     }
 
-    fn settled_by_list(&self, listed: Listed, client: u64) -> Decision {
+    fn decision_by_list(&self, listed: ListDecision, client: u64) -> Decision {
         let rules = Arc::clone(&self.policy.rules);
-        engine::settle_listed(rules, listed, client, self.limiter.clock.now())
+        engine::decide_listed(rules, listed, client, self.limiter.clock.now())
     }
 
-    fn settled(&self, plan: &Plan<'_>, outcome: &Outcome, spent: Spent) -> Decision {
-        engine::settle(Arc::clone(&self.policy.rules), plan, outcome, spent)
+    fn decision_of(&self, plan: &ChargePlan<'_>, outcome: &Outcome, spent: ChargedAs) -> Decision {
+        engine::decide(Arc::clone(&self.policy.rules), plan, outcome, spent)
     }
 
     /// Every limit of the request's client: of every unit, and whatever the lists say.
-    fn every_limit(&self, keys: &Keys, request: &mut Request<'_>) -> Plan<'_> {
+    fn plan_every_limit(&self, keys: &Keys, request: &mut Request<'_>) -> ChargePlan<'_> {
         request.costs.clear(); // what is not named costs one, so that every unit counts
         let (limiter, rules) = (self.limiter, &self.policy.rules);
         let key = &keys.fingerprint;
-        engine::charges(rules, limiter.stance, key, request, Purpose::Check)
+        engine::plan_charges(rules, limiter.enforcement, key, request, Purpose::Check)
     }
 
-    fn tell(&self, request: &Request<'_>, decision: &Decision) {
-        self.limiter.notice(&Event::Decided { request, decision });
+    fn notify_decided(&self, request: &Request<'_>, decision: &Decision) {
+        self.limiter
+            .notify_observers(&Event::Decided { request, decision });
     }
 }
 
@@ -482,7 +486,7 @@ pub struct OpenRequests {
 
 /// How a client stands under one limit.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Standing {
+pub struct LimitUsage {
     /// The rule.
     pub rule: String,
     /// The rate as written: `1000/minute burst 200`.
@@ -501,10 +505,14 @@ impl<C: Clock> Limiter<MemoryStore<C>> {
         view.identify(&mut request);
         let plan = view.plan(&request);
         let decision = match plan.listed {
-            Some(listed) => view.settled_by_list(listed, plan.client),
-            None => view.settled(&plan, &self.store.charge_now(&plan.set), Spent::IfAdmitted),
+            Some(listed) => view.decision_by_list(listed, plan.client_hash),
+            None => view.decision_of(
+                &plan,
+                &self.store.charge_now(&plan.set),
+                ChargedAs::IfAdmitted,
+            ),
         };
-        view.tell(&request, &decision);
+        view.notify_decided(&request, &decision);
         decision
     }
 

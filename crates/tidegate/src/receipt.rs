@@ -11,19 +11,21 @@ mod tests;
 use smallvec::SmallVec;
 use tidegate_core::engine::{Decision, LimitView};
 use tidegate_core::rules::RuleSet;
-use tidegate_core::store::{Charge, ChargeSet, Refund, Refunded, Role, RunId, Settle, Terms, Used};
+use tidegate_core::store::{
+    Charge, ChargeSet, Refund, Refunded, Role, RuleOptions, RunId, Settle, Used,
+};
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::{Cost, Nanos};
 
 use crate::secret::{SEAL_LEN, Secret};
 
 /// A receipt of more charges than any request can have is not one of ours.
-const MOST_BYTES: usize = 64 * 1024;
+const MAX_BYTES: usize = 64 * 1024;
 
 /// A reservation names so many units at most, each with a name of so many bytes: a token of all of them can
 /// be opened again.
-pub(crate) const MOST_UNITS: usize = 64;
-pub(crate) const LONGEST_UNIT: usize = 255;
+pub(crate) const MAX_UNITS: usize = 64;
+pub(crate) const MAX_UNIT_NAME_BYTES: usize = 255;
 
 /// Why a receipt is not honoured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -35,7 +37,7 @@ pub enum ReceiptError {
 
 /// What a receipt is of: its first byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum ReceiptKind {
     /// A charge that can be refunded. Not 1, which was a charge without the run that counted it.
     Charge = 3,
     /// A reservation that can be settled.
@@ -86,17 +88,17 @@ impl Actual {
 /// A receipt that was opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Receipt {
-    kind: Kind,
+    kind: ReceiptKind,
     id: u128,
     charged: Nanos,
     until: Nanos,
     /// The units that a reservation named, also those that no rule counts.
     units: Vec<String>,
-    entries: Vec<Entry>,
+    charges: Vec<ReceiptCharge>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Entry {
+struct ReceiptCharge {
     rule: String,
     rate: u8,
     tag: u32,
@@ -108,24 +110,24 @@ struct Entry {
 }
 
 impl Receipt {
-    /// The receipt of a decision that charged something. `draw` makes an id, the first time; `run_of` is
+    /// The receipt of a decision that charged something. `new_id` makes an id, the first time; `run_of` is
     /// the store's.
     pub(crate) fn of(
         decision: &Decision,
-        draw: impl FnOnce() -> u128,
-        run_of: impl Fn(&Terms) -> Option<RunId>,
+        new_id: impl FnOnce() -> u128,
+        run_of: impl Fn(&RuleOptions) -> Option<RunId>,
     ) -> Option<Self> {
-        let id = decision.charge_id(draw)?;
+        let id = decision.charge_id(new_id)?;
         let resets = decision.limits().filter(is_charged);
         let resets = resets.map(|view| view.reading.figures.reset_after);
-        let entries = entries_of(decision, run_of);
+        let entries = charges_of(decision, run_of);
         (!entries.is_empty()).then_some(Receipt {
-            kind: Kind::Charge,
+            kind: ReceiptKind::Charge,
             id,
             charged: decision.at(),
             until: decision.at().plus(resets.max().unwrap_or(Nanos::ZERO)),
             units: Vec::new(),
-            entries,
+            charges: entries,
         })
     }
 
@@ -134,16 +136,16 @@ impl Receipt {
     pub(crate) fn of_reservation<'u>(
         decision: &Decision,
         id: u128,
-        lasts: Nanos,
+        ttl: Nanos,
         units: impl Iterator<Item = &'u str>,
     ) -> Self {
         Receipt {
-            kind: Kind::Reservation,
+            kind: ReceiptKind::Reservation,
             id,
             charged: decision.at(),
-            until: decision.at().plus(lasts),
+            until: decision.at().plus(ttl),
             units: units.map(str::to_owned).collect(),
-            entries: entries_of(decision, |_| None),
+            charges: charges_of(decision, |_| None),
         }
     }
 
@@ -153,17 +155,17 @@ impl Receipt {
     }
 
     /// How long a reservation lasts.
-    pub(crate) fn lasts(&self) -> Nanos {
+    pub(crate) fn ttl(&self) -> Nanos {
         self.until.since(self.charged)
     }
 
     /// Whether nothing was charged: no rule applied.
-    pub(crate) fn is_of_nothing(&self) -> bool {
-        self.entries.is_empty()
+    pub(crate) fn is_empty(&self) -> bool {
+        self.charges.is_empty()
     }
 
     /// The first unit of what was used that nobody reserved: nothing would be corrected by it.
-    pub(crate) fn not_reserved<'a>(&self, actual: &'a Actual) -> Option<&'a str> {
+    pub(crate) fn unreserved_unit<'a>(&self, actual: &'a Actual) -> Option<&'a str> {
         let mut units = actual.costs.iter().map(|(unit, _)| unit.as_str());
         units.find(|unit| !self.units.iter().any(|named| named == unit))
     }
@@ -172,22 +174,22 @@ impl Receipt {
     /// since is left out, as for a refund.
     pub(crate) fn settle<'r>(&self, rules: &'r RuleSet, actual: Option<&Actual>) -> Settle<'r> {
         let (mut set, mut used) = (ChargeSet::default(), SmallVec::new());
-        for entry in &self.entries {
+        for entry in &self.charges {
             let Some((charge, unit)) = entry.charge(rules) else {
                 continue;
             };
-            let said = actual.and_then(|actual| actual.used_of(unit));
-            used.push(said.unwrap_or(charge.cost.get()));
+            let known = actual.and_then(|actual| actual.used_of(unit));
+            used.push(known.unwrap_or(charge.cost.get()));
             set.charges.push(charge);
         }
         Settle {
             id: self.id,
-            charged: self.charged,
-            until: self.until,
+            charged_at: self.charged,
+            expires_at: self.until,
             set,
             used: match actual {
                 Some(_) => Used::Known(used),
-                None => Used::Unsaid,
+                None => Used::Unknown,
             },
         }
     }
@@ -201,14 +203,14 @@ impl Receipt {
     pub(crate) fn refund<'r>(
         &self,
         rules: &'r RuleSet,
-        run_of: impl Fn(&Terms) -> Option<RunId>,
+        run_of: impl Fn(&RuleOptions) -> Option<RunId>,
     ) -> Result<Refund<'r>, Refunded> {
         let (mut set, mut unknown) = (ChargeSet::default(), false);
-        for entry in &self.entries {
+        for entry in &self.charges {
             let Some((charge, _)) = entry.charge(rules) else {
                 continue;
             };
-            if entry.run == run_of(charge.terms) {
+            if entry.run == run_of(charge.options) {
                 set.charges.push(charge);
             } else {
                 unknown = true;
@@ -217,8 +219,8 @@ impl Receipt {
         match (set.charges.is_empty(), unknown) {
             (false, _) => Ok(Refund {
                 id: self.id,
-                charged: self.charged,
-                until: self.until,
+                charged_at: self.charged,
+                expires_at: self.until,
                 set,
             }),
             (true, true) => Err(Refunded::Unknown),
@@ -239,20 +241,20 @@ impl Receipt {
         bytes.extend(self.id.to_be_bytes());
         bytes.extend(self.charged.get().to_be_bytes());
         bytes.extend(self.until.get().to_be_bytes());
-        if self.kind == Kind::Reservation {
+        if self.kind == ReceiptKind::Reservation {
             let count = u16::try_from(self.units.len()).expect("a reservation names few units");
             bytes.extend(count.to_be_bytes());
             self.units
                 .iter()
                 .for_each(|unit| put_name(&mut bytes, unit));
         }
-        for entry in &self.entries {
+        for entry in &self.charges {
             put_name(&mut bytes, &entry.rule);
             bytes.push(entry.rate);
             bytes.extend(entry.tag.to_be_bytes());
             bytes.extend(entry.subject.bits().to_be_bytes());
             bytes.extend(entry.cost.get().to_be_bytes());
-            if self.kind == Kind::Charge {
+            if self.kind == ReceiptKind::Charge {
                 bytes.extend(entry.run.map_or(0, RunId::bits).to_be_bytes());
             }
         }
@@ -260,20 +262,24 @@ impl Receipt {
     }
 
     /// From sealed text.
-    pub(crate) fn open(text: &str, kind: Kind, secret: &Secret) -> Result<Self, ReceiptError> {
+    pub(crate) fn open(
+        text: &str,
+        kind: ReceiptKind,
+        secret: &Secret,
+    ) -> Result<Self, ReceiptError> {
         let bytes = from_hex(text).ok_or(ReceiptError::Forged)?;
         let split = bytes.len().checked_sub(SEAL_LEN);
         let (payload, seal) = split
             .map(|at| bytes.split_at(at))
             .ok_or(ReceiptError::Forged)?;
-        if !secret.sealed(payload, seal) {
+        if !secret.verifies_seal(payload, seal) {
             return Err(ReceiptError::Forged);
         }
         Receipt::read(payload, kind).ok_or(ReceiptError::Forged)
     }
 
-    fn read(payload: &[u8], kind: Kind) -> Option<Self> {
-        let mut from = Reader(payload);
+    fn read(payload: &[u8], kind: ReceiptKind) -> Option<Self> {
+        let mut from = ByteReader(payload);
         if from.take()? != [kind as u8] {
             return None;
         }
@@ -283,21 +289,21 @@ impl Receipt {
             charged: Nanos::new(u64::from_be_bytes(from.take()?)),
             until: Nanos::new(u64::from_be_bytes(from.take()?)),
             units: Vec::new(),
-            entries: Vec::new(),
+            charges: Vec::new(),
         };
-        if kind == Kind::Reservation {
+        if kind == ReceiptKind::Reservation {
             for _ in 0..u16::from_be_bytes(from.take()?) {
                 receipt.units.push(from.take_name()?);
             }
         }
         while !from.0.is_empty() {
-            receipt.entries.push(Entry {
+            receipt.charges.push(ReceiptCharge {
                 rule: from.take_name()?,
                 rate: u8::from_be_bytes(from.take()?),
                 tag: u32::from_be_bytes(from.take()?),
                 subject: Fingerprint::new(u128::from_be_bytes(from.take()?)),
                 cost: Cost::new(u64::from_be_bytes(from.take()?))?,
-                run: if kind == Kind::Charge {
+                run: if kind == ReceiptKind::Charge {
                     RunId::new(u64::from_be_bytes(from.take()?))
                 } else {
                     None
@@ -308,11 +314,11 @@ impl Receipt {
     }
 }
 
-impl Entry {
+impl ReceiptCharge {
     /// The charge as the rules have it now, and the unit it counts in; nothing if the limit changed.
     fn charge<'r>(&self, rules: &'r RuleSet) -> Option<(Charge<'r>, Option<&'r str>)> {
         let rule = rules.rule(&self.rule)?;
-        let limit = rule.limit_tagged(usize::from(self.rate), self.tag)?;
+        let limit = rule.limit_with_tag(usize::from(self.rate), self.tag)?;
         let charge = Charge {
             subject: self.subject,
             rule: rule.name(),
@@ -320,7 +326,7 @@ impl Entry {
             limit: std::borrow::Cow::Owned(limit.for_subject(self.subject.seed())),
             cost: self.cost,
             role: Role::Enforce,
-            terms: rule.terms(),
+            options: rule.options(),
         };
         Some((charge, rule.unit()))
     }
@@ -330,22 +336,25 @@ fn is_charged(view: &LimitView<'_>) -> bool {
     view.role == Role::Enforce || view.reading.verdict.allows()
 }
 
-fn entries_of(decision: &Decision, run_of: impl Fn(&Terms) -> Option<RunId>) -> Vec<Entry> {
+fn charges_of(
+    decision: &Decision,
+    run_of: impl Fn(&RuleOptions) -> Option<RunId>,
+) -> Vec<ReceiptCharge> {
     let charged = decision.limits().filter(is_charged);
-    let entries = charged.map(|view| Entry {
+    let entries = charged.map(|view| ReceiptCharge {
         rule: view.rule.name().as_str().to_owned(),
         rate: view.rate,
         tag: view.limit.tag(),
         subject: view.subject,
         cost: view.cost,
-        run: run_of(view.rule.terms()),
+        run: run_of(view.rule.options()),
     });
     entries.collect()
 }
 
-pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
+pub(crate) struct ByteReader<'a>(pub(crate) &'a [u8]);
 
-impl Reader<'_> {
+impl ByteReader<'_> {
     pub(crate) fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (taken, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
@@ -373,7 +382,7 @@ pub(crate) fn to_hex(bytes: &[u8]) -> String {
 }
 
 pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
-    if text.len() > 2 * MOST_BYTES || !text.len().is_multiple_of(2) {
+    if text.len() > 2 * MAX_BYTES || !text.len().is_multiple_of(2) {
         return None;
     }
     let nibble = |digit: u8| char::from(digit).to_digit(16);
@@ -389,12 +398,12 @@ impl Receipt {
     /// That of a reservation that charged nothing.
     pub(crate) fn of_no_charge(id: u128) -> Self {
         Receipt {
-            kind: Kind::Reservation,
+            kind: ReceiptKind::Reservation,
             id,
             charged: Nanos::ZERO,
             until: Nanos::ZERO,
             units: Vec::new(),
-            entries: Vec::new(),
+            charges: Vec::new(),
         }
     }
 }

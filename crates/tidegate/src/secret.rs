@@ -31,10 +31,10 @@ impl Secret {
     ///
     /// # Errors
     /// When it has fewer than 16 bytes without surrounding white space.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, WeakSecret> {
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, WeakSecretError> {
         let bytes = bytes.trim_ascii();
         if bytes.len() < 16 {
-            return Err(WeakSecret { found: bytes.len() });
+            return Err(WeakSecretError { found: bytes.len() });
         }
         Ok(Secret(Sha256::digest(bytes).into()))
     }
@@ -69,7 +69,7 @@ impl Secret {
 
     /// Text by which two nodes tell that they have the same secret, and nothing more.
     #[cfg(feature = "redis")]
-    pub(crate) fn check(&self) -> String {
+    pub(crate) fn check_value(&self) -> String {
         let check = self.derive(b"check");
         check[..16]
             .iter()
@@ -100,7 +100,7 @@ impl Secret {
     }
 
     /// Whether `seal` was made for `payload` with this secret, in constant time.
-    pub(crate) fn sealed(&self, payload: &[u8], seal: &[u8]) -> bool {
+    pub(crate) fn verifies_seal(&self, payload: &[u8], seal: &[u8]) -> bool {
         self.seal(payload).ct_eq(seal).into()
     }
 
@@ -122,7 +122,7 @@ impl fmt::Debug for Secret {
 /// A secret too short to be one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the secret has {found} bytes; write 16 random bytes or more")]
-pub struct WeakSecret {
+pub struct WeakSecretError {
     found: usize,
 }
 
@@ -135,17 +135,17 @@ mod tests {
         let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
         let other = Secret::from_bytes(b"0123456789abcdeX").unwrap();
         let seal = secret.seal(b"payload");
-        assert!(secret.sealed(b"payload", &seal));
-        assert!(!secret.sealed(b"payloaD", &seal));
-        assert!(!other.sealed(b"payload", &seal));
-        assert!(!secret.sealed(b"payload", &seal[..15]));
+        assert!(secret.verifies_seal(b"payload", &seal));
+        assert!(!secret.verifies_seal(b"payloaD", &seal));
+        assert!(!other.verifies_seal(b"payload", &seal));
+        assert!(!secret.verifies_seal(b"payload", &seal[..15]));
     }
 
     #[test]
     fn a_short_secret_is_refused_and_none_is_printed() {
         assert_eq!(
             Secret::from_bytes(b" short\n").unwrap_err(),
-            WeakSecret { found: 5 }
+            WeakSecretError { found: 5 }
         );
         let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
         assert_eq!(format!("{secret:?}"), "Secret(..)");

@@ -5,7 +5,7 @@ use std::fmt;
 
 use tidegate_core::algorithms::{Limit, Verdict};
 use tidegate_core::rules::{RateError, parse_rate};
-use tidegate_core::store::{Charge, Reading, Role, Terms};
+use tidegate_core::store::{Charge, LimitReading, Role, RuleOptions};
 use tidegate_core::subject::{Fingerprint, FingerprintKey, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
@@ -84,10 +84,13 @@ impl<C: Clock> Throttle<C> {
     }
 
     /// Spends `cost` of `key`'s budget if there is as much, and says what is left.
-    pub fn spend(&self, key: &str, cost: Cost) -> Reading {
+    pub fn spend(&self, key: &str, cost: Cost) -> LimitReading {
         let now = self.store.clock().now();
         self.store
-            .charge_one_at(&self.charge(self.key.only(key.as_bytes()), cost), now)
+            .charge_one_at(
+                &self.charge(self.key.fingerprint(key.as_bytes()), cost),
+                now,
+            )
             .0
     }
 
@@ -102,7 +105,7 @@ impl<C: Clock> Throttle<C> {
 
     #[inline]
     fn check_at(&self, key: &str, now: Nanos) -> Verdict {
-        let subject = self.key.only(key.as_bytes());
+        let subject = self.key.fingerprint(key.as_bytes());
         let counter = self.name.counter(subject, 0);
         let charge = || self.charge(subject, Cost::ONE);
         self.store
@@ -117,7 +120,7 @@ impl<C: Clock> Throttle<C> {
             limit: Cow::Borrowed(&self.limit),
             cost,
             role: Role::Enforce,
-            terms: &Terms::USUAL,
+            options: &RuleOptions::DEFAULT,
         }
     }
 }

@@ -6,22 +6,22 @@ use std::sync::Arc;
 use tidegate::clock::ManualClock;
 use tidegate::rules::{SourceFile, parse};
 use tidegate::stores::memory::MemoryStore;
-use tidegate::{Acquired, Fate, Limiter, OpenRequests, Policy, Request, Secret, Ticket};
+use tidegate::{Acquired, DecisionKind, Limiter, OpenRequests, Policy, Request, Secret, Ticket};
 use tidegate_core::units::Nanos;
 
 const START: Nanos = Nanos::from_secs(1_700_000_000);
 const LASTS: Nanos = Nanos::from_secs(10);
 
-struct Bench {
+struct AcquireFixture {
     clock: Arc<ManualClock>,
     limiter: Limiter<MemoryStore<Arc<ManualClock>>>,
     tokio: tokio::runtime::Runtime,
 }
 
-impl Bench {
+impl AcquireFixture {
     fn new(rules: &str) -> Self {
         let clock = Arc::new(ManualClock::at(START));
-        Bench {
+        AcquireFixture {
             limiter: Limiter::new(
                 MemoryStore::new(Arc::clone(&clock)),
                 policy(rules),
@@ -48,20 +48,18 @@ impl Bench {
     /// Opens a request, and says who refuses if any does.
     fn open(&self, words: &str) -> Result<Ticket, String> {
         match self.acquire(words) {
-            Acquired::Open { slot, .. } => Ok(slot),
-            Acquired::Full(full) => Err(format!("{} {}/{}", full.rule, full.open, full.most)),
-            Acquired::Refused(decision) => Err(format!("{:?}", decision.fate())),
+            Acquired::Open { permit, .. } => Ok(permit),
+            Acquired::Full(full) => {
+                Err(format!("{} {}/{}", full.rule, full.open, full.max_permits))
+            }
+            Acquired::Denied(decision) => Err(format!("{:?}", decision.kind())),
         }
     }
 
     #[track_caller]
-    fn check(&self, words: &str, refused: Option<&str>) -> Option<Ticket> {
+    fn check(&self, words: &str, denied: Option<&str>) -> Option<Ticket> {
         let opened = self.open(words);
-        assert_eq!(
-            opened.as_ref().err().map(String::as_str),
-            refused,
-            "{words}"
-        );
+        assert_eq!(opened.as_ref().err().map(String::as_str), denied, "{words}");
         opened.ok()
     }
 
@@ -100,7 +98,7 @@ fn policy(rules: &str) -> Policy {
 
 #[test]
 fn each_subject_has_its_own_and_everybody_shares_the_global_one() {
-    let bench = Bench::new(
+    let bench = AcquireFixture::new(
         "  - { name: user, by: user, concurrent: 2 }\n  - { name: all, by: global, concurrent: 3 }",
     );
     let first = bench.check("user=ada", None).unwrap();
@@ -116,8 +114,8 @@ fn each_subject_has_its_own_and_everybody_shares_the_global_one() {
 }
 
 #[test]
-fn the_narrow_rule_is_asked_first_wherever_it_stands() {
-    let bench = Bench::new(
+fn the_narrow_rule_is_checked_first_wherever_it_is_written() {
+    let bench = AcquireFixture::new(
         "  - { name: all, by: global, concurrent: 1 }\n  - { name: user, by: user, concurrent: 1 }",
     );
     bench.check("user=ada", None);
@@ -127,7 +125,7 @@ fn the_narrow_rule_is_asked_first_wherever_it_stands() {
 
 #[test]
 fn rules_that_do_not_apply_or_are_replaced_take_no_slot() {
-    let bench = Bench::new(
+    let bench = AcquireFixture::new(
         "  - { name: up, match: { path: /up }, by: user, concurrent: 1, replaces: [all] }\n  \
            - { name: all, by: user, concurrent: 1 }\n  \
            - { name: off, by: user, concurrent: 1, mode: off }",
@@ -141,7 +139,7 @@ fn rules_that_do_not_apply_or_are_replaced_take_no_slot() {
 /// A rule without a rate removed the limit that it replaces from every check, which it does not concern.
 #[test]
 fn a_rule_without_a_rate_replaces_others_only_for_those_who_acquire() {
-    let bench = Bench::new(
+    let bench = AcquireFixture::new(
         "  - { name: all, by: global, rate: 1/hour }\n  \
            - { name: up, match: { path: /up }, by: user, concurrent: 5, replaces: [all] }",
     );
@@ -157,7 +155,7 @@ fn a_rule_without_a_rate_replaces_others_only_for_those_who_acquire() {
     assert!(!decided("/up"), "a check comes under `all`");
     assert!(!decided("/down"));
     bench.check("user=ada path=/up", None);
-    let unlimited = Bench::new(
+    let unlimited = AcquireFixture::new(
         "  - { name: all, by: global, rate: 1/hour }\n  \
            - { name: up, by: user, rate: unlimited, concurrent: 5, replaces: [all] }",
     );
@@ -173,16 +171,21 @@ fn a_rule_that_only_watches_refuses_nothing() {
         "  - { name: r, by: user, concurrent: 1, mode: shadow }",
         "  - { name: r, by: user, concurrent: 1 }",
     ] {
-        let mut bench = Bench::new(rules);
+        let mut bench = AcquireFixture::new(rules);
         if !rules.contains("shadow") {
             bench.limiter = bench.limiter.in_shadow();
         }
         bench.check("user=ada", None);
-        let Acquired::Open { slot, opened, .. } = bench.acquire("user=ada") else {
+        let Acquired::Open {
+            permit,
+            limits: opened,
+            ..
+        } = bench.acquire("user=ada")
+        else {
             panic!("it only watches");
         };
         assert_eq!((opened[0].granted, opened[0].open), (false, 1));
-        bench.release(&slot);
+        bench.release(&permit);
         assert_eq!(
             bench.counted(),
             [("r".into(), 1)],
@@ -193,7 +196,7 @@ fn a_rule_that_only_watches_refuses_nothing() {
 
 #[test]
 fn what_is_full_charges_nothing_and_what_a_rate_refuses_holds_no_slot() {
-    let bench = Bench::new(
+    let bench = AcquireFixture::new(
         "  - { name: r, by: user, concurrent: 1, rate: 2/hour, algorithm: fixed-window }",
     );
     let first = bench.check("user=ada", None).unwrap();
@@ -201,43 +204,46 @@ fn what_is_full_charges_nothing_and_what_a_rate_refuses_holds_no_slot() {
         bench.check("user=ada", Some("r 1/1"));
     }
     bench.release(&first);
-    let Acquired::Open { slot, decision, .. } = bench.acquire("user=ada") else {
+    let Acquired::Open {
+        permit, decision, ..
+    } = bench.acquire("user=ada")
+    else {
         panic!("one is left");
     };
     assert_eq!(decision.binding().unwrap().reading.figures.remaining, 0);
-    bench.release(&slot);
+    bench.release(&permit);
     for _ in 0..3 {
-        let Acquired::Refused(decision) = bench.acquire("user=ada") else {
+        let Acquired::Denied(decision) = bench.acquire("user=ada") else {
             panic!("the rate is used up");
         };
-        assert!(matches!(decision.fate(), Fate::Deny(_)));
+        assert!(matches!(decision.kind(), DecisionKind::Deny(_)));
     }
     assert_eq!(bench.counted(), [("r".into(), 0)]);
 }
 
 #[test]
 fn a_slot_ends_by_itself_and_a_change_of_rules_keeps_what_is_open() {
-    let bench = Bench::new("  - { name: r, by: user, concurrent: 2 }");
-    let kept = bench.check("user=ada", None).unwrap();
+    let bench = AcquireFixture::new("  - { name: r, by: user, concurrent: 2 }");
+    let first = bench.check("user=ada", None).unwrap();
     bench.check("user=ada", None);
     bench.clock.advance(Nanos::from_secs(9));
-    assert!(bench.renew(&kept));
+    assert!(bench.renew(&first));
     bench.check("user=ada", Some("r 2/2"));
     bench.clock.advance(Nanos::from_secs(1));
     assert_eq!(bench.counted(), [("r".into(), 1)]);
     bench.change("  - { name: r, by: user, concurrent: 1 }");
     bench.check("user=ada", Some("r 1/1"));
     bench.change("  - { name: s, by: user, concurrent: 1 }");
-    assert!(bench.renew(&kept), "of a rule that is gone");
+    assert!(bench.renew(&first), "of a rule that is gone");
     bench.change("  - { name: r, by: user, concurrent: 1 }");
     bench.check("user=ada", Some("r 1/1"));
-    bench.release(&kept);
+    bench.release(&first);
     bench.check("user=ada", None);
 }
 
 #[test]
 fn a_reset_frees_the_slots_of_one_subject_and_nobody_gets_them_back() {
-    let bench = Bench::new(
+    let bench = AcquireFixture::new(
         "  - { name: most, by: user, concurrent: 2 }\n  \
            - { name: both, by: user, concurrent: 9, rate: 9/hour, algorithm: fixed-window }\n  \
            - { name: found, by: user, concurrent: adaptive }",
@@ -267,7 +273,7 @@ fn a_reset_frees_the_slots_of_one_subject_and_nobody_gets_them_back() {
 /// A reset of one user once let everybody in a second time.
 #[test]
 fn a_reset_leaves_alone_what_others_have_open_too() {
-    let bench = Bench::new(
+    let bench = AcquireFixture::new(
         "  - { name: own, by: user, concurrent: 5 }\n  \
            - { name: team, by: team, concurrent: 3 }\n  \
            - { name: all, by: global, concurrent: 3, rate: 9/hour }",
@@ -306,26 +312,26 @@ fn a_list_opens_without_slots_or_refuses() {
     };
     for _ in 0..3 {
         let allowed = tokio.block_on(limiter.acquire(from("192.0.2.1"), LASTS));
-        assert!(matches!(allowed, Ok(Acquired::Open { opened, .. }) if opened.is_empty()));
+        assert!(matches!(allowed, Ok(Acquired::Open { limits, .. }) if limits.is_empty()));
         let blocked = tokio.block_on(limiter.acquire(from("192.0.2.2"), LASTS));
-        assert!(matches!(blocked, Ok(Acquired::Refused(_))));
+        assert!(matches!(blocked, Ok(Acquired::Denied(_))));
     }
 }
 
 /// Twenty at first; as long as they take no longer, a few more.
 #[test]
 fn an_adaptive_limit_grows_with_what_is_used_and_falls_when_it_takes_longer() {
-    let bench = Bench::new("  - { name: r, by: user, concurrent: adaptive }");
+    let bench = AcquireFixture::new("  - { name: r, by: user, concurrent: adaptive }");
     let fill = || -> Vec<Ticket> { std::iter::from_fn(|| bench.open("user=ada").ok()).collect() };
     let rounds = |took: Nanos| {
-        let mut most = 0;
+        let mut max = 0;
         for _ in 0..20 {
             let open = fill();
             bench.clock.advance(took);
             open.iter().for_each(|ticket| bench.release(ticket));
-            most = open.len();
+            max = open.len();
         }
-        most
+        max
     };
     assert_eq!(fill().len(), 20);
     bench.clock.advance(LASTS);
@@ -333,8 +339,8 @@ fn an_adaptive_limit_grows_with_what_is_used_and_falls_when_it_takes_longer() {
     assert!(grown > 60, "{grown}");
     let slow = rounds(Nanos::from_secs(1));
     assert!(slow < 30, "{slow}");
-    let told = bench.limiter.open_requests()[0].adaptive;
-    assert!(told.is_some_and(|limit| limit < 30), "{told:?}");
+    let adaptive = bench.limiter.open_requests()[0].adaptive;
+    assert!(adaptive.is_some_and(|limit| limit < 30), "{adaptive:?}");
     // A caller that dies teaches nothing, and its slots end.
     let dead = fill().len();
     bench.check("user=ada", Some(&*format!("r {dead}/{dead}")));
@@ -354,7 +360,7 @@ fn an_acquire_is_counted_under_one_secret() {
             Secret::from_bytes(b"0123456789abcdef").unwrap(),
             Arc::clone(&clock) as _,
         )
-        .named_by(move || {
+        .with_id_source(move || {
             // An id is drawn after the charges are planned and before the permits are.
             if let Some(limiter) = limiter.upgrade() {
                 limiter.use_secret(Secret::from_bytes(b"fedcba9876543210").unwrap());

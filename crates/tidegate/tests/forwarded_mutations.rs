@@ -6,9 +6,9 @@
 
 use std::net::IpAddr;
 
-use tidegate::identity::Trusted;
-use tidegate::identity::forwarded::{Chain, End, Walk, client};
-use tidegate_mutations::{Attack, Numbers, inputs};
+use tidegate::identity::TrustedProxies;
+use tidegate::identity::forwarded::{ForwardedClient, ForwardedStop, ForwardingHeader, client};
+use tidegate_mutations::{FuzzTarget, NumberEncoding, inputs};
 
 /// Each line of an input is one header.
 const GOOD: &[&[u8]] = &[
@@ -49,29 +49,34 @@ const TOKENS: &[&[u8]] = &[
     b"unknown",
 ];
 
-fn walk(peer: IpAddr, chain: Chain, lines: &[Vec<u8>], trusted: &Trusted) -> Walk {
+fn walk(
+    peer: IpAddr,
+    chain: ForwardingHeader,
+    lines: &[Vec<u8>],
+    trusted: &TrustedProxies,
+) -> ForwardedClient {
     client(peer, chain, lines.iter().map(Vec::as_slice), trusted)
 }
 
 #[test]
 fn no_header_panics_or_reaches_past_what_a_trusted_proxy_wrote() {
-    let trusted = Trusted::parse(&["10.0.0.0/8"]).unwrap();
+    let trusted = TrustedProxies::parse(&["10.0.0.0/8"]).unwrap();
     let [proxy, stranger]: [IpAddr; 2] = ["10.0.0.1", "198.51.100.7"].map(|a| a.parse().unwrap());
     let appended = [
-        (Chain::XForwardedFor, ", 198.51.100.7"),
-        (Chain::Forwarded, ", for=\"198.51.100.7:80\""),
+        (ForwardingHeader::XForwardedFor, ", 198.51.100.7"),
+        (ForwardingHeader::Forwarded, ", for=\"198.51.100.7:80\""),
     ];
-    let attack = Attack {
+    let attack = FuzzTarget {
         parser: "forwarded",
         seed: 0x7164_6567_6174_6521,
         inputs: inputs::FORWARDED,
-        good: GOOD,
+        corpus: GOOD,
         tokens: TOKENS,
-        nests: &[(b"\"", b"\""), (b"[", b"]"), (b"for=", b";")],
-        numbers: Numbers::Digits,
-        longest: 4_000,
+        delimiters: &[(b"\"", b"\""), (b"[", b"]"), (b"for=", b";")],
+        numbers: NumberEncoding::Digits,
+        max_len: 4_000,
     };
-    let mut told = 0;
+    let mut clients_found = 0;
     let walks = |input: &[u8]| {
         let mut lines: Vec<_> = input.split(|b| *b == b'\n').map(<[u8]>::to_vec).collect();
         for (chain, suffix) in appended {
@@ -79,9 +84,9 @@ fn no_header_panics_or_reaches_past_what_a_trusted_proxy_wrote() {
             assert_eq!(alone.client, stranger);
 
             let found = walk(proxy, chain, &lines, &trusted);
-            let ended_on_client = found.end == End::Untrusted;
+            let ended_on_client = found.end == ForwardedStop::Untrusted;
             assert_eq!(ended_on_client, !trusted.trusts(found.client));
-            told += u32::from(ended_on_client);
+            clients_found += u32::from(ended_on_client);
 
             let last = lines.last_mut().unwrap();
             let len = last.len();
@@ -93,6 +98,9 @@ fn no_header_panics_or_reaches_past_what_a_trusted_proxy_wrote() {
         true
     };
     let outcome = attack.run(walks, |_| {});
-    assert!(told > attack.inputs / 10, "too wild to test much: {told}");
-    println!("{outcome:?}, a client {told} times");
+    assert!(
+        clients_found > attack.inputs / 10,
+        "too wild to test much: {clients_found}"
+    );
+    println!("{outcome:?}, a client {clients_found} times");
 }

@@ -7,7 +7,7 @@
 
 mod common;
 
-use common::{Bench, request, rules};
+use common::{TestLimiter, request, rules};
 use tidegate::Policy;
 use tidegate::identity::KeyTable;
 use tidegate::identity::keys::hash_line;
@@ -25,8 +25,8 @@ rules:
 keys_file: keys.txt
 ";
 
-fn bench() -> Bench {
-    let bench = Bench::new(RULES);
+fn bench() -> TestLimiter {
+    let bench = TestLimiter::new(RULES);
     let lines = format!("{}\n", hash_line("real", "pro", "acme").unwrap());
     let set = rules(RULES);
     let keys = KeyTable::read("keys.txt", lines.as_bytes(), set.tiers()).unwrap();

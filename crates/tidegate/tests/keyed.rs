@@ -11,16 +11,16 @@ use tidegate::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate::clock::ManualClock;
 use tidegate::observe::{MemoryFacts, Metrics, StoreFacts};
 use tidegate::request::Edge;
-use tidegate::store::{Single, Singles};
+use tidegate::store::{SingleOutcome, SingleOutcomes};
 use tidegate::stores::memory::MemoryStore;
 use tidegate::units::{Cost, Nanos};
-use tidegate::{Act, Family, Keyed, Limiter, Policy, Retry, Secret, Verdict};
+use tidegate::{KeyAction, KeyCharge, KeyFamily, Limiter, Policy, Retry, Secret, Verdict};
 
-struct Scene {
+struct KeyedFixture {
     limiter: Limiter<MemoryStore<ManualClock>>,
     clock: ManualClock,
     metrics: Arc<Metrics>,
-    family: Family,
+    family: KeyFamily,
 }
 
 fn bucket(capacity: u64, count: u64, period_secs: u64) -> Limit {
@@ -29,9 +29,9 @@ fn bucket(capacity: u64, count: u64, period_secs: u64) -> Limit {
     Limit::compile(&spec, Precision::Memory).expect("exact")
 }
 
-impl Scene {
+impl KeyedFixture {
     fn new() -> Self {
-        Scene::of(|limiter| limiter)
+        KeyedFixture::of(|limiter| limiter)
     }
 
     fn of(
@@ -43,11 +43,11 @@ impl Scene {
         let secret = Secret::random().expect("randomness");
         let metrics = Arc::new(Metrics::default());
         let limiter = Limiter::new(store, policy, secret, Arc::new(clock.clone()));
-        Scene {
+        KeyedFixture {
             limiter: changed(limiter).observed_by(Arc::clone(&metrics) as _),
             clock,
             metrics,
-            family: Family::new("cl.throttle"),
+            family: KeyFamily::new("cl.throttle"),
         }
     }
 
@@ -55,25 +55,25 @@ impl Scene {
         self.clock.set(START.plus(Nanos::from_millis(millis)));
     }
 
-    fn each(&self, asked: &[Keyed<'_>]) -> Vec<Single> {
-        let mut answers = Singles::new();
-        let charging = self.limiter.charge_keys(Edge::Resp, asked, &mut answers);
+    fn each(&self, calls: &[KeyCharge<'_>]) -> Vec<SingleOutcome> {
+        let mut results = SingleOutcomes::new();
+        let charging = self.limiter.charge_keys(Edge::Resp, calls, &mut results);
         let polled = now_or_never(charging);
         assert_eq!(polled, Poll::Ready(()), "memory never waits");
-        answers.into_iter().map(Result::unwrap).collect()
+        results.into_iter().map(Result::unwrap).collect()
     }
 
-    fn ask<'a>(&'a self, key: &'a str, limit: &'a Limit, quantity: u64) -> Keyed<'a> {
-        Keyed {
+    fn keyed<'a>(&'a self, key: &'a str, limit: &'a Limit, quantity: u64) -> KeyCharge<'a> {
+        KeyCharge {
             family: &self.family,
             key: key.as_bytes(),
             limit,
-            act: Cost::new(quantity).map_or(Act::Peek, Act::Charge),
+            action: Cost::new(quantity).map_or(KeyAction::Peek, KeyAction::Charge),
         }
     }
 
-    fn one(&self, limit: &Limit, quantity: u64) -> Single {
-        self.each(&[self.ask("k", limit, quantity)])[0]
+    fn one(&self, limit: &Limit, quantity: u64) -> SingleOutcome {
+        self.each(&[self.keyed("k", limit, quantity)])[0]
     }
 
     /// How many of `tries` single requests pass now.
@@ -91,16 +91,16 @@ fn now_or_never<T>(work: impl Future<Output = T>) -> Poll<T> {
     pin!(work).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-fn told(answer: &Single) -> (bool, u64, u64) {
-    let figures = answer.reading.figures;
+fn figures(result: &SingleOutcome) -> (bool, u64, u64) {
+    let figures = result.reading.figures;
     let reset_ms = figures.reset_after.millis_up();
-    (answer.admitted, figures.remaining, reset_ms)
+    (result.admitted, figures.remaining, reset_ms)
 }
 
 /// The table of redis-cell's own tests: one a second, limit 5.
 #[test]
 fn the_published_steps_of_redis_cell_come_out_alike() {
-    let (scene, limit) = (Scene::new(), bucket(5, 1, 1));
+    let (scene, limit) = (KeyedFixture::new(), bucket(5, 1, 1));
     let steps: [(u64, u64, (bool, u64, u64)); 14] = [
         (0, 6, (false, 5, 0)),
         (0, 1, (true, 4, 1_000)),
@@ -119,14 +119,14 @@ fn the_published_steps_of_redis_cell_come_out_alike() {
     ];
     for (millis, quantity, want) in steps {
         scene.at(millis);
-        let answer = scene.one(&limit, quantity);
-        assert_eq!(told(&answer), want, "{quantity} at {millis} ms");
+        let result = scene.one(&limit, quantity);
+        assert_eq!(figures(&result), want, "{quantity} at {millis} ms");
     }
 }
 
 #[test]
 fn what_can_never_fit_says_so_and_what_can_says_when() {
-    let (scene, limit) = (Scene::new(), bucket(5, 1, 1));
+    let (scene, limit) = (KeyedFixture::new(), bucket(5, 1, 1));
     let retry = |quantity| match scene.one(&limit, quantity).reading.verdict {
         Verdict::Deny { retry } => Some(retry),
         Verdict::Allow { .. } => None,
@@ -139,7 +139,7 @@ fn what_can_never_fit_says_so_and_what_can_says_when() {
 /// throttlecrab lets 17 pass here: time without requests is saved up beyond the burst.
 #[test]
 fn idle_time_is_not_saved_up_beyond_the_burst() {
-    let (scene, limit) = (Scene::new(), bucket(10, 1, 1));
+    let (scene, limit) = (KeyedFixture::new(), bucket(10, 1, 1));
     assert_eq!(scene.admitted(&limit, 1), 1);
     scene.at(8_000);
     assert_eq!(scene.admitted(&limit, 30), 10);
@@ -149,30 +149,35 @@ fn idle_time_is_not_saved_up_beyond_the_burst() {
 
 #[test]
 fn a_batch_is_decided_in_order_with_peeks_between_charges() {
-    let (scene, limit) = (Scene::new(), bucket(3, 1, 60));
+    let (scene, limit) = (KeyedFixture::new(), bucket(3, 1, 60));
     let quantities = [0, 1, 0, 2, 0, 1];
-    let asked: Vec<_> = quantities.map(|q| scene.ask("k", &limit, q)).into();
-    let remaining: Vec<_> = scene.each(&asked).iter().map(told).map(|t| t.1).collect();
+    let calls: Vec<_> = quantities.map(|q| scene.keyed("k", &limit, q)).into();
+    let remaining: Vec<_> = scene
+        .each(&calls)
+        .iter()
+        .map(figures)
+        .map(|t| t.1)
+        .collect();
     assert_eq!(remaining, [3, 2, 2, 0, 0, 0]);
     let others: Vec<String> = (0..100).map(|i| format!("other {i}")).collect();
-    let asked: Vec<_> = others.iter().map(|k| scene.ask(k, &limit, 1)).collect();
-    assert!(scene.each(&asked).iter().all(|answer| answer.admitted));
+    let calls: Vec<_> = others.iter().map(|k| scene.keyed(k, &limit, 1)).collect();
+    assert!(scene.each(&calls).iter().all(|result| result.admitted));
 }
 
 #[test]
 fn families_and_keys_have_counters_of_their_own() {
-    let (scene, limit) = (Scene::new(), bucket(1, 1, 60));
-    let other = Family::new("throttle");
+    let (scene, limit) = (KeyedFixture::new(), bucket(1, 1, 60));
+    let other = KeyFamily::new("throttle");
     let long = "x".repeat(16_384);
     let longer = format!("{long}y");
     for key in ["k", "", &long, &longer] {
         for family in [&scene.family, &other] {
-            let keyed = Keyed {
+            let keyed = KeyCharge {
                 family,
-                ..scene.ask(key, &limit, 1)
+                ..scene.keyed(key, &limit, 1)
             };
-            let answers = scene.each(&[keyed, keyed]);
-            assert!(answers[0].admitted && !answers[1].admitted);
+            let results = scene.each(&[keyed, keyed]);
+            assert!(results[0].admitted && !results[1].admitted);
         }
     }
 }
@@ -180,7 +185,7 @@ fn families_and_keys_have_counters_of_their_own() {
 /// redis-cell reads the old arrival time under the new rate, and may refuse for long (its issue 54).
 #[test]
 fn units_used_are_kept_when_the_limit_changes() {
-    let scene = Scene::new();
+    let scene = KeyedFixture::new();
     let (small, large) = (bucket(10, 1, 60), bucket(100, 10, 60));
     assert_eq!(scene.admitted(&small, 20), 10);
     assert_eq!(scene.one(&large, 0).reading.figures.remaining, 90);
@@ -190,7 +195,7 @@ fn units_used_are_kept_when_the_limit_changes() {
 
 #[test]
 fn charges_are_counted_under_the_name_of_their_family_and_peeks_are_not() {
-    let (scene, limit) = (Scene::new(), bucket(2, 1, 60));
+    let (scene, limit) = (KeyedFixture::new(), bucket(2, 1, 60));
     scene.one(&limit, 0);
     assert_eq!(scene.admitted(&limit, 5), 2);
     let labels = r#"{rule="cl.throttle",edge="resp",outcome="#;
@@ -200,7 +205,7 @@ fn charges_are_counted_under_the_name_of_their_family_and_peeks_are_not() {
 
 #[test]
 fn a_rule_with_the_name_of_a_family_does_not_double_its_series() {
-    let (scene, limit) = (Scene::new(), bucket(2, 1, 60));
+    let (scene, limit) = (KeyedFixture::new(), bucket(2, 1, 60));
     let named = rules("version: 1\nrules: [{ name: cl.throttle, by: user, rate: 5/hour }]\n");
     let named = Arc::new(named);
     scene.metrics.load(&named);
@@ -213,7 +218,7 @@ fn a_rule_with_the_name_of_a_family_does_not_double_its_series() {
 
 #[test]
 fn where_everything_only_watches_nothing_is_refused() {
-    let (scene, limit) = (Scene::of(Limiter::in_shadow), bucket(1, 1, 60));
+    let (scene, limit) = (KeyedFixture::of(Limiter::in_shadow), bucket(1, 1, 60));
     assert_eq!(scene.admitted(&limit, 3), 3);
     let labels = r#"{rule="cl.throttle",edge="resp",outcome="shadow_deny",source="exact"} 2"#;
     assert!(scene.metric(labels));

@@ -4,8 +4,8 @@
 //! by mistake is repeated in what is said about it.
 #![allow(clippy::unwrap_used)]
 
-use tidegate::identity::keys::{Digest, KeyTable, KeysError, hash_line};
-use tidegate_mutations::{Attack, Numbers, inputs};
+use tidegate::identity::keys::{Digest, KeyFileError, KeyTable, hash_line};
+use tidegate_mutations::{FuzzTarget, NumberEncoding, inputs};
 
 const TIERS: [&str; 3] = ["free", "pro", "enterprise"];
 
@@ -31,7 +31,7 @@ const TOKENS: &[&[u8]] = &[
     b"planted0planted0planted0",
 ];
 
-fn read(text: &[u8]) -> Result<KeyTable, KeysError> {
+fn read(text: &[u8]) -> Result<KeyTable, KeyFileError> {
     KeyTable::read("keys", text, &TIERS)
 }
 
@@ -58,23 +58,26 @@ fn corpus() -> Vec<String> {
 fn no_keys_file_panics_takes_long_or_gives_a_key_away() {
     let corpus = corpus();
     let good: Vec<&[u8]> = corpus.iter().map(String::as_bytes).collect();
-    let attack = Attack {
+    let attack = FuzzTarget {
         parser: "keys",
         seed: 0x6b65_7973,
         inputs: inputs::KEYS,
-        good: &good,
+        corpus: &good,
         tokens: TOKENS,
-        nests: &[(b"\"", b"\""), (b"sha256:", b" pro\n")],
-        numbers: Numbers::Digits,
-        longest: 8_000,
+        delimiters: &[(b"\"", b"\""), (b"sha256:", b" pro\n")],
+        numbers: NumberEncoding::Digits,
+        max_len: 8_000,
     };
     let digests = ["k1", "k2", "k3"].map(Digest::of);
     let accepts = |text: &[u8]| match read(text) {
         Ok(_) => true,
         Err(error) => {
-            let said = error.to_string();
-            assert!(!said.contains(PLANTED), "{said}");
-            assert!(!said.contains(['\0', '\u{1b}', '\u{202e}']), "{said:?}");
+            let message = error.to_string();
+            assert!(!message.contains(PLANTED), "{message}");
+            assert!(
+                !message.contains(['\0', '\u{1b}', '\u{202e}']),
+                "{message:?}"
+            );
             false
         }
     };

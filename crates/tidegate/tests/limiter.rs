@@ -4,9 +4,9 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use common::{Bench, request, rules};
-use tidegate::engine::Fate;
-use tidegate::http::{BodyStyle, Context, ResetStyle};
+use common::{TestLimiter, request, rules};
+use tidegate::engine::DecisionKind;
+use tidegate::http::{BodyStyle, ResetStyle, ResponseContext};
 use tidegate::identity::keys::hash_line;
 use tidegate::identity::{Digest, KeyTable};
 use tidegate::store::{Refunded, Role, Source};
@@ -22,20 +22,20 @@ rules:
 
 #[test]
 fn a_request_refused_by_its_last_limit_has_not_touched_the_others() {
-    let bench = Bench::new(THREE_LAYERS);
+    let bench = TestLimiter::new(THREE_LAYERS);
     bench.check("user=a path=/x", "allow");
     bench.check("user=a path=/x", "allow");
-    let before = bench.standing("user=a path=/x");
+    let before = bench.usage("user=a path=/x");
     for _ in 0..100 {
         bench.check("user=a path=/x", "deny ceiling 30s");
     }
-    assert_eq!(bench.standing("user=a path=/x"), before);
+    assert_eq!(bench.usage("user=a path=/x"), before);
     assert_eq!(bench.used("user=a path=/x", "user"), 2);
 }
 
 #[test]
 fn the_binding_limit_is_the_one_with_room_for_the_fewest_more() {
-    let bench = Bench::new(
+    let bench = TestLimiter::new(
         "
 version: 1
 rules:
@@ -53,8 +53,8 @@ rules:
 }
 
 #[test]
-fn of_several_refusals_the_longest_wait_is_told() {
-    let bench = Bench::new(
+fn of_several_denials_the_longest_wait_is_reported() {
+    let bench = TestLimiter::new(
         "
 version: 1
 rules:
@@ -70,7 +70,7 @@ rules:
 #[test]
 fn windows_of_the_calendar_begin_together_in_every_zone_and_others_can_be_staggered() {
     let ends = |zone: &str, rate: &str| {
-        let bench = Bench::new(&format!(
+        let bench = TestLimiter::new(&format!(
             "version: 1\ntimezone: {zone}\nrules:\n  - {{ name: r, by: user, rate: {rate}, \
              algorithm: fixed-window, stagger: true }}"
         ));
@@ -78,7 +78,7 @@ fn windows_of_the_calendar_begin_together_in_every_zone_and_others_can_be_stagge
         let ends: BTreeSet<_> = users
             .map(|user| {
                 bench.check(&user, "allow");
-                bench.refused(&user)
+                bench.denied_for(&user)
             })
             .collect();
         ends.len()
@@ -93,7 +93,7 @@ fn windows_of_the_calendar_begin_together_in_every_zone_and_others_can_be_stagge
 
 #[test]
 fn a_shadow_rule_counts_what_it_would_refuse_and_refuses_nothing() {
-    let bench = Bench::new(
+    let bench = TestLimiter::new(
         "
 version: 1
 rules:
@@ -115,7 +115,7 @@ rules:
 
 #[test]
 fn a_refused_request_charges_no_shadow() {
-    let bench = Bench::new(
+    let bench = TestLimiter::new(
         "
 version: 1
 rules:
@@ -130,7 +130,7 @@ rules:
 
 #[test]
 fn in_shadow_nothing_is_refused() {
-    let bench = Bench::in_shadow(THREE_LAYERS);
+    let bench = TestLimiter::in_shadow(THREE_LAYERS);
     for _ in 0..50 {
         bench.check("user=a path=/x", "allow");
     }
@@ -138,7 +138,7 @@ fn in_shadow_nothing_is_refused() {
 
 #[test]
 fn no_rule_means_allowed_and_says_so() {
-    let bench = Bench::new(
+    let bench = TestLimiter::new(
         "
 version: 1
 rules:
@@ -146,14 +146,14 @@ rules:
 ",
     );
     let decision = bench.decide(request("path=/other ip=192.0.2.1"));
-    assert_eq!(decision.fate(), Fate::Allow);
+    assert_eq!(decision.kind(), DecisionKind::Allow);
     assert_eq!(decision.source(), Source::None);
     assert!(decision.binding().is_none());
 }
 
 #[test]
 fn lists_come_before_rules_and_the_allow_list_wins() {
-    let bench = Bench::new(
+    let bench = TestLimiter::new(
         "
 version: 1
 rules:
@@ -172,14 +172,14 @@ allow: [203.0.113.10]
 
 #[test]
 fn a_cost_above_the_capacity_is_refused_for_good_and_charges_nothing() {
-    let bench = Bench::new(THREE_LAYERS);
+    let bench = TestLimiter::new(THREE_LAYERS);
     bench.check("user=a path=/x cost=3", "never ceiling");
     assert_eq!(bench.used("user=a path=/x", "user"), 0);
 }
 
 #[test]
 fn a_rule_with_a_unit_counts_only_that_unit() {
-    let bench = Bench::new(
+    let bench = TestLimiter::new(
         "
 version: 1
 rules:
@@ -199,7 +199,7 @@ rules:
 /// A rule with a unit did not apply to a request that named no cost in it, or a misspelt one.
 #[test]
 fn a_cost_that_is_not_named_is_one_and_never_free() {
-    let bench = Bench::new(
+    let bench = TestLimiter::new(
         "version: 1\nrules: [{ name: tokens, by: user, rate: 2/minute, algorithm: fixed-window, unit: tokens }]",
     );
     bench.check("user=a", "allow");
@@ -211,7 +211,7 @@ fn a_cost_that_is_not_named_is_one_and_never_free() {
 /// They were kept as attributes that no rule looks at, so that all clients shared one counter.
 #[test]
 fn an_address_and_a_key_may_be_given_as_attributes() {
-    let bench = Bench::new(
+    let bench = TestLimiter::new(
         "
 version: 1
 rules:
@@ -243,7 +243,7 @@ rules:
 /// A rule for `/login/` never matched, and neither did a rule for `/login` when a query followed.
 #[test]
 fn a_path_has_one_form_in_rules_and_requests() {
-    let bench = Bench::new(
+    let bench = TestLimiter::new(
         "version: 1\nrules: [{ name: login, match: { path: /login/, method: POST }, by: ip, rate: 6/minute, algorithm: fixed-window }]",
     );
     for path in [
@@ -262,22 +262,22 @@ fn a_path_has_one_form_in_rules_and_requests() {
 }
 
 #[test]
-fn waiting_as_told_is_enough_and_no_less_is() {
+fn waiting_for_retry_after_is_enough_and_no_less_is() {
     for algorithm in [
         "fixed-window",
         "sliding-log",
         "sliding-window",
         "sliding-window-strict",
     ] {
-        let bench = Bench::new(&format!(
+        let bench = TestLimiter::new(&format!(
             "version: 1\nrules: [{{ name: r, by: user, rate: 3/minute, algorithm: {algorithm} }}]"
         ));
         for _ in 0..3 {
             bench.check("user=a", "allow");
         }
-        let wait = bench.refused("user=a");
+        let wait = bench.denied_for("user=a");
         bench.advance(wait.get() - 1);
-        assert_eq!(bench.refused("user=a").get(), 1);
+        assert_eq!(bench.denied_for("user=a").get(), 1);
         bench.advance(1);
         bench.check("user=a", "allow");
     }
@@ -285,7 +285,7 @@ fn waiting_as_told_is_enough_and_no_less_is() {
 
 #[test]
 fn a_queue_delays_and_charges_in_order() {
-    let bench = Bench::new(
+    let bench = TestLimiter::new(
         "version: 1\nrules: [{ name: q, by: user, rate: 1/second burst 3, algorithm: leaky-queue }]",
     );
     bench.check("user=a", "allow");
@@ -296,7 +296,7 @@ fn a_queue_delays_and_charges_in_order() {
 
 #[test]
 fn who_cannot_wait_is_refused_with_the_wait_and_not_charged() {
-    let bench = Bench::new(
+    let bench = TestLimiter::new(
         "version: 1\nrules: [{ name: q, by: user, rate: 1/second burst 3, algorithm: leaky-queue }]",
     );
     bench.check("user=a", "allow");
@@ -306,7 +306,7 @@ fn who_cannot_wait_is_refused_with_the_wait_and_not_charged() {
 
 #[test]
 fn peek_says_what_check_would_and_changes_nothing() {
-    let bench = Bench::new(THREE_LAYERS);
+    let bench = TestLimiter::new(THREE_LAYERS);
     for _ in 0..10 {
         assert!(bench.peek("user=a path=/x").allowed());
     }
@@ -323,7 +323,7 @@ rules:
   - { name: requests, by: user, rate: 2/hour }
   - { name: tokens, match: { path: /llm }, by: user, unit: tokens, rate: 10/hour }
 ";
-    let bench = Bench::new(text);
+    let bench = TestLimiter::new(text);
     let check = |words| common::ready(bench.limiter.check_units(request(words))).unwrap();
     assert!(check("user=a path=/llm").allowed());
     assert!(check("user=a path=/llm tokens:4").allowed());
@@ -339,7 +339,7 @@ rules:
 
 #[test]
 fn a_receipt_refunds_once() {
-    let bench = Bench::new(THREE_LAYERS);
+    let bench = TestLimiter::new(THREE_LAYERS);
     let decision = bench.decide(request("user=a path=/x"));
     let receipt = bench.limiter.receipt(&decision).unwrap().unwrap();
     assert_eq!(bench.used("user=a path=/x", "user"), 1);
@@ -354,7 +354,10 @@ fn a_receipt_refunds_once() {
 /// never its own.
 #[test]
 fn a_receipt_of_another_run_or_node_is_not_known() {
-    let [before, after] = [Bench::new(THREE_LAYERS), Bench::new(THREE_LAYERS)];
+    let [before, after] = [
+        TestLimiter::new(THREE_LAYERS),
+        TestLimiter::new(THREE_LAYERS),
+    ];
     let decision = before.decide(request("user=a path=/x"));
     let receipt = before.limiter.receipt(&decision).unwrap().unwrap();
     after.check("user=a path=/x", "allow");
@@ -365,10 +368,10 @@ fn a_receipt_of_another_run_or_node_is_not_known() {
 
 #[test]
 fn a_refusal_has_no_receipt() {
-    let bench = Bench::new("version: 1\nrules: [{ name: r, by: user, rate: 1/hour }]");
+    let bench = TestLimiter::new("version: 1\nrules: [{ name: r, by: user, rate: 1/hour }]");
     bench.check("user=a", "allow");
-    let refused = bench.decide(request("user=a"));
-    assert_eq!(bench.limiter.receipt(&refused).unwrap(), None);
+    let denied = bench.decide(request("user=a"));
+    assert_eq!(bench.limiter.receipt(&denied).unwrap(), None);
 }
 
 #[test]
@@ -378,14 +381,14 @@ fn a_limit_lowered_below_use_refuses_politely_and_one_raised_gives_the_differenc
             "version: 1\nrules: [{{ name: r, by: user, rate: {rate}, algorithm: fixed-window }}]"
         )
     };
-    let bench = Bench::new(&rules("10/hour"));
+    let bench = TestLimiter::new(&rules("10/hour"));
     for _ in 0..8 {
         bench.check("user=a", "allow");
     }
     bench.reload(&rules("5/hour"));
-    let refused = bench.decide(request("user=a"));
-    assert!(!refused.allowed());
-    assert_eq!(refused.binding().unwrap().reading.figures.remaining, 0);
+    let denied = bench.decide(request("user=a"));
+    assert!(!denied.allowed());
+    assert_eq!(denied.binding().unwrap().reading.figures.remaining, 0);
     bench.reload(&rules("12/hour"));
     for _ in 0..4 {
         bench.check("user=a", "allow");
@@ -405,13 +408,13 @@ rules:
   - { name: wide, by: user, rate: 1000/minute }
 ";
     for rules in [alone, among_others] {
-        let bench = Bench::new(rules);
+        let bench = TestLimiter::new(rules);
         bench.check("user=a", "allow");
         bench.check("user=a", "allow");
         bench.set_back(7_200);
-        let refused = bench.decide(request("user=a"));
+        let denied = bench.decide(request("user=a"));
         assert!(
-            !refused.allowed() && refused.clock_stepped(),
+            !denied.allowed() && denied.clock_stepped(),
             "the step is reported"
         );
         let again = bench.decide(request("user=a"));
@@ -423,7 +426,8 @@ rules:
 
 #[test]
 fn a_clock_set_back_a_little_gives_nothing_away() {
-    let bench = Bench::new("version: 1\nrules: [{ name: r, by: user, rate: 60/minute burst 2 }]");
+    let bench =
+        TestLimiter::new("version: 1\nrules: [{ name: r, by: user, rate: 60/minute burst 2 }]");
     bench.check("user=a", "allow");
     bench.check("user=a", "allow");
     for _ in 0..10 {
@@ -436,7 +440,7 @@ fn a_clock_set_back_a_little_gives_nothing_away() {
 
 #[test]
 fn receipts_of_one_charge_are_one_and_a_peek_has_none() {
-    let bench = Bench::new(THREE_LAYERS);
+    let bench = TestLimiter::new(THREE_LAYERS);
     bench.check("user=b path=/x", "allow");
     let decision = bench.decide(request("user=a path=/x"));
     let first = bench.limiter.receipt(&decision).unwrap().unwrap();
@@ -458,7 +462,7 @@ keys_file: keys.txt
 rules:
   - { name: r, by: ip, rate: 1000/hour, tiers: { free: 10/hour }, algorithm: fixed-window }
 ";
-    let bench = Bench::new(text);
+    let bench = TestLimiter::new(text);
     let lines = format!("{}\n", hash_line("pro-key", "pro", "acme").unwrap());
     let set = rules(text);
     let keys = KeyTable::read("keys.txt", lines.as_bytes(), set.tiers()).unwrap();
@@ -494,7 +498,7 @@ allow: [{}]
         digest("listed"),
         digest("friend"),
     );
-    let bench = Bench::new(&text);
+    let bench = TestLimiter::new(&text);
     let lines = format!("{}\n", hash_line("listed", "free", "acme").unwrap());
     let set = rules(&text);
     let keys = KeyTable::read("keys.txt", lines.as_bytes(), set.tiers()).unwrap();
@@ -516,7 +520,7 @@ fn hex(bytes: &[u8]) -> String {
 #[test]
 fn a_receipt_whose_rules_have_changed_says_so() {
     let rules = |rate: &str| format!("version: 1\nrules: [{{ name: r, by: user, rate: {rate} }}]");
-    let bench = Bench::new(&rules("10/hour"));
+    let bench = TestLimiter::new(&rules("10/hour"));
     let decision = bench.decide(request("user=a"));
     let receipt = bench.limiter.receipt(&decision).unwrap().unwrap();
     bench.reload(&rules("20/hour"));
@@ -526,7 +530,7 @@ fn a_receipt_whose_rules_have_changed_says_so() {
 
 #[test]
 fn an_override_is_for_who_one_is_not_for_what_one_claims() {
-    let bench = Bench::new(
+    let bench = TestLimiter::new(
         "
 version: 1
 rules:
@@ -548,7 +552,7 @@ rules:
         "a user who calls himself so"
     );
     assert_eq!(passes("user=vip ip=198.51.100.2"), 2);
-    let by_user = Bench::new(
+    let by_user = TestLimiter::new(
         "version: 1\nrules: [{ name: r, by: user, rate: 1/hour, overrides: { 192.0.2.7: 3/hour } }]",
     );
     let anonymous = (0..9).filter(|_| by_user.decide(request("ip=192.0.2.7")).allowed());
@@ -556,13 +560,14 @@ rules:
 }
 
 #[test]
-fn the_refused_of_a_shared_limit_are_told_to_come_back_at_different_times() {
-    let bench = Bench::new("version: 1\nrules: [{ name: r, by: global, rate: 1/hour burst 1 }]");
+fn denied_clients_of_a_shared_limit_retry_at_different_times() {
+    let bench =
+        TestLimiter::new("version: 1\nrules: [{ name: r, by: global, rate: 1/hour burst 1 }]");
     bench.check("ip=192.0.2.1", "allow");
-    let told = |ip: u8| {
+    let retry_after = |ip: u8| {
         let words = format!("ip=198.51.100.{ip}");
         let decision = bench.decide(request(&words));
-        let context = Context {
+        let context = ResponseContext {
             id: "x",
             wall: common::START,
             reset: ResetStyle::Delta,
@@ -577,14 +582,14 @@ fn the_refused_of_a_shared_limit_are_told_to_come_back_at_different_times() {
             .parse::<u64>()
             .unwrap()
     };
-    let waits: std::collections::BTreeSet<u64> = (0..200).map(told).collect();
+    let waits: std::collections::BTreeSet<u64> = (0..200).map(retry_after).collect();
     assert!(waits.len() > 20, "{waits:?}");
     assert!(waits.iter().all(|wait| (3_600..=3_630).contains(wait)));
 }
 
 #[test]
 fn a_client_is_inspected_and_reset_in_every_unit_and_on_every_list() {
-    let bench = Bench::new(
+    let bench = TestLimiter::new(
         "
 version: 1
 rules:
@@ -602,7 +607,7 @@ rules:
 /// A reset of one client once emptied the counters of all.
 #[test]
 fn a_reset_of_one_client_leaves_shared_counters_alone() {
-    let bench = Bench::new(
+    let bench = TestLimiter::new(
         "
 version: 1
 rules:
@@ -611,8 +616,8 @@ rules:
   - { name: orgs, by: org, rate: 9/hour }
 ",
     );
-    let reset = |asked: &str| common::ready(bench.limiter.view().reset(request(asked))).unwrap();
-    let used = |asked: &str| ["ceiling", "each", "orgs"].map(|rule| bench.used(asked, rule));
+    let reset = |words: &str| common::ready(bench.limiter.view().reset(request(words))).unwrap();
+    let used = |words: &str| ["ceiling", "each", "orgs"].map(|rule| bench.used(words, rule));
     bench.check("user=ada", "allow");
     bench.check("user=bob", "allow");
     assert_eq!(reset("user=ada"), 1);
@@ -630,6 +635,6 @@ rules:
 
 #[test]
 fn in_shadow_the_block_list_refuses_nobody_either() {
-    let bench = Bench::in_shadow("version: 1\nrules: []\nblock: [192.0.2.0/24]");
+    let bench = TestLimiter::in_shadow("version: 1\nrules: []\nblock: [192.0.2.0/24]");
     bench.check("ip=192.0.2.1", "allow");
 }

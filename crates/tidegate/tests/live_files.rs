@@ -15,45 +15,47 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tidegate::identity::keys::{Digest, KeyTable, hash_line};
-use tidegate::live::{Live, Pace, Snapshot, State, Target, Watch, Why};
+use tidegate::live::{FileError, FileSnapshot, FileState, LiveValue, Target, Watch, WatchTiming};
 use tidegate_core::units::Nanos;
 
-const PACE: Pace = Pace {
-    survey: Nanos::from_millis(20),
+const PACE: WatchTiming = WatchTiming {
+    scan_interval: Nanos::from_millis(20),
     quiet: Nanos::from_millis(30),
-    at_most: Nanos::from_millis(500),
+    max_delay: Nanos::from_millis(500),
     poll: Nanos::from_secs(3600),
     fresh_poll: Nanos::from_secs(3600),
 };
 
-struct Watched {
+struct WatchFixture {
     dir: TempDir,
     path: PathBuf,
-    live: Arc<Live<String>>,
+    live: Arc<LiveValue<String>>,
     handed_over: Arc<Mutex<Vec<String>>>,
-    states: Arc<Mutex<Vec<State>>>,
+    states: Arc<Mutex<Vec<FileState>>>,
     watch: Watch,
 }
 
-impl Watched {
+impl WatchFixture {
     /// Lets `prepare` fill a new folder, then watches `path` in it.
     fn new(path: &str, prepare: impl FnOnce(&Path)) -> Self {
         let dir = tempfile::tempdir().unwrap();
         prepare(dir.path());
         let path = dir.path().join(path);
-        let live = Arc::new(Live::new("nothing".to_owned()));
+        let live = Arc::new(LiveValue::new("nothing".to_owned()));
         let handed_over = Arc::new(Mutex::new(Vec::new()));
         let states = Arc::new(Mutex::new(Vec::new()));
         let load = {
             let (live, handed_over) = (Arc::clone(&live), Arc::clone(&handed_over));
-            move |snapshot: &Snapshot| live.replace_with(|| read(snapshot, &handed_over)).map(drop)
+            move |snapshot: &FileSnapshot| {
+                live.replace_with(|| read(snapshot, &handed_over)).map(drop)
+            }
         };
         let report = {
             let states = Arc::clone(&states);
-            move |state: &State| states.lock().unwrap().push(state.clone())
+            move |state: &FileState| states.lock().unwrap().push(state.clone())
         };
-        let watch = Watch::start(Target::rules(&path).pace(PACE), load, report).unwrap();
-        Watched {
+        let watch = Watch::start(Target::rules(&path).timing(PACE), load, report).unwrap();
+        WatchFixture {
             dir,
             path,
             live,
@@ -74,7 +76,7 @@ impl Watched {
     #[track_caller]
     fn wait_for_value(&self, want: &str) {
         wait_until(
-            || self.in_force() == want && self.watch.state() == State::Current,
+            || self.in_force() == want && self.watch.state() == FileState::Current,
             || {
                 format!(
                     "{want}, got {} and {:?}",
@@ -85,10 +87,10 @@ impl Watched {
         );
     }
 
-    /// Waits until the watch is stale for `why`, with `want` still in force.
+    /// Waits until the watch is stale for `reason`, with `want` still in force.
     #[track_caller]
-    fn wait_for_stale(&self, why: &Why, want: &str) {
-        let stale = State::Stale(why.clone());
+    fn wait_for_stale(&self, reason: &FileError, want: &str) {
+        let stale = FileState::Stale(reason.clone());
         wait_until(
             || self.watch.state() == stale,
             || format!("{stale:?}, got {:?}", self.watch.state()),
@@ -96,16 +98,16 @@ impl Watched {
         assert_eq!(self.in_force(), want);
     }
 
-    fn vanished(&self) -> Why {
-        Why::Vanished {
+    fn vanished(&self) -> FileError {
+        FileError::NotFound {
             path: self.path.clone(),
         }
     }
 }
 
-fn read(snapshot: &Snapshot, handed_over: &Mutex<Vec<String>>) -> Result<String, String> {
+fn read(snapshot: &FileSnapshot, handed_over: &Mutex<Vec<String>>) -> Result<String, String> {
     let mut all = Vec::new();
-    for part in snapshot.parts() {
+    for part in snapshot.files() {
         let text = part.text().map_err(|error| error.to_string())?;
         let name = part.path().file_name().unwrap().to_str().unwrap();
         all.push(format!("{name}={text}"));
@@ -115,17 +117,17 @@ fn read(snapshot: &Snapshot, handed_over: &Mutex<Vec<String>>) -> Result<String,
     if all.ends_with('.') {
         Ok(all)
     } else {
-        Err(refusal(&all))
+        Err(rejection(&all))
     }
 }
 
-fn refusal(all: &str) -> String {
+fn rejection(all: &str) -> String {
     format!("`{all}` does not end in a full stop")
 }
 
-fn refused(all: &str) -> Why {
-    Why::Refused {
-        reason: refusal(all),
+fn rejected(all: &str) -> FileError {
+    FileError::Rejected {
+        reason: rejection(all),
     }
 }
 
@@ -161,18 +163,18 @@ fn one_file(dir: &Path) {
 
 #[test]
 fn the_first_look_is_made_before_the_watch_exists() {
-    let watched = Watched::new("r.yaml", one_file);
+    let watched = WatchFixture::new("r.yaml", one_file);
     assert_eq!(
         (watched.in_force().as_str(), watched.watch.state()),
-        ("r.yaml=one.", State::Current)
+        ("r.yaml=one.", FileState::Current)
     );
-    let missing = Watched::new("r.yaml", |_| {});
-    assert_eq!(missing.watch.state(), State::Stale(missing.vanished()));
+    let missing = WatchFixture::new("r.yaml", |_| {});
+    assert_eq!(missing.watch.state(), FileState::Stale(missing.vanished()));
 }
 
 #[test]
 fn a_file_renamed_over_the_old_one_comes_into_force() {
-    let watched = Watched::new("r.yaml", one_file);
+    let watched = WatchFixture::new("r.yaml", one_file);
     for n in 0..3 {
         write(&watched.path, &format!("{n}."));
         watched.wait_for_value(&format!("r.yaml={n}."));
@@ -181,7 +183,7 @@ fn a_file_renamed_over_the_old_one_comes_into_force() {
 
 #[test]
 fn a_file_rewritten_in_place_comes_into_force() {
-    let watched = Watched::new("r.yaml", one_file);
+    let watched = WatchFixture::new("r.yaml", one_file);
     for n in 0..3 {
         write_in_place(&watched.path, &format!("{n}."));
         watched.wait_for_value(&format!("r.yaml={n}."));
@@ -212,7 +214,7 @@ mod links {
 
     #[test]
     fn a_kubernetes_swap_of_a_file_comes_into_force() {
-        let watched = Watched::new("r.yaml", |dir| publish(dir, "v0", "v0."));
+        let watched = WatchFixture::new("r.yaml", |dir| publish(dir, "v0", "v0."));
         for version in ["v1", "v2", "v3"] {
             publish(watched.dir.path(), version, &format!("{version}."));
             watched.wait_for_value(&format!("r.yaml={version}."));
@@ -225,7 +227,7 @@ mod links {
             fs::create_dir(dir.join("etc")).unwrap();
             publish(&dir.join("etc"), "v0", "v0.");
         };
-        let watched = Watched::new("etc", mount);
+        let watched = WatchFixture::new("etc", mount);
         for version in ["v1", "v2", "v3"] {
             publish(&watched.file("etc"), version, &format!("{version}."));
             watched.wait_for_value(&format!("r.yaml={version}."));
@@ -234,7 +236,7 @@ mod links {
 
     #[test]
     fn a_change_of_the_file_behind_a_link_comes_into_force() {
-        let watched = Watched::new("r.yaml", |dir| {
+        let watched = WatchFixture::new("r.yaml", |dir| {
             fs::create_dir(dir.join("far")).unwrap();
             write(dir.join("far/real"), "one.");
             symlink("far/real", dir.join("r.yaml")).unwrap();
@@ -245,7 +247,7 @@ mod links {
 
     #[test]
     fn a_turned_link_between_two_others_comes_into_force() {
-        let watched = Watched::new("r.yaml", |dir| {
+        let watched = WatchFixture::new("r.yaml", |dir| {
             fs::create_dir_all(dir.join("between")).unwrap();
             write(dir.join("one"), "one.");
             write(dir.join("two"), "two.");
@@ -259,10 +261,10 @@ mod links {
 
     #[test]
     fn an_unreadable_file_leaves_the_last_good_value() {
-        let watched = Watched::new("r.yaml", one_file);
+        let watched = WatchFixture::new("r.yaml", one_file);
         fs::remove_file(&watched.path).unwrap();
         symlink("r.yaml", &watched.path).unwrap();
-        let is_unreadable = |state| matches!(state, State::Stale(Why::Unreadable { .. }));
+        let is_unreadable = |state| matches!(state, FileState::Stale(FileError::Unreadable { .. }));
         wait_until(
             || is_unreadable(watched.watch.state()),
             || "an unreadable file".to_owned(),
@@ -273,7 +275,7 @@ mod links {
 
 #[test]
 fn a_deleted_file_leaves_the_last_good_value_until_it_is_back() {
-    let watched = Watched::new("r.yaml", one_file);
+    let watched = WatchFixture::new("r.yaml", one_file);
     fs::remove_file(&watched.path).unwrap();
     watched.wait_for_stale(&watched.vanished(), "r.yaml=one.");
     write(&watched.path, "one.");
@@ -287,18 +289,18 @@ fn a_deleted_file_leaves_the_last_good_value_until_it_is_back() {
     watched.wait_for_stale(&watched.vanished(), "r.yaml=one.");
     write(&watched.path, "two.");
     watched.wait_for_value("r.yaml=two.");
-    let [gone, back] = [State::Stale(watched.vanished()), State::Current];
-    let told = [back.clone(), gone.clone(), back.clone(), gone, back];
+    let [gone, back] = [FileState::Stale(watched.vanished()), FileState::Current];
+    let want = [back.clone(), gone.clone(), back.clone(), gone, back];
     assert_eq!(
         *watched.states.lock().unwrap(),
-        told,
+        want,
         "each change of state is told once"
     );
 }
 
 #[test]
 fn a_deleted_parent_folder_is_followed_when_it_is_back() {
-    let watched = Watched::new("a/b/r.yaml", |dir| {
+    let watched = WatchFixture::new("a/b/r.yaml", |dir| {
         fs::create_dir_all(dir.join("a/b")).unwrap();
         one_file(&dir.join("a/b"));
     });
@@ -307,7 +309,7 @@ fn a_deleted_parent_folder_is_followed_when_it_is_back() {
         if n != 1 {
             let wanted = || "a vanished file".to_owned();
             wait_until(
-                || watched.watch.state() == State::Stale(watched.vanished()),
+                || watched.watch.state() == FileState::Stale(watched.vanished()),
                 wanted,
             );
         }
@@ -322,7 +324,7 @@ fn a_deleted_parent_folder_is_followed_when_it_is_back() {
 /// Events of the kernel did not show this, nor any later change.
 #[test]
 fn a_folder_far_above_that_is_replaced_is_followed() {
-    let watched = Watched::new("a/b/c/r.yaml", |dir| {
+    let watched = WatchFixture::new("a/b/c/r.yaml", |dir| {
         for (top, text) in [("a", "one."), ("next", "two.")] {
             fs::create_dir_all(dir.join(top).join("b/c")).unwrap();
             write(dir.join(top).join("b/c/r.yaml"), text);
@@ -337,7 +339,7 @@ fn a_folder_far_above_that_is_replaced_is_followed() {
 
 #[test]
 fn files_come_and_go_in_a_folder() {
-    let watched = Watched::new("rules", |dir| {
+    let watched = WatchFixture::new("rules", |dir| {
         fs::create_dir(dir.join("rules")).unwrap();
         write(dir.join("rules/b.yaml"), "b.");
     });
@@ -355,7 +357,7 @@ fn files_come_and_go_in_a_folder() {
 
     fs::remove_file(folder.join("b.yaml")).unwrap();
     watched.wait_for_stale(
-        &Why::EmptyFolder {
+        &FileError::EmptyFolder {
             path: folder.clone(),
         },
         "b.yaml=B.",
@@ -372,13 +374,13 @@ fn files_come_and_go_in_a_folder() {
 #[test]
 fn a_file_cut_off_at_any_byte_never_comes_into_force() {
     let whole = "rules: [a, b, c], limits: [1, 2, 3], and the end.";
-    let watched = Watched::new("r.yaml", |dir| write(dir.join("r.yaml"), whole));
+    let watched = WatchFixture::new("r.yaml", |dir| write(dir.join("r.yaml"), whole));
     let version = watched.live.version();
     for end in 0..whole.len() {
         write_in_place(&watched.path, &whole[..end]);
         watched.watch.poke();
         let good = format!("r.yaml={whole}");
-        watched.wait_for_stale(&refused(&format!("r.yaml={}", &whole[..end])), &good);
+        watched.wait_for_stale(&rejected(&format!("r.yaml={}", &whole[..end])), &good);
     }
     assert_eq!(watched.live.version(), version);
     assert!(watched.live.failure().unwrap().times >= whole.len() as u64);
@@ -393,13 +395,13 @@ fn a_file_cut_off_at_any_byte_never_comes_into_force() {
 
 #[test]
 fn what_was_refused_is_not_handed_over_again_until_it_changes() {
-    let watched = Watched::new("r.yaml", one_file);
+    let watched = WatchFixture::new("r.yaml", one_file);
     write(&watched.path, "bad");
-    watched.wait_for_stale(&refused("r.yaml=bad"), "r.yaml=one.");
+    watched.wait_for_stale(&rejected("r.yaml=bad"), "r.yaml=one.");
     fs::remove_file(&watched.path).unwrap();
     watched.wait_for_stale(&watched.vanished(), "r.yaml=one.");
     write(&watched.path, "bad");
-    watched.wait_for_stale(&refused("r.yaml=bad"), "r.yaml=one.");
+    watched.wait_for_stale(&rejected("r.yaml=bad"), "r.yaml=one.");
     assert_eq!(
         *watched.handed_over.lock().unwrap(),
         ["r.yaml=one.", "r.yaml=bad"]
@@ -409,13 +411,13 @@ fn what_was_refused_is_not_handed_over_again_until_it_changes() {
 /// Refused rules may be good by now, for reasons outside the file: a keys file that is there at last.
 #[test]
 fn what_was_refused_is_handed_over_again_when_someone_asks() {
-    let watched = Watched::new("r.yaml", one_file);
+    let watched = WatchFixture::new("r.yaml", one_file);
     write(&watched.path, "bad");
-    watched.wait_for_stale(&refused("r.yaml=bad"), "r.yaml=one.");
+    watched.wait_for_stale(&rejected("r.yaml=bad"), "r.yaml=one.");
     watched.watch.poke();
     let handed_over = || watched.handed_over.lock().unwrap().len();
     wait_until(|| handed_over() == 3, || "a second try".to_owned());
-    watched.watch.bell().poke();
+    watched.watch.handle().poke();
     wait_until(|| handed_over() == 4, || "a third try".to_owned());
     write(&watched.path, "one.");
     watched.wait_for_value("r.yaml=one.");
@@ -429,37 +431,40 @@ fn what_was_refused_is_handed_over_again_when_someone_asks() {
     assert_eq!(
         *watched.states.lock().unwrap(),
         [
-            State::Current,
-            State::Stale(refused("r.yaml=bad")),
-            State::Current
+            FileState::Current,
+            FileState::Stale(rejected("r.yaml=bad")),
+            FileState::Current
         ],
         "a refusal repeated is told once"
     );
 }
 
 #[test]
-fn all_that_is_taken_is_told() {
-    let watched = Watched::new("r.yaml", one_file);
+fn every_accepted_change_is_reported() {
+    let watched = WatchFixture::new("r.yaml", one_file);
     for n in 2..=4 {
         write(&watched.path, &format!("{n}."));
         watched.wait_for_value(&format!("r.yaml={n}."));
     }
-    let told = || watched.states.lock().unwrap().len();
-    wait_until(|| told() == 4, || format!("four news, got {}", told()));
+    let reported = || watched.states.lock().unwrap().len();
+    wait_until(
+        || reported() == 4,
+        || format!("four news, got {}", reported()),
+    );
 }
 
 #[test]
-fn a_bell_neither_keeps_a_watch_nor_minds_its_end() {
-    let watched = Watched::new("r.yaml", one_file);
-    let bell = watched.watch.bell();
+fn a_handle_neither_keeps_a_watch_nor_needs_it() {
+    let watched = WatchFixture::new("r.yaml", one_file);
+    let handle = watched.watch.handle();
     drop(watched.watch);
-    bell.poke();
+    handle.poke();
     assert_eq!(watched.handed_over.lock().unwrap().len(), 1);
 }
 
 #[test]
 fn a_reload_hands_over_what_is_unchanged() {
-    let watched = Watched::new("r.yaml", one_file);
+    let watched = WatchFixture::new("r.yaml", one_file);
     watched.watch.reload();
     wait_until(
         || watched.live.version() == 3,
@@ -473,19 +478,19 @@ fn a_reload_hands_over_what_is_unchanged() {
 
 #[test]
 fn a_file_too_large_is_not_read_and_leaves_the_last_good_value() {
-    let watched = Watched::new("r.yaml", one_file);
+    let watched = WatchFixture::new("r.yaml", one_file);
     fs::File::options()
         .write(true)
         .open(&watched.path)
         .unwrap()
         .set_len(1 << 40)
         .unwrap();
-    let why = Why::TooLarge {
+    let reason = FileError::TooLarge {
         path: watched.path.clone(),
         bytes: 1 << 40,
         most: 16 << 20,
     };
-    watched.wait_for_stale(&why, "r.yaml=one.");
+    watched.wait_for_stale(&reason, "r.yaml=one.");
 }
 
 /// Watches a file with a loader that gets its path and the number of the call before it reads.
@@ -497,14 +502,14 @@ fn meddled(
     write(&path, "one.");
     let whole = Arc::new(Mutex::new(Vec::new()));
     let (seen, file, mut calls) = (Arc::clone(&whole), path.clone(), 0);
-    let load = move |snapshot: &Snapshot| {
+    let load = move |snapshot: &FileSnapshot| {
         calls += 1;
         meddle(&file, calls);
-        snapshot.parts()[0]
+        snapshot.files()[0]
             .text()
             .map(|text| seen.lock().unwrap().push(text))
     };
-    let watch = Watch::start(Target::rules(path).pace(PACE), load, |_| {}).unwrap();
+    let watch = Watch::start(Target::rules(path).timing(PACE), load, |_| {}).unwrap();
     (dir, watch, whole)
 }
 
@@ -515,7 +520,7 @@ fn a_file_that_changes_while_it_is_read_is_read_again() {
             write_in_place(path, "two, written meanwhile.");
         }
     });
-    assert_eq!(watch.state(), State::Current);
+    assert_eq!(watch.state(), FileState::Current);
     assert_eq!(*whole.lock().unwrap(), ["two, written meanwhile."]);
 }
 
@@ -527,22 +532,28 @@ fn a_file_that_never_rests_is_never_taken_until_it_does() {
         }
     });
     let path = dir.path().join("r.yaml");
-    assert_eq!(watch.state(), State::Stale(Why::Restless { path }));
+    assert_eq!(
+        watch.state(),
+        FileState::Stale(FileError::Changing { path })
+    );
     wait_until(
-        || watch.state() == State::Current,
+        || watch.state() == FileState::Current,
         || "a file at rest".to_owned(),
     );
     assert_eq!(*whole.lock().unwrap(), ["xxxxxxx"]);
 }
 
 #[test]
-fn a_loader_that_panics_is_asked_again_about_the_next_contents() {
+fn a_loader_that_panics_is_called_again_with_the_next_contents() {
     let (dir, watch, whole) =
         meddled(|path, _| assert_ne!(fs::read_to_string(path).unwrap(), "one."));
-    assert!(matches!(watch.state(), State::Stale(Why::Refused { .. })));
+    assert!(matches!(
+        watch.state(),
+        FileState::Stale(FileError::Rejected { .. })
+    ));
     write(dir.path().join("r.yaml"), "two.");
     wait_until(
-        || watch.state() == State::Current,
+        || watch.state() == FileState::Current,
         || "the next contents".to_owned(),
     );
     assert_eq!(*whole.lock().unwrap(), ["two."]);
@@ -550,12 +561,12 @@ fn a_loader_that_panics_is_asked_again_about_the_next_contents() {
 
 #[test]
 fn a_dropped_watch_has_stopped() {
-    let Watched {
+    let WatchFixture {
         dir: _dir,
         watch,
         live,
         ..
-    } = Watched::new("r.yaml", one_file);
+    } = WatchFixture::new("r.yaml", one_file);
     assert_eq!(Arc::strong_count(&live), 2);
     drop(watch);
     assert_eq!(
@@ -571,11 +582,11 @@ fn keys_are_reloaded_alone_and_a_bad_file_keeps_the_old_ones() {
     let path = dir.path().join("keys.txt");
     let line = |key| hash_line(key, "pro", "").unwrap() + "\n";
     write(&path, &line("old"));
-    let live = Arc::new(Live::new(KeyTable::default()));
+    let live = Arc::new(LiveValue::new(KeyTable::default()));
     let table = Arc::clone(&live);
-    let load = move |snapshot: &Snapshot| {
+    let load = move |snapshot: &FileSnapshot| {
         let make = || {
-            let [part] = snapshot.parts() else {
+            let [part] = snapshot.files() else {
                 return Err("one file is watched".to_owned());
             };
             let reader = part.open().map_err(|error| error.to_string())?;
@@ -583,7 +594,7 @@ fn keys_are_reloaded_alone_and_a_bad_file_keeps_the_old_ones() {
         };
         table.replace_with(make).map(drop)
     };
-    let watch = Watch::start(Target::keys(&path).pace(PACE), load, |_| {}).unwrap();
+    let watch = Watch::start(Target::keys(&path).timing(PACE), load, |_| {}).unwrap();
     let knows = |key: &str| live.load().get(&Digest::of(key)).is_some();
     assert!(knows("old"));
     write(&path, &(line("old") + "raw-key-by-mistake\n"));

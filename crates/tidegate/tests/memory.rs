@@ -12,22 +12,22 @@ use tidegate::stores::MemoryStore;
 use tidegate_core::algorithms::Precision;
 use tidegate_core::units::Nanos;
 
-struct Memory {
+struct MemoryRig {
     store: MemoryStore<ManualClock>,
     clock: ManualClock,
 }
 
-impl Memory {
+impl MemoryRig {
     fn new() -> Self {
         let clock = ManualClock::at(Nanos::from_secs(1_700_000_000));
-        Memory {
+        MemoryRig {
             store: MemoryStore::new(clock.clone()),
             clock,
         }
     }
 }
 
-impl Rig for Memory {
+impl Rig for MemoryRig {
     type Store = MemoryStore<ManualClock>;
 
     fn store(&self) -> &Self::Store {
@@ -55,9 +55,9 @@ macro_rules! tests {
     (; $($claim:ident)*) => {
         $(#[test]
         fn $claim() {
-            at_once(conformance::$claim(&Memory::new()));
+            at_once(conformance::$claim(&MemoryRig::new()));
         })*
     };
 }
 
-every_claim!(tests! {});
+every_conformance_test!(tests! {});

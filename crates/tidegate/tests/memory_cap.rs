@@ -5,7 +5,9 @@ use std::borrow::Cow;
 use tidegate::clock::{Clock, ManualClock};
 use tidegate::stores::MemoryStore;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::store::{Charge, ChargeSet, Hold, Refund, Refunded, Role, Source, Terms};
+use tidegate_core::store::{
+    Charge, ChargeSet, PermitRequest, Refund, Refunded, Role, RuleOptions, Source,
+};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
@@ -13,20 +15,20 @@ const CAP: u64 = 4 << 20;
 const HOUR: u64 = 3_600;
 
 /// A small store, full of counters that live for `secs`.
-struct Full {
+struct FullStore {
     store: MemoryStore<ManualClock>,
     clock: ManualClock,
     rule: RuleName,
 }
 
-impl Full {
-    fn of(secs: u64) -> Full {
-        Full::with(CAP, 100_000, secs)
+impl FullStore {
+    fn of(secs: u64) -> FullStore {
+        FullStore::with(CAP, 100_000, secs)
     }
 
-    fn with(cap: u64, strangers: u64, secs: u64) -> Full {
+    fn with(cap: u64, strangers: u64, secs: u64) -> FullStore {
         let clock = ManualClock::at(Nanos::from_secs(1_700_000_000));
-        let full = Full {
+        let full = FullStore {
             store: MemoryStore::with_cap(clock.clone(), cap),
             clock,
             rule: RuleName::new("full"),
@@ -46,11 +48,11 @@ impl Full {
         (reading.verdict.allows(), source)
     }
 
-    /// How many of `asked` requests of one subject pass, and by what.
-    fn admitted(&self, limit: &Limit, who: u64, asked: usize) -> (usize, Source) {
-        let answers: Vec<_> = (0..asked).map(|_| self.charge(limit, who)).collect();
-        let passed = answers.iter().filter(|(passed, _)| *passed).count();
-        (passed, answers[0].1)
+    /// How many of `attempts` requests of one subject pass, and by what.
+    fn admitted(&self, limit: &Limit, who: u64, attempts: usize) -> (usize, Source) {
+        let outcomes: Vec<_> = (0..attempts).map(|_| self.charge(limit, who)).collect();
+        let passed = outcomes.iter().filter(|(passed, _)| *passed).count();
+        (passed, outcomes[0].1)
     }
 }
 
@@ -69,7 +71,7 @@ fn charge<'a>(rule: &'a RuleName, limit: &'a Limit, who: u64) -> Charge<'a> {
         limit: Cow::Borrowed(limit),
         cost: Cost::ONE,
         role: Role::Enforce,
-        terms: &Terms::USUAL,
+        options: &RuleOptions::DEFAULT,
     }
 }
 
@@ -78,7 +80,7 @@ fn set<'a>(charge: Charge<'a>) -> ChargeSet<'a> {
 }
 
 /// A subject of another rule that finds its table full.
-fn newcomer(full: &Full, rule: &RuleName, limit: &Limit) -> u64 {
+fn newcomer(full: &FullStore, rule: &RuleName, limit: &Limit) -> u64 {
     let shares = |who: &u64| {
         let outcome = full.store.peek_now(&set(charge(rule, limit, *who)));
         outcome.source == Source::Overflow
@@ -90,7 +92,7 @@ fn newcomer(full: &Full, rule: &RuleName, limit: &Limit) -> u64 {
 
 #[test]
 fn a_newcomer_shares_a_counter_that_has_the_full_limit() {
-    let mut full = Full::of(HOUR);
+    let mut full = FullStore::of(HOUR);
     full.rule = RuleName::new("another");
     let limit = limit(Algorithm::TokenBucket, 5, HOUR);
     let who = newcomer(&full, &full.rule, &limit);
@@ -104,7 +106,7 @@ fn a_newcomer_shares_a_counter_that_has_the_full_limit() {
 #[test]
 fn a_subject_that_shared_a_counter_does_not_start_afresh_when_there_is_room() {
     for algorithm in Algorithm::ALL {
-        let mut full = Full::of(10);
+        let mut full = FullStore::of(10);
         full.rule = RuleName::new("another");
         let limit = limit(algorithm, 5, HOUR);
         let who = newcomer(&full, &full.rule, &limit);
@@ -127,7 +129,7 @@ fn a_subject_that_shared_a_counter_does_not_start_afresh_when_there_is_room() {
 
 #[test]
 fn sets_share_counters_like_single_charges() {
-    let full = Full::of(HOUR);
+    let full = FullStore::of(HOUR);
     let (one, other) = (RuleName::new("one"), RuleName::new("other"));
     let limit = limit(Algorithm::FixedWindow, 5, HOUR);
     let who = newcomer(&full, &one, &limit);
@@ -149,18 +151,18 @@ fn sets_share_counters_like_single_charges() {
 /// Their counts and logs grow beyond their entry, for which there is no memory either.
 #[test]
 fn counters_that_cannot_grow_count_too_much_rather_than_too_little() {
-    let full = Full::of(HOUR);
+    let full = FullStore::of(HOUR);
     for algorithm in [Algorithm::SlidingLog, Algorithm::SlidingWindowStrict] {
         let limit = limit(algorithm, 50, 600);
         for who in 0..2_000 {
             full.charge(&limit, who); // converted where they are
         }
-        let asks = (0..120).map(|_| {
+        let outcomes = (0..120).map(|_| {
             full.clock.advance(Nanos::from_secs(5));
             full.charge(&limit, 7)
         });
-        let passed = asks
-            .filter(|answer| *answer == (true, Source::Exact))
+        let passed = outcomes
+            .filter(|outcome| *outcome == (true, Source::Exact))
             .count();
         assert!(passed <= 50, "{algorithm}: {passed} in one window");
         full.clock.advance(Nanos::from_secs(700));
@@ -171,51 +173,49 @@ fn counters_that_cannot_grow_count_too_much_rather_than_too_little() {
 
 #[test]
 fn a_refund_that_cannot_be_remembered_is_not_paid() {
-    let full = Full::of(HOUR);
+    let full = FullStore::of(HOUR);
     let limit = limit(Algorithm::TokenBucket, 1, HOUR);
     let refund = |id: u64| Refund {
         id: u128::from(id.wrapping_mul(0x9E37_79B9_7F4A_7C15)) << 64 | u128::from(id),
-        charged: full.clock.now(),
-        until: full.clock.now().plus(Nanos::from_secs(HOUR)),
+        charged_at: full.clock.now(),
+        expires_at: full.clock.now().plus(Nanos::from_secs(HOUR)),
         set: set(charge(&full.rule, &limit, 3)),
     };
-    let answers = (1..2_000).map(|id| full.store.refund_at(&refund(id), full.clock.now()));
-    let lapsed = answers.filter(|answer| *answer == Refunded::Lapsed).count();
+    let outcomes = (1..2_000).map(|id| full.store.refund_at(&refund(id), full.clock.now()));
+    let lapsed = outcomes
+        .filter(|outcome| *outcome == Refunded::Lapsed)
+        .count();
     assert!(lapsed > 1_000, "{lapsed} of 2,000");
 }
 
 #[test]
 fn slots_without_room_are_shared_and_given_back() {
-    let full = Full::of(HOUR);
-    let hold = |who: u64, holder: u64| Hold {
+    let full = FullStore::of(HOUR);
+    let hold = |who: u64, holder: u64| PermitRequest {
         subject: Fingerprint::new(u128::from(who) * 4_096),
         rule: &full.rule,
         holder: u128::from(holder),
-        most: 2,
-        lasts: Nanos::from_secs(60),
-        terms: &Terms::USUAL,
+        max_permits: 2,
+        ttl: Nanos::from_secs(60),
+        options: &RuleOptions::DEFAULT,
     };
     let now = full.clock.now();
     // All these subjects share one list: their numbers agree where it is chosen.
-    let granted: Vec<u64> = (0..3_000)
-        .filter(|who| full.store.hold_at(&hold(*who, *who), now).granted)
+    let drawn: Vec<u64> = (0..3_000)
+        .filter(|who| full.store.acquire_at(&hold(*who, *who), now).granted)
         .collect();
-    assert!(
-        granted.len() < 2_000,
-        "{} lists of their own",
-        granted.len()
-    );
-    for who in &granted {
+    assert!(drawn.len() < 2_000, "{} lists of their own", drawn.len());
+    for who in &drawn {
         full.store.release_at(&hold(*who, *who), now);
     }
-    assert!(full.store.hold_at(&hold(2_999, 1), now).granted);
-    assert!(full.store.hold_at(&hold(2_999, 2), now).granted);
-    assert!(!full.store.hold_at(&hold(2_999, 3), now).granted);
+    assert!(full.store.acquire_at(&hold(2_999, 1), now).granted);
+    assert!(full.store.acquire_at(&hold(2_999, 2), now).granted);
+    assert!(!full.store.acquire_at(&hold(2_999, 3), now).granted);
 }
 
 #[test]
 fn a_sweep_gives_room_back() {
-    let full = Full::of(10);
+    let full = FullStore::of(10);
     let before = full.store.stats();
     full.clock.advance(Nanos::from_secs(60));
     while full.store.sweep(16) > 0 {}
@@ -234,7 +234,7 @@ fn a_sweep_gives_room_back() {
 /// every turn, and both passed without end.
 #[test]
 fn subjects_with_windows_of_their_own_share_one_window_when_they_share_a_counter() {
-    let full = Full::of(HOUR);
+    let full = FullStore::of(HOUR);
     let rule = RuleName::new("staggered");
     let mut spec = Spec::new(Algorithm::FixedWindow, 100, Nanos::from_secs(HOUR));
     spec.stagger = true;
@@ -252,7 +252,7 @@ fn subjects_with_windows_of_their_own_share_one_window_when_they_share_a_counter
                 limit: Cow::Owned(limit.for_subject(subject.seed())),
                 cost: Cost::ONE,
                 role: Role::Enforce,
-                terms: &Terms::USUAL,
+                options: &RuleOptions::DEFAULT,
             });
             ChargeSet::of(charges)
         };
@@ -279,7 +279,7 @@ fn subjects_with_windows_of_their_own_share_one_window_when_they_share_a_counter
 }
 
 /// How many counters find room of their own.
-fn room(full: &Full, rule: &str) -> u64 {
+fn room(full: &FullStore, rule: &str) -> u64 {
     let (rule, limit) = (RuleName::new(rule), limit(Algorithm::TokenBucket, 1, HOUR));
     let finds = |who: &u64| {
         let charge = charge(&rule, &limit, *who);
@@ -294,7 +294,7 @@ fn room(full: &Full, rule: &str) -> u64 {
 fn logs_that_have_left_leave_their_room_to_others() {
     let empty = || {
         let clock = ManualClock::at(Nanos::from_secs(1_700_000_000));
-        Full {
+        FullStore {
             store: MemoryStore::with_cap(clock.clone(), CAP),
             clock,
             rule: RuleName::new("logs"),
@@ -317,11 +317,11 @@ fn logs_that_have_left_leave_their_room_to_others() {
 /// Looking for room in a full table was a walk over its 4,096 entries for each of them.
 #[test]
 fn a_newcomer_to_a_full_store_is_little_more_work_than_somebody_known() {
-    let full = Full::with(64 << 20, 2_000_000, HOUR);
+    let full = FullStore::with(64 << 20, 2_000_000, HOUR);
     let limit = limit(Algorithm::TokenBucket, 1, HOUR);
     let charge_all = |who: std::ops::Range<u64>| who.for_each(|who| _ = full.charge(&limit, who));
-    let known = tidegate_mutations::yardsticks(|| charge_all(0..10_000));
-    let newcomers = tidegate_mutations::yardsticks(|| charge_all(3_000_000..3_010_000));
+    let known = tidegate_mutations::work_units(|| charge_all(0..10_000));
+    let newcomers = tidegate_mutations::work_units(|| charge_all(3_000_000..3_010_000));
     assert!(
         newcomers < 10.0 * known,
         "{known} yardsticks, {newcomers} for newcomers"

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use tidegate::clock::{Clock, ManualClock};
 use tidegate::stores::MemoryStore;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::store::{Charge, Role, Source, Terms};
+use tidegate_core::store::{Charge, Role, RuleOptions, Source};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
@@ -29,7 +29,7 @@ fn charge<'a>(rule: &'a RuleName, limit: &'a Limit, who: u64) -> Charge<'a> {
         limit: Cow::Borrowed(limit),
         cost: Cost::ONE,
         role: Role::Enforce,
-        terms: &Terms::USUAL,
+        options: &RuleOptions::DEFAULT,
     }
 }
 

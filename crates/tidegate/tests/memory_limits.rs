@@ -7,20 +7,20 @@ use std::collections::HashMap;
 use tidegate::clock::{Clock, ManualClock};
 use tidegate::stores::MemoryStore;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::store::{Charge, ChargeSet, Refund, Refunded, Role, Terms};
+use tidegate_core::store::{Charge, ChargeSet, Refund, Refunded, Role, RuleOptions};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
-struct Memory {
+struct MemoryFixture {
     store: MemoryStore<ManualClock>,
     clock: ManualClock,
     rule: RuleName,
 }
 
-impl Memory {
+impl MemoryFixture {
     fn new() -> Self {
         let clock = ManualClock::at(Nanos::from_secs(1_700_000_000));
-        Memory {
+        MemoryFixture {
             store: MemoryStore::new(clock.clone()),
             clock,
             rule: RuleName::new("limits"),
@@ -36,7 +36,7 @@ impl Memory {
             limit: Cow::Borrowed(limit),
             cost: Cost::new(cost).expect("a cost"),
             role: Role::Enforce,
-            terms: &Terms::USUAL,
+            options: &RuleOptions::DEFAULT,
         }
     }
 
@@ -65,7 +65,7 @@ fn limit(algorithm: Algorithm, count: u64) -> Limit {
 /// charged: after the next change of the rule such a client had nothing left.
 #[test]
 fn a_limit_in_use_is_not_forgotten_however_many_others_come() {
-    let memory = Memory::new();
+    let memory = MemoryFixture::new();
     let (before, after) = (
         limit(Algorithm::TokenBucket, 10),
         limit(Algorithm::TokenBucket, 20),
@@ -98,18 +98,18 @@ fn twins() -> (Limit, Limit) {
 
 /// The second limit read the first one's state as its own, and the process ended.
 #[test]
-fn limits_of_two_shapes_that_share_a_tag_are_told_apart() {
+fn limits_of_two_shapes_that_share_a_tag_are_kept_separate() {
     let (bucket, window) = twins();
     for (first, second) in [(&bucket, &window), (&window, &bucket)] {
-        let memory = Memory::new();
+        let memory = MemoryFixture::new();
         let both = set([memory.charge(1, first, 1), memory.charge(1, second, 1)]);
         assert!(memory.store.charge_now(&both).admitted);
         assert_eq!(memory.used(1, second), 2, "one counter, charged twice");
 
         let refund = Refund {
             id: 7,
-            charged: memory.clock.now(),
-            until: memory.clock.now().plus(Nanos::from_secs(60)),
+            charged_at: memory.clock.now(),
+            expires_at: memory.clock.now().plus(Nanos::from_secs(60)),
             set: set([memory.charge(1, first, 1)]),
         };
         let refunded = memory.store.refund_at(&refund, memory.clock.now());

@@ -6,28 +6,29 @@ use std::collections::HashMap;
 
 use tidegate::clock::{Clock, ManualClock};
 use tidegate::stores::MemoryStore;
-use tidegate_core::algorithms::{Algorithm, Limit, Moment, Precision, Spec, State, Verdict};
+use tidegate_core::algorithms::{Algorithm, CounterState, Limit, Moment, Precision, Spec, Verdict};
 use tidegate_core::store::{
-    Charge, ChargeSet, Inspection, Outcome, Reading, Refund, Refunded, Role, Seed, Source, Terms,
+    Charge, ChargeSet, Inspection, LimitReading, Outcome, Refund, Refunded, Restore, Role,
+    RuleOptions, Source,
 };
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
 /// What the store should do, told in the plainest way.
-struct Model {
+struct CounterModel {
     began: Nanos,
-    counters: HashMap<u128, Counter>,
+    counters: HashMap<u128, ModelCounter>,
     refunds: HashMap<u128, Nanos>,
 }
 
 #[derive(Clone)]
-struct Counter {
+struct ModelCounter {
     limit: Limit,
-    state: State,
+    state: CounterState,
     fresh_at: Nanos,
 }
 
-impl Model {
+impl CounterModel {
     /// Whether what is fresh at `at` may have been forgotten by `now`. The store rounds up to whole
     /// seconds; only a counter whose limit changes in between can tell.
     fn forgotten(&self, at: Nanos, now: Nanos) -> bool {
@@ -35,7 +36,7 @@ impl Model {
     }
 
     /// A counter as one under the limit of `charge`, at the present.
-    fn read(&self, charge: &Charge<'_>, now: Nanos) -> (State, Moment) {
+    fn read(&self, charge: &Charge<'_>, now: Nanos) -> (CounterState, Moment) {
         let known = self.counters.get(&charge.counter());
         let live = known.filter(|counter| !self.forgotten(counter.fresh_at, now));
         let mut state = match live {
@@ -46,8 +47,8 @@ impl Model {
         (state, at)
     }
 
-    fn write(&mut self, charge: &Charge<'_>, state: State, at: Moment) {
-        let counter = Counter {
+    fn write(&mut self, charge: &Charge<'_>, state: CounterState, at: Moment) {
+        let counter = ModelCounter {
             limit: charge.limit.clone().into_owned(),
             fresh_at: charge.limit.fresh_at(&state, at),
             state,
@@ -55,9 +56,9 @@ impl Model {
         self.counters.insert(charge.counter(), counter);
     }
 
-    fn reading(&self, charge: &Charge<'_>, verdict: Verdict, now: Nanos) -> Reading {
+    fn reading(&self, charge: &Charge<'_>, verdict: Verdict, now: Nanos) -> LimitReading {
         let (state, at) = self.read(charge, now);
-        Reading {
+        LimitReading {
             verdict,
             figures: charge.limit.figures(&state, at),
         }
@@ -74,12 +75,12 @@ impl Model {
     }
 
     /// Charges one by one and takes all of it back if the request is refused.
-    fn charge(&mut self, set: &ChargeSet<'_>, verb: Verb, now: Nanos) -> Outcome {
+    fn charge(&mut self, set: &ChargeSet<'_>, verb: ModelVerb, now: Nanos) -> Outcome {
         let touched = set.charges.iter().map(Charge::counter);
         let before: Vec<_> = touched
             .map(|id| (id, self.counters.get(&id).cloned()))
             .collect();
-        let force = verb == Verb::Force;
+        let force = verb == ModelVerb::Force;
         let mut verdicts = vec![Verdict::Allow { delay: Nanos::ZERO }; set.charges.len()];
         let shadow = |charge: &Charge<'_>| charge.role == Role::Shadow;
         for (i, charge) in set.charges.iter().enumerate().filter(|(_, c)| !shadow(c)) {
@@ -87,21 +88,21 @@ impl Model {
         }
         let admitted = force || set.admits(|i| verdicts[i].allows());
         if !admitted {
-            self.restore(&before);
+            self.roll_back(&before);
         }
         for (i, charge) in set.charges.iter().enumerate().filter(|(_, c)| shadow(c)) {
             verdicts[i] = self.spend(charge, force, now);
             if !admitted {
-                self.restore(&before);
+                self.roll_back(&before);
             }
         }
-        if verb == Verb::Peek {
-            self.restore(&before);
+        if verb == ModelVerb::Peek {
+            self.roll_back(&before);
         }
         let readings = set.charges.iter().zip(&verdicts);
         Outcome {
             admitted,
-            seen: Vec::new(),
+            snapshots: Vec::new(),
             readings: readings
                 .map(|(c, verdict)| self.reading(c, *verdict, now))
                 .collect(),
@@ -111,7 +112,7 @@ impl Model {
         }
     }
 
-    fn restore(&mut self, before: &[(u128, Option<Counter>)]) {
+    fn roll_back(&mut self, before: &[(u128, Option<ModelCounter>)]) {
         for (id, counter) in before {
             match counter {
                 Some(counter) => self.counters.insert(*id, counter.clone()),
@@ -121,35 +122,35 @@ impl Model {
     }
 
     fn refund(&mut self, refund: &Refund<'_>, now: Nanos) -> Refunded {
-        if now >= refund.until {
+        if now >= refund.expires_at {
             return Refunded::Lapsed;
         }
         let paid = self.refunds.get(&refund.id);
         if paid.is_some_and(|until| !self.forgotten(*until, now)) {
             return Refunded::Already;
         }
-        self.refunds.insert(refund.id, refund.until);
+        self.refunds.insert(refund.id, refund.expires_at);
         for charge in &refund.set.charges {
             let known = self.counters.get(&charge.counter());
             // Under another limit a unit is not what it was: nothing is given back.
-            let same = |counter: &Counter| counter.limit.tag() == charge.limit.tag();
+            let same = |counter: &ModelCounter| counter.limit.tag() == charge.limit.tag();
             if known.is_some_and(|c| same(c) && !self.forgotten(c.fresh_at, now)) {
                 let (mut state, at) = self.read(charge, now);
                 charge
                     .limit
-                    .refund(&mut state, at, refund.charged, charge.cost);
+                    .refund(&mut state, at, refund.charged_at, charge.cost);
                 self.write(charge, state, at);
             }
         }
         Refunded::Done
     }
 
-    fn grant(&mut self, charge: &Charge<'_>, now: Nanos) -> u64 {
+    fn draw(&mut self, charge: &Charge<'_>, now: Nanos) -> u64 {
         let (mut state, at) = self.read(charge, now);
         let there = charge.limit.remaining(&state, at);
-        let asked = charge.cost.get();
-        let share = there.div_ceil(2).max(asked.div_ceil(8));
-        let Some(units) = Cost::new(share.min(there).min(asked)) else {
+        let requested = charge.cost.get();
+        let share = there.div_ceil(2).max(requested.div_ceil(8));
+        let Some(units) = Cost::new(share.min(there).min(requested)) else {
             return 0;
         };
         charge.limit.spend(&mut state, at, units);
@@ -157,7 +158,7 @@ impl Model {
         units.get()
     }
 
-    fn seed(&mut self, seed: &Seed<'_>, now: Nanos) {
+    fn restore(&mut self, seed: &Restore<'_>, now: Nanos) {
         let limit = &seed.charge.limit;
         let (mut state, _) = self.read(&seed.charge, now);
         limit.merge(&mut state, &seed.state, now);
@@ -184,15 +185,15 @@ impl Model {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Verb {
+enum ModelVerb {
     Charge,
     Peek,
     Force,
 }
 
-struct Random(u64);
+struct ModelRng(u64);
 
-impl Random {
+impl ModelRng {
     fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         mix(self.0) % n
@@ -212,30 +213,30 @@ fn subject(rule: &RuleName, number: u64) -> Fingerprint {
     Fingerprint::new(id ^ rule.counter(Fingerprint::new(0), 0))
 }
 
-struct World {
+struct ModelRun {
     rules: [RuleName; 2],
     limits: Vec<Limit>,
-    random: Random,
+    random: ModelRng,
     /// Subjects come and go: those in use are the last few thousand before this one.
     newest: u64,
 }
 
-impl World {
+impl ModelRun {
     fn new(seed: u64) -> Self {
         let spans = [1_500, 40_000, 900_000].map(Nanos::from_millis);
         let specs = Algorithm::ALL.into_iter().flat_map(|algorithm| {
             spans.map(|span| Spec::new(algorithm, 3 + span.get() / 300_000_000_000, span))
         });
         let compile = |spec: Spec| Limit::compile(&spec, Precision::Memory).expect("a limit");
-        World {
+        ModelRun {
             rules: [RuleName::new("one"), RuleName::new("two")],
             limits: specs.map(compile).collect(),
-            random: Random(seed),
+            random: ModelRng(seed),
             newest: 0,
         }
     }
 
-    /// Draws everything a charge is made of, for [`World::charge`].
+    /// Draws everything a charge is made of, for [`ModelRun::charge`].
     fn draw(&mut self) -> [u64; 5] {
         self.newest += self.random.below(2);
         let near = if self.random.below(3) == 0 {
@@ -265,11 +266,11 @@ impl World {
             rule,
             rate: 0,
             limit: match other {
-                40.. => Cow::Owned(limit.up_to(limit.whole() * 4 / 5)),
+                40.. => Cow::Owned(limit.with_ceiling(limit.full_capacity() * 4 / 5)),
                 _ => Cow::Borrowed(limit),
             },
             cost: Cost::new(cost).expect("a cost"),
-            terms: &Terms::USUAL,
+            options: &RuleOptions::DEFAULT,
             role: match role {
                 0 => Role::Shadow,
                 1 => Role::Quota,
@@ -283,8 +284,8 @@ fn run(seed: u64, steps: u64) {
     let began = Nanos::from_secs(1_700_000_000);
     let clock = ManualClock::at(began);
     let store = MemoryStore::new(clock.clone());
-    let mut world = World::new(seed);
-    let mut model = Model {
+    let mut world = ModelRun::new(seed);
+    let mut model = CounterModel {
         began,
         counters: HashMap::new(),
         refunds: HashMap::new(),
@@ -305,21 +306,21 @@ fn run(seed: u64, steps: u64) {
             0 | 1 => {
                 let refund = Refund {
                     id: u128::from(mix(step / 100)),
-                    charged: past,
-                    until: past.plus(Nanos::from_secs(2)),
+                    charged_at: past,
+                    expires_at: past.plus(Nanos::from_secs(2)),
                     set: set.clone(),
                 };
                 let want = model.refund(&refund, now);
                 assert_eq!(store.refund_at(&refund, now), want, "{seed}:{step}");
             }
-            2 => assert_eq!(store.grant_at(first, now).units, model.grant(first, now)),
+            2 => assert_eq!(store.draw_at(first, now).units, model.draw(first, now)),
             3 => {
-                let seeded = Seed {
+                let restore = Restore {
                     charge: first.clone(),
-                    state: first.limit.holding(1 + step % 3, past),
+                    state: first.limit.with_used(1 + step % 3, past),
                 };
-                model.seed(&seeded, now);
-                assert_eq!(store.seed_at(&[seeded], now), Ok(()));
+                model.restore(&restore, now);
+                assert_eq!(store.restore_at(&[restore], now), Ok(()));
             }
             4 => assert_eq!(
                 store.inspect_at(&set, now),
@@ -336,17 +337,17 @@ fn run(seed: u64, steps: u64) {
             6 => _ = store.sweep(3),
             7 => assert_eq!(
                 store.force_at(&set, now),
-                model.charge(&set, Verb::Force, now),
+                model.charge(&set, ModelVerb::Force, now),
                 "{seed}:{step}"
             ),
             8 | 9 => assert_eq!(
                 store.peek_at(&set, now),
-                model.charge(&set, Verb::Peek, now),
+                model.charge(&set, ModelVerb::Peek, now),
                 "{seed}:{step}"
             ),
             _ => assert_eq!(
                 store.charge_at(&set, now),
-                model.charge(&set, Verb::Charge, now),
+                model.charge(&set, ModelVerb::Charge, now),
                 "{seed}:{step}"
             ),
         }

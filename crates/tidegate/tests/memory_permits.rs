@@ -3,48 +3,48 @@
 
 use tidegate::clock::{Clock, ManualClock};
 use tidegate::stores::MemoryStore;
-use tidegate_core::store::{Held, Hold, Source, Terms};
+use tidegate_core::store::{PermitReply, PermitRequest, RuleOptions, Source};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Nanos;
 
 const CAP: u64 = 4 << 20;
 const LASTS: Nanos = Nanos::from_secs(60);
 
-struct Bench {
+struct PermitFixture {
     store: MemoryStore<ManualClock>,
     clock: ManualClock,
     rule: RuleName,
 }
 
-impl Bench {
+impl PermitFixture {
     fn new() -> Self {
         let clock = ManualClock::at(Nanos::from_secs(1_700_000_000));
-        Bench {
+        PermitFixture {
             store: MemoryStore::with_cap(clock.clone(), CAP),
             clock,
             rule: RuleName::new("open"),
         }
     }
 
-    fn hold(&self, subject: u64, holder: u64, most: u32) -> Hold<'_> {
+    fn hold(&self, subject: u64, holder: u64, max_permits: u32) -> PermitRequest<'_> {
         let spread = subject.wrapping_mul(0xD6E8_FEB8_6659_FD93);
-        Hold {
+        PermitRequest {
             subject: Fingerprint::new((u128::from(spread) << 64) | u128::from(spread >> 7)),
             rule: &self.rule,
             holder: u128::from(holder),
-            most,
-            lasts: LASTS,
-            terms: &Terms::USUAL,
+            max_permits,
+            ttl: LASTS,
+            options: &RuleOptions::DEFAULT,
         }
     }
 
-    fn acquire(&self, subject: u64, holder: u64, most: u32) -> Held {
-        let hold = self.hold(subject, holder, most);
-        self.store.hold_at(&hold, self.clock.now())
+    fn acquire(&self, subject: u64, holder: u64, max_permits: u32) -> PermitReply {
+        let hold = self.hold(subject, holder, max_permits);
+        self.store.acquire_at(&hold, self.clock.now())
     }
 
-    fn renew(&self, subject: u64, holder: u64, most: u32) -> bool {
-        let hold = self.hold(subject, holder, most);
+    fn renew(&self, subject: u64, holder: u64, max_permits: u32) -> bool {
+        let hold = self.hold(subject, holder, max_permits);
         self.store.renew_at(&hold, self.clock.now()).granted
     }
 
@@ -65,7 +65,7 @@ impl Bench {
 /// Their memory was counted and never refused: a 16 MiB store held 48 MB of them.
 #[test]
 fn permits_of_many_subjects_keep_to_the_cap_and_every_newcomer_gets_one() {
-    let bench = Bench::new();
+    let bench = PermitFixture::new();
     let mut by = [0; 2];
     for subject in 0..150_000 {
         let held = bench.acquire(subject, subject, 10_000);
@@ -86,16 +86,16 @@ fn permits_of_many_subjects_keep_to_the_cap_and_every_newcomer_gets_one() {
 /// The same with all permits of one subject, and of a few.
 #[test]
 fn permits_of_few_subjects_keep_to_the_cap_and_to_the_limit() {
-    let bench = Bench::new();
+    let bench = PermitFixture::new();
     for subject in 0..20 {
-        let granted = (0..10_050).filter(|n| {
+        let drawn = (0..10_050).filter(|n| {
             let holder = subject * 100_000 + n;
             bench.acquire(subject, holder, 10_000).granted
         });
-        let granted = granted.count();
-        assert!(granted <= 10_000, "{granted} of subject {subject}");
+        let drawn = drawn.count();
+        assert!(drawn <= 10_000, "{drawn} of subject {subject}");
         assert!(
-            subject > 0 || granted == 10_000,
+            subject > 0 || drawn == 10_000,
             "the first has all of its own"
         );
     }
@@ -103,8 +103,8 @@ fn permits_of_few_subjects_keep_to_the_cap_and_to_the_limit() {
 }
 
 /// A store that is full of others' permits.
-fn full() -> Bench {
-    let bench = Bench::new();
+fn full() -> PermitFixture {
+    let bench = PermitFixture::new();
     for subject in 1_000..151_000 {
         bench.acquire(subject, subject, 10_000);
     }
@@ -116,8 +116,8 @@ fn no_subject_exceeds_its_limit_wherever_its_permits_are() {
     let bench = full();
     // In 16 crowds there are many: with a limit of 5 all of them are full by now.
     for subject in [7, 1_000, 1_001, 150_999] {
-        let granted = (0..20).filter(|n| bench.acquire(subject, 1 << 40 | n, 5).granted);
-        assert!(granted.count() <= 5, "{subject}");
+        let drawn = (0..20).filter(|n| bench.acquire(subject, 1 << 40 | n, 5).granted);
+        assert!(drawn.count() <= 5, "{subject}");
     }
     // Others share what is left, so a large limit has room.
     assert!(bench.acquire(7, 1, 100_000).granted);
@@ -130,19 +130,19 @@ fn a_permit_that_is_only_counted_is_renewed_by_another_and_ends_by_itself() {
     assert_eq!((held.granted, held.source), (true, Source::Overflow));
     assert!(bench.renew(7, 1, 100_000));
     assert!(!bench.renew(7, 1, 5), "the crowd is full");
-    let before = bench.acquire(7, 2, 100_000).open;
+    let before = bench.acquire(7, 2, 100_000).in_use;
     bench.release(7, 1);
-    let after = bench.acquire(7, 3, 100_000).open;
+    let after = bench.acquire(7, 3, 100_000).in_use;
     assert_eq!(after, before + 1, "nobody knows whose it was");
     bench.clock.advance(Nanos::new(2 * LASTS.get() + 1_000_000));
     let held = bench.acquire(7, 4, 5);
-    assert_eq!((held.granted, held.open), (true, 1));
+    assert_eq!((held.granted, held.in_use), (true, 1));
 }
 
 /// What a list takes is given back as permits leave, in whatever order.
 #[test]
 fn lists_that_grow_and_shrink_leave_no_bytes_behind() {
-    let bench = Bench::new();
+    let bench = PermitFixture::new();
     let mut begun = None;
     for round in 0..5_u64 {
         for n in 0..3_000 {

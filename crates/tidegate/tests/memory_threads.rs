@@ -7,7 +7,7 @@ use std::thread;
 use tidegate::clock::ManualClock;
 use tidegate::stores::MemoryStore;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::store::{Charge, ChargeSet, Role, Terms};
+use tidegate_core::store::{Charge, ChargeSet, Role, RuleOptions};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
@@ -30,7 +30,7 @@ fn charge<'a>(rule: &'a RuleName, limit: &'a Limit, subject: u128) -> Charge<'a>
         limit: Cow::Borrowed(limit),
         cost: Cost::ONE,
         role: Role::Enforce,
-        terms: &Terms::USUAL,
+        options: &RuleOptions::DEFAULT,
     }
 }
 

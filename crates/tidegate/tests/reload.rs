@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 use common::request;
 use tidegate::clock::SystemClock;
 use tidegate::identity::keys::{Digest, hash_line};
-use tidegate::live::{State, Why};
+use tidegate::live::{FileError, FileState};
 use tidegate::stores::memory::MemoryStore;
-use tidegate::{Follower, Limiter, LoadError, News, Policy, Secret};
+use tidegate::{Limiter, LoadError, Policy, PolicyEvent, PolicyFollower, Secret};
 
-type Shared = Arc<Limiter<MemoryStore<Arc<SystemClock>>>>;
+type SharedLimiter = Arc<Limiter<MemoryStore<Arc<SystemClock>>>>;
 
-fn limiter(rules: &Path) -> Shared {
+fn limiter(rules: &Path) -> SharedLimiter {
     let clock = Arc::new(SystemClock::new());
     let policy = Policy::load(rules).unwrap();
     let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
@@ -29,8 +29,8 @@ fn limiter(rules: &Path) -> Shared {
     Arc::new(Limiter::new(store, policy, secret, clock))
 }
 
-fn follow(limiter: &Shared, rules: &Path) -> Follower {
-    Follower::start(Arc::clone(limiter.policy()), rules, |_| {}).unwrap()
+fn follow(limiter: &SharedLimiter, rules: &Path) -> PolicyFollower {
+    PolicyFollower::start(Arc::clone(limiter.policy()), rules, |_| {}).unwrap()
 }
 
 /// Waits until `done`, which must come well within a minute even on a busy machine.
@@ -125,7 +125,7 @@ fn a_thousand_reloads_under_load_half_of_them_broken() {
                 let rules = Arc::clone(&limiter.policy().load().rules);
                 assert!(rules.rule(&format!("first-{n}")).is_some());
             } else {
-                wait_for("refusal", || follower.rules_state() != State::Current);
+                wait_for("refusal", || follower.rules_state() != FileState::Current);
                 assert_eq!(limiter.policy().version(), before, "{}", broken(n));
             }
         }
@@ -203,7 +203,7 @@ fn rules_whose_keys_cannot_be_read_do_not_come_into_force() {
     let text = "version: 1\ntiers: [free]\nkeys_file: missing.txt\nrules: [{ name: a, by: api_key, rate: 1/hour }]";
     fs::write(&path, text).unwrap();
     match Policy::load(&path) {
-        Err(LoadError::Files(why)) => assert!(why.to_string().contains("missing.txt")),
+        Err(LoadError::Files(reason)) => assert!(reason.to_string().contains("missing.txt")),
         other => panic!("{other:?}"),
     }
 }
@@ -217,7 +217,9 @@ fn a_vanished_file_leaves_the_last_good_rules() {
     let follower = follow(&limiter, &path);
     fs::remove_file(&path).unwrap();
     follower.poke();
-    wait_for("stale state", || follower.rules_state() != State::Current);
+    wait_for("stale state", || {
+        follower.rules_state() != FileState::Current
+    });
     assert!(limiter.policy().load().rules.rule("first-1").is_some());
     fs::write(&path, version(2)).unwrap();
     wait_for("return", || {
@@ -226,11 +228,11 @@ fn a_vanished_file_leaves_the_last_good_rules() {
 }
 
 /// Rules and keys in one folder, followed, and what was told of them.
-struct Site {
+struct ReloadFixture {
     folder: tempfile::TempDir,
-    limiter: Shared,
-    follower: Follower,
-    told: Arc<Mutex<Vec<String>>>,
+    limiter: SharedLimiter,
+    follower: PolicyFollower,
+    events: Arc<Mutex<Vec<String>>>,
 }
 
 const CLOSED: &str = "version: 1\nrules: [{ name: closed, by: ip, rate: 1/hour }]\n";
@@ -247,7 +249,7 @@ fn key(key: &str, tier: &str) -> String {
     format!("{}\n", hash_line(key, tier, "acme").unwrap())
 }
 
-impl Site {
+impl ReloadFixture {
     fn new(files: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         for (name, text) in files {
@@ -255,23 +257,23 @@ impl Site {
         }
         let rules = folder.path().join("rules.yaml");
         let limiter = limiter(&rules);
-        let told = Arc::new(Mutex::new(Vec::new()));
-        let telling = Arc::clone(&told);
-        let tell = move |news: News<'_>| {
-            let line = match news {
-                News::Rules(State::Current) => "rules taken",
-                News::Rules(State::Stale(_)) => "rules refused",
-                News::Keys(State::Current) => "keys taken",
-                News::Keys(State::Stale(_)) => "keys refused",
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let recorded = Arc::clone(&events);
+        let record = move |event: PolicyEvent<'_>| {
+            let line = match event {
+                PolicyEvent::Rules(FileState::Current) => "rules taken",
+                PolicyEvent::Rules(FileState::Stale(_)) => "rules refused",
+                PolicyEvent::Keys(FileState::Current) => "keys taken",
+                PolicyEvent::Keys(FileState::Stale(_)) => "keys refused",
             };
-            telling.lock().unwrap().push(line.to_owned());
+            recorded.lock().unwrap().push(line.to_owned());
         };
-        let follower = Follower::start(Arc::clone(limiter.policy()), &rules, tell).unwrap();
-        Site {
+        let follower = PolicyFollower::start(Arc::clone(limiter.policy()), &rules, record).unwrap();
+        ReloadFixture {
             folder,
             limiter,
             follower,
-            told,
+            events,
         }
     }
 
@@ -289,35 +291,35 @@ impl Site {
     }
 
     #[track_caller]
-    fn wait_refused(&self, what: &str) {
+    fn wait_rejected(&self, what: &str) {
         wait_for(what, || match what {
-            "rules" => is_refused(&self.follower.rules_state()),
-            _ => self.follower.keys_state().as_ref().is_some_and(is_refused),
+            "rules" => is_rejected(&self.follower.rules_state()),
+            _ => self.follower.keys_state().as_ref().is_some_and(is_rejected),
         });
     }
 
     #[track_caller]
     fn wait_current(&self) {
         wait_for("current rules and keys", || {
-            self.follower.rules_state() == State::Current
+            self.follower.rules_state() == FileState::Current
                 && self
                     .follower
                     .keys_state()
-                    .is_none_or(|keys| keys == State::Current)
+                    .is_none_or(|keys| keys == FileState::Current)
         });
     }
 }
 
-fn is_refused(state: &State) -> bool {
-    matches!(state, State::Stale(Why::Refused { .. }))
+fn is_rejected(state: &FileState) -> bool {
+    matches!(state, FileState::Stale(FileError::Rejected { .. }))
 }
 
 /// They stayed refused for good: the refusal was remembered, and nothing watched the missing file.
 #[test]
 fn rules_saved_before_the_keys_file_they_name_come_into_force_with_it() {
-    let site = Site::new(&[("rules.yaml", CLOSED)]);
+    let site = ReloadFixture::new(&[("rules.yaml", CLOSED)]);
     site.save("rules.yaml", &with_keys("keys.txt", "free"));
-    site.wait_refused("rules");
+    site.wait_rejected("rules");
     site.save("keys.txt", &key("a", "free"));
     wait_for("the key", || site.knows("a"));
     site.wait_current();
@@ -331,14 +333,14 @@ fn keys_in_force_are_followed_while_refused_rules_wait_for_others() {
         ("rules.yaml", &*with_keys("old.txt", "free")),
         ("old.txt", &key("a", "free")),
     ];
-    let site = Site::new(&files);
+    let site = ReloadFixture::new(&files);
     site.save("rules.yaml", &with_keys("new.txt", "free"));
-    site.wait_refused("rules");
+    site.wait_rejected("rules");
     site.save("old.txt", &key("b", "free"));
     wait_for("the key in the old file", || {
         site.knows("b") && !site.knows("a")
     });
-    assert!(is_refused(&site.follower.rules_state()));
+    assert!(is_rejected(&site.follower.rules_state()));
     site.save("new.txt", &key("c", "unknown"));
     site.save("new.txt", &key("c", "free"));
     wait_for("the key in the new file", || {
@@ -353,7 +355,7 @@ fn a_tier_renamed_in_rules_and_keys_comes_into_force_in_either_order() {
     let rules = with_keys("keys.txt", "free, pro");
     let renamed = with_keys("keys.txt", "free, gold");
     for rules_first in [true, false] {
-        let site = Site::new(&[("rules.yaml", &rules), ("keys.txt", &key("a", "pro"))]);
+        let site = ReloadFixture::new(&[("rules.yaml", &rules), ("keys.txt", &key("a", "pro"))]);
         let saves = [
             ("rules", "rules.yaml", &renamed),
             ("keys", "keys.txt", &key("b", "gold")),
@@ -364,7 +366,7 @@ fn a_tier_renamed_in_rules_and_keys_comes_into_force_in_either_order() {
             [saves[1], saves[0]]
         };
         site.save(first.1, first.2);
-        site.wait_refused(first.0);
+        site.wait_rejected(first.0);
         assert!(site.knows("a"));
         site.save(second.1, second.2);
         wait_for("the renamed tier", || site.knows("b") && !site.knows("a"));
@@ -380,9 +382,9 @@ fn keys_that_the_rules_read_themselves_can_be_taken_back() {
         ("rules.yaml", &*with_keys("keys.txt", "free")),
         ("keys.txt", &old),
     ];
-    let site = Site::new(&files);
+    let site = ReloadFixture::new(&files);
     site.save("keys.txt", &(old.clone() + &key("revoked", "pro")));
-    site.wait_refused("keys");
+    site.wait_rejected("keys");
     site.save("rules.yaml", &with_keys("keys.txt", "free, pro"));
     wait_for("the new key", || site.knows("revoked"));
     site.wait_current();
@@ -394,21 +396,21 @@ fn keys_that_the_rules_read_themselves_can_be_taken_back() {
 
 /// Good rules over good rules were not told, so that log, hash and metrics stayed old.
 #[test]
-fn every_version_that_comes_into_force_is_told() {
-    let site = Site::new(&[("rules.yaml", &version(1))]);
+fn every_version_that_comes_into_force_is_reported() {
+    let site = ReloadFixture::new(&[("rules.yaml", &version(1))]);
     let digest = || *site.limiter.policy().load().digest();
     let mut digests = vec![digest()];
     for n in 2..=4 {
         site.save("rules.yaml", &version(n));
         site.follower.poke();
-        wait_for("news", || site.told.lock().unwrap().len() == n);
+        wait_for("news", || site.events.lock().unwrap().len() == n);
         digests.push(digest());
     }
-    assert_eq!(*site.told.lock().unwrap(), ["rules taken"; 4]);
+    assert_eq!(*site.events.lock().unwrap(), ["rules taken"; 4]);
     digests.dedup();
     assert_eq!(digests.len(), 4, "the digest is of the rules in force");
     site.save("rules.yaml", &broken(5));
-    site.wait_refused("rules");
+    site.wait_rejected("rules");
     assert_eq!(digests.last(), Some(&digest()), "not of those refused");
 }
 
@@ -418,9 +420,9 @@ fn keys_no_longer_named_have_no_state() {
         ("rules.yaml", &*with_keys("keys.txt", "free")),
         ("keys.txt", &key("a", "free")),
     ];
-    let site = Site::new(&files);
+    let site = ReloadFixture::new(&files);
     site.save("keys.txt", "not a key\n");
-    site.wait_refused("keys");
+    site.wait_rejected("keys");
     site.save("rules.yaml", CLOSED);
     wait_for("no keys", || site.follower.keys_state().is_none());
     site.wait_current();

@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{Bench, ready, request};
-use tidegate::engine::Fate;
+use common::{TestLimiter, ready, request};
+use tidegate::engine::DecisionKind;
 use tidegate::store::StoreError;
 use tidegate::units::{Cost, Nanos};
 use tidegate::{Actual, Reservation, SettleError, Settlement};
@@ -16,23 +16,23 @@ rules:
 ";
 const MINUTE: Nanos = Nanos::from_secs(60);
 
-fn reserve(bench: &Bench, words: &str) -> Reservation {
+fn reserve(bench: &TestLimiter, words: &str) -> Reservation {
     let reserving = bench.limiter.reserve(request(words), MINUTE);
     ready(reserving).expect("memory answers")
 }
 
-fn settle(bench: &Bench, token: &str, actual: &Actual) -> Settlement {
+fn settle(bench: &TestLimiter, token: &str, actual: &Actual) -> Settlement {
     ready(bench.limiter.settle(token, actual)).expect("memory answers")
 }
 
-fn used(bench: &Bench) -> (u64, u64) {
+fn used(bench: &TestLimiter) -> (u64, u64) {
     let words = "user=a tokens:1";
     (bench.used(words, "calls"), bench.used(words, "tokens"))
 }
 
 #[test]
 fn each_unit_is_settled_by_its_name_and_the_rest_stays_as_estimated() {
-    let bench = Bench::new(TOKENS);
+    let bench = TestLimiter::new(TOKENS);
     let token = reserve(&bench, "user=a tokens:300").token.unwrap();
     assert_eq!(used(&bench), (1, 300));
     assert_eq!(
@@ -53,14 +53,14 @@ fn each_unit_is_settled_by_its_name_and_the_rest_stays_as_estimated() {
 /// `done` was told to one who had misspelt the unit, and the estimate stood.
 #[test]
 fn a_unit_that_nobody_reserved_is_an_error_and_changes_nothing() {
-    let bench = Bench::new(TOKENS);
+    let bench = TestLimiter::new(TOKENS);
     let token = reserve(&bench, "user=a tokens:300 images:2").token.unwrap();
     let misspelt = Actual::of("tokens", 9).and("tokns", 9);
-    let refused = ready(bench.limiter.settle(&token, &misspelt));
+    let rejected = ready(bench.limiter.settle(&token, &misspelt));
     let named = |unit: &str| unit == "tokns";
     assert!(
-        matches!(&refused, Err(SettleError::NotReserved { unit }) if named(unit)),
-        "{refused:?}"
+        matches!(&rejected, Err(SettleError::NotReserved { unit }) if named(unit)),
+        "{rejected:?}"
     );
     assert_eq!(used(&bench), (1, 300));
     // No rule counts images: that is no fault of who reserved some.
@@ -72,7 +72,7 @@ fn a_unit_that_nobody_reserved_is_an_error_and_changes_nothing() {
 /// A reservation that names no cost in a unit charged nothing for it, and could not be settled in it.
 #[test]
 fn a_unit_without_an_estimate_costs_one_and_can_be_settled() {
-    let bench = Bench::new(TOKENS);
+    let bench = TestLimiter::new(TOKENS);
     let token = reserve(&bench, "user=a").token.unwrap();
     assert_eq!(used(&bench), (1, 1));
     let settled = settle(&bench, &token, &Actual::of("tokens", 120));
@@ -90,7 +90,7 @@ fn a_unit_without_an_estimate_costs_one_and_can_be_settled() {
 /// It was charged, and could not be settled by its name.
 #[test]
 fn units_that_no_token_can_hold_are_refused_and_nothing_is_charged() {
-    let bench = Bench::new(TOKENS);
+    let bench = TestLimiter::new(TOKENS);
     let reserved = |units: Vec<String>| {
         let mut request = request("user=a tokens:300");
         let units = units.into_iter().map(|unit| (unit.into(), Some(Cost::ONE)));
@@ -99,29 +99,29 @@ fn units_that_no_token_can_hold_are_refused_and_nothing_is_charged() {
     };
     let names = |count: usize| (0..count).map(|i| format!("{i:0>255}")).collect();
     for units in [vec!["u".repeat(256)], names(64)] {
-        let refused = reserved(units);
-        assert!(matches!(refused, Err(StoreError::Refused { .. })));
+        let rejected = reserved(units);
+        assert!(matches!(rejected, Err(StoreError::Rejected { .. })));
     }
     assert_eq!(used(&bench), (0, 0));
     let token = reserved(names(63)).unwrap().token.unwrap();
-    let longest = format!("{:0>255}", 62);
-    let actual = Actual::of("tokens", 120).and(&longest, 2);
+    let last_name = format!("{:0>255}", 62);
+    let actual = Actual::of("tokens", 120).and(&last_name, 2);
     assert_eq!(settle(&bench, &token, &actual), Settlement::Done);
     assert_eq!(used(&bench), (1, 120));
 }
 
 #[test]
 fn a_refused_reservation_has_no_token_and_charges_nothing() {
-    let bench = Bench::new(TOKENS);
-    let refused = reserve(&bench, "user=a tokens:1001");
-    assert!(refused.token.is_none() && !refused.decision.allowed());
+    let bench = TestLimiter::new(TOKENS);
+    let denied = reserve(&bench, "user=a tokens:1001");
+    assert!(denied.token.is_none() && !denied.decision.allowed());
     assert_eq!(used(&bench), (0, 0));
 }
 
 /// Given back at its end and refunded besides, it would come back twice.
 #[test]
 fn a_reservation_has_no_receipt() {
-    let bench = Bench::new(TOKENS);
+    let bench = TestLimiter::new(TOKENS);
     let reserved = reserve(&bench, "user=a tokens:10");
     assert_eq!(bench.limiter.receipt(&reserved.decision).unwrap(), None);
 }
@@ -129,14 +129,14 @@ fn a_reservation_has_no_receipt() {
 /// The estimate has been charged: it is not still to come, as that of a request which only asks.
 #[test]
 fn a_soft_limit_slows_an_estimate_down_for_what_it_takes_and_no_more() {
-    let bench = Bench::new(
+    let bench = TestLimiter::new(
         "version: 1
 rules:
   - { name: api, by: user, rate: 100/hour, algorithm: fixed-window, soft: { max_delay: 10s } }
 ",
     );
-    let delay = |words| match reserve(&bench, words).decision.fate() {
-        Fate::Delay(delay) => delay,
+    let delay = |words| match reserve(&bench, words).decision.kind() {
+        DecisionKind::Delay(delay) => delay,
         _ => Nanos::ZERO,
     };
     assert_eq!(delay("user=a cost=45"), Nanos::ZERO, "45 of 100");
@@ -147,28 +147,28 @@ rules:
 /// client reserved again.
 #[test]
 fn what_is_settled_too_late_is_given_back_all_the_same() {
-    let bench = Bench::new(TOKENS);
+    let bench = TestLimiter::new(TOKENS);
     let token = reserve(&bench, "user=a tokens:300").token.unwrap();
     bench.advance(MINUTE.get() * 2);
     let late = settle(&bench, &token, &Actual::of("tokens", 100));
     assert_eq!(late, Settlement::Lapsed);
     assert_eq!(used(&bench), (1, 300));
-    ready(bench.limiter.tend_reservations());
+    ready(bench.limiter.retry_settlements());
     assert_eq!(used(&bench), (0, 0));
 }
 
 #[test]
-fn what_nobody_settles_is_given_back_when_it_is_tended() {
-    let bench = Bench::new(TOKENS);
+fn what_nobody_settles_is_refunded_by_maintenance() {
+    let bench = TestLimiter::new(TOKENS);
     let token = reserve(&bench, "user=a tokens:300").token.unwrap();
     let settled = reserve(&bench, "user=a tokens:50").token.unwrap();
     settle(&bench, &settled, &Actual::of("tokens", 60));
-    ready(bench.limiter.tend_reservations());
+    ready(bench.limiter.retry_settlements());
     assert_eq!(used(&bench), (2, 360), "not before its end");
     bench.advance(MINUTE.get());
-    ready(bench.limiter.tend_reservations());
+    ready(bench.limiter.retry_settlements());
     assert_eq!(used(&bench), (1, 60));
-    ready(bench.limiter.tend_reservations());
+    ready(bench.limiter.retry_settlements());
     assert_eq!(used(&bench), (1, 60), "once");
     assert_eq!(
         settle(&bench, &token, &Actual::of("tokens", 100)),
@@ -184,15 +184,15 @@ fn what_nobody_settles_is_given_back_when_it_is_tended() {
 
 #[test]
 fn a_token_is_of_this_deployment_and_of_a_reservation() {
-    let bench = Bench::new(TOKENS);
+    let bench = TestLimiter::new(TOKENS);
     let token = reserve(&bench, "user=a tokens:10").token.unwrap();
     let receipt = bench
         .limiter
         .receipt(&bench.decide(request("user=a")))
         .unwrap();
     for forged in [receipt.unwrap(), token[1..].to_owned(), String::new()] {
-        let refused = ready(bench.limiter.settle(&forged, &Actual::cost(1)));
-        assert!(matches!(refused, Err(SettleError::Forged)), "{refused:?}");
+        let rejected = ready(bench.limiter.settle(&forged, &Actual::cost(1)));
+        assert!(matches!(rejected, Err(SettleError::Forged)), "{rejected:?}");
     }
     let refunded = ready(bench.limiter.refund(&token));
     assert!(refunded.is_err(), "{refunded:?}");

@@ -6,31 +6,30 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tidegate::clock::{Clock, SystemClock};
-use tidegate::resilience::{Event, Settings, resilient};
+use tidegate::resilience::{ResilienceSettings, StoreEvent, resilient};
 use tidegate::runtime::TokioRuntime;
 use tidegate::stores::MemoryStore;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::pass_on;
+use tidegate_core::delegate_store;
 use tidegate_core::store::{
-    Beat, Charge, ChargeSet, Granted, Life, Outcome, PartId, Parts, Probe, Refund, Refunded,
-    Reserve, Role, Seed, Settle, Settled, Store, StoreError, Terms, Vitals,
+    Charge, ChargeSet, Epoch, Heartbeat, LeaseReply, Outcome, Probe, Refund, Refunded, Reserve,
+    Restore, Role, RuleOptions, Settle, Settled, ShardId, Shards, Store, StoreError, StoreResult,
+    StoreStatus,
 };
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
-type Answer<T> = Result<T, StoreError>;
-
 /// A memory store that refuses connections while it is away.
 #[derive(Clone)]
-struct Fickle {
+struct FlakyStore {
     memory: Arc<MemoryStore<SystemClock>>,
     away: Arc<AtomicBool>,
 }
 
-impl Fickle {
-    fn here<T>(&self, answer: T) -> Answer<T> {
+impl FlakyStore {
+    fn here<T>(&self, result: T) -> StoreResult<T> {
         match self.away.load(Ordering::Acquire) {
-            false => Ok(answer),
+            false => Ok(result),
             true => Err(StoreError::Unavailable {
                 waited: Nanos::ZERO,
                 source: "away".into(),
@@ -39,77 +38,77 @@ impl Fickle {
     }
 }
 
-impl Store for Fickle {
-    async fn charge(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
+impl Store for FlakyStore {
+    async fn charge(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         tokio::task::yield_now().await;
         self.here(())?;
         self.memory.charge(set).await
     }
 
-    async fn peek(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
+    async fn peek(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         self.memory.peek(set).await
     }
 
-    async fn refund(&self, refund: &Refund<'_>) -> Answer<Refunded> {
+    async fn refund(&self, refund: &Refund<'_>) -> StoreResult<Refunded> {
         self.here(())?;
         self.memory.refund(refund).await
     }
 
-    async fn grant(&self, charge: &Charge<'_>) -> Answer<Granted> {
-        self.memory.grant(charge).await
+    async fn draw(&self, charge: &Charge<'_>) -> StoreResult<LeaseReply> {
+        self.memory.draw(charge).await
     }
 
-    async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
+    async fn force(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         self.here(())?;
         self.memory.force(set).await
     }
 
-    async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
+    async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
         self.here(())?;
         self.memory.reserve(reserve).await
     }
 
-    async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
+    async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
         self.here(())?;
         self.memory.settle(settle).await
     }
 
-    async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
+    async fn restore(&self, seeds: &[Restore<'_>]) -> StoreResult<()> {
         self.here(())?;
-        self.memory.seed(seeds).await
+        self.memory.restore(seeds).await
     }
 
-    pass_on!(self => self.memory; hold, renew, release, inspect, reset);
+    delegate_store!(self => self.memory; acquire, renew, release, inspect, reset);
 }
 
-impl Probe for Fickle {
-    async fn beat(&self, beat: Beat) -> Answer<Vitals> {
-        self.here(Vitals {
-            life: Life(1),
+impl Probe for FlakyStore {
+    async fn heartbeat(&self, heartbeat: Heartbeat) -> StoreResult<StoreStatus> {
+        self.here(StoreStatus {
+            epoch: Epoch(1),
             at: self.memory.clock().now(),
-            whole_until: Nanos::ZERO,
-            beats: vec![beat],
+            complete_until: Nanos::ZERO,
+            heartbeats: vec![heartbeat],
         })
     }
 
-    fn life(&self) -> Option<Life> {
-        Some(Life(1))
+    fn epoch(&self) -> Option<Epoch> {
+        Some(Epoch(1))
     }
 }
 
-impl Parts for Fickle {
-    type Part = Fickle;
+impl Shards for FlakyStore {
+    type Shard = FlakyStore;
 
-    fn part_of(&self, _: Fingerprint) -> PartId {
-        PartId(0)
+    fn shard_of(&self, _: Fingerprint) -> ShardId {
+        ShardId(0)
     }
 
-    fn part(&self, id: PartId) -> Option<Fickle> {
-        (id == PartId(0)).then(|| self.clone())
+    fn shard(&self, id: ShardId) -> Option<FlakyStore> {
+        (id == ShardId(0)).then(|| self.clone())
     }
 
-    fn ids(&self) -> Vec<PartId> {
-        vec![PartId(0)]
+    fn shard_ids(&self) -> Vec<ShardId> {
+        vec![ShardId(0)]
     }
 }
 
@@ -118,7 +117,7 @@ const EACH: u64 = 2_000;
 const LIMIT: u64 = 3_000;
 
 #[test]
-fn a_store_that_comes_and_goes_fails_no_decision_and_admits_no_more_than_told() {
+fn a_store_that_comes_and_goes_fails_no_decision_and_keeps_the_bound() {
     let tokio = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(4)
         .enable_time()
@@ -126,19 +125,19 @@ fn a_store_that_comes_and_goes_fails_no_decision_and_admits_no_more_than_told() 
         .expect("a runtime");
     tokio.block_on(async {
         let (away, clock) = (Arc::new(AtomicBool::new(false)), SystemClock::new());
-        let fickle = Fickle {
+        let fickle = FlakyStore {
             memory: Arc::new(MemoryStore::new(clock)),
             away: Arc::clone(&away),
         };
         let (exact, mut ready) = tokio::sync::mpsc::unbounded_channel();
         let watcher = Arc::new(move |event| {
-            if event == Event::Exact {
+            if event == StoreEvent::Exact {
                 let _at_the_end_nobody_waits = exact.send(());
             }
         });
-        let settings = Settings {
-            ping_every: Nanos::from_millis(2),
-            ..Settings::default()
+        let settings = ResilienceSettings {
+            ping_interval: Nanos::from_millis(2),
+            ..ResilienceSettings::default()
         };
         let runtime = TokioRuntime::new().expect("randomness");
         let store = resilient(fickle, runtime, settings, watcher);
@@ -165,7 +164,7 @@ fn a_store_that_comes_and_goes_fails_no_decision_and_admits_no_more_than_told() 
                         limit: Cow::Borrowed(&limit),
                         cost: Cost::ONE,
                         role: Role::Enforce,
-                        terms: &Terms::USUAL,
+                        options: &RuleOptions::DEFAULT,
                     };
                     let set = ChargeSet::of([charge]);
                     let outcome = store.charge(&set).await.expect("no decision fails");
@@ -177,8 +176,8 @@ fn a_store_that_comes_and_goes_fails_no_decision_and_admits_no_more_than_told() 
             task.await.expect("no task panics");
         }
         let admitted = admitted.load(Ordering::Acquire);
-        let most = LIMIT + LIMIT * 4 / 5;
-        assert!(admitted <= most, "{admitted} of {most}");
+        let max = LIMIT + LIMIT * 4 / 5;
+        assert!(admitted <= max, "{admitted} of {max}");
         assert!(admitted >= LIMIT / 10, "{admitted}");
     });
 }

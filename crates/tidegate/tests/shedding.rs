@@ -6,9 +6,9 @@
 
 mod common;
 
-use common::{Bench, request};
+use common::{TestLimiter, request};
 use tidegate::algorithms::Retry;
-use tidegate::engine::Fate;
+use tidegate::engine::DecisionKind;
 use tidegate::store::Refunded;
 use tidegate::units::Nanos;
 
@@ -18,7 +18,7 @@ rules:
 ";
 
 /// How many of 200 pass.
-fn passing(bench: &Bench, words: &str) -> usize {
+fn passing(bench: &TestLimiter, words: &str) -> usize {
     let pass = |_: &usize| bench.decide(request(words)).allowed();
     (0..200).filter(pass).count()
 }
@@ -35,7 +35,7 @@ fn who_matters_less_leaves_the_rest_to_who_matters_more() {
         "leaky-queue",
     ] {
         let rules = SHARED.replace("by: global", &format!("by: global, algorithm: {algorithm}"));
-        let bench = Bench::new(&rules);
+        let bench = TestLimiter::new(&rules);
         let passed = ["priority=sheddable", "priority=unheard-of", "user=a"]
             .map(|words| passing(&bench, words));
         assert_eq!(passed, [80, 15, 0], "{algorithm}");
@@ -46,14 +46,14 @@ fn who_matters_less_leaves_the_rest_to_who_matters_more() {
 
 #[test]
 fn who_may_use_all_of_it_leaves_nothing_to_others() {
-    let bench = Bench::new(SHARED);
+    let bench = TestLimiter::new(SHARED);
     assert_eq!(passing(&bench, "priority=critical"), 100);
     assert_eq!(passing(&bench, "priority=sheddable"), 0);
 }
 
 #[test]
-fn a_request_is_told_the_part_that_it_may_use() {
-    let bench = Bench::new(SHARED);
+fn a_request_reports_the_share_that_it_may_use() {
+    let bench = TestLimiter::new(SHARED);
     for (words, limit, remaining) in [
         ("priority=sheddable cost=10", 80, 70),
         ("cost=10", 95, 75),
@@ -61,10 +61,10 @@ fn a_request_is_told_the_part_that_it_may_use() {
         ("priority=sheddable", 80, 49),
     ] {
         let decision = bench.decide(request(words));
-        let told = decision.binding().unwrap();
-        let found = (told.limit.capacity(), told.reading.figures.remaining);
+        let view = decision.binding().unwrap();
+        let found = (view.limit.capacity(), view.reading.figures.remaining);
         assert_eq!(found, (limit, remaining), "{words}");
-        assert_eq!(told.written, "100/hour");
+        assert_eq!(view.rate_text, "100/hour");
     }
     bench.check("priority=sheddable cost=81", "never api");
     bench.check("priority=sheddable cost=50", "deny api");
@@ -73,7 +73,7 @@ fn a_request_is_told_the_part_that_it_may_use() {
 #[test]
 fn a_refusal_by_a_ceiling_charges_nothing_else() {
     let rules = format!("{SHARED}  - {{ name: each, by: user, rate: 1000/hour }}\n");
-    let bench = Bench::new(&rules);
+    let bench = TestLimiter::new(&rules);
     assert_eq!(passing(&bench, "user=a priority=sheddable"), 80);
     assert_eq!(bench.used("user=a", "each"), 80);
     assert_eq!(passing(&bench, "user=b priority=sheddable"), 0);
@@ -84,7 +84,7 @@ fn a_refusal_by_a_ceiling_charges_nothing_else() {
 
 #[test]
 fn what_was_charged_under_a_ceiling_can_be_given_back() {
-    let bench = Bench::new(SHARED);
+    let bench = TestLimiter::new(SHARED);
     let decision = bench.decide(request("priority=sheddable cost=80"));
     let receipt = bench.limiter.receipt(&decision).unwrap().unwrap();
     bench.check("priority=sheddable", "deny api");
@@ -96,14 +96,14 @@ fn what_was_charged_under_a_ceiling_can_be_given_back() {
 #[test]
 fn the_wait_of_a_refusal_is_that_of_its_own_ceiling() {
     let rules = SHARED.replace("100/hour", "3600/hour burst 100");
-    let bench = Bench::new(&rules);
+    let bench = TestLimiter::new(&rules);
     assert_eq!(passing(&bench, "priority=critical"), 100);
     for (words, secs) in [
         ("priority=critical", 1),
         ("priority=normal", 6),
         ("priority=sheddable", 21),
     ] {
-        let wait = bench.refused(words);
+        let wait = bench.denied_for(words);
         assert_eq!(wait, Nanos::from_secs(secs), "{words}");
     }
     bench.advance(21_000_000_000 - 1);
@@ -115,7 +115,7 @@ fn the_wait_of_a_refusal_is_that_of_its_own_ceiling() {
 #[test]
 fn a_reload_changes_ceilings_and_keeps_what_was_used() {
     let without = SHARED.replace(", priority: true", "");
-    let bench = Bench::new(&without);
+    let bench = TestLimiter::new(&without);
     for _ in 0..85 {
         bench.check("priority=sheddable", "allow");
     }
@@ -131,7 +131,7 @@ fn a_reload_changes_ceilings_and_keeps_what_was_used() {
 
 #[test]
 fn tiers_and_staggered_windows_have_ceilings_of_their_own() {
-    let bench = Bench::new(
+    let bench = TestLimiter::new(
         "version: 1
 rules:
   - name: api
@@ -150,7 +150,7 @@ rules:
 
 #[test]
 fn a_shadow_tells_what_a_ceiling_would_have_refused() {
-    let bench = Bench::new(&SHARED.replace("priority", "mode: shadow, priority"));
+    let bench = TestLimiter::new(&SHARED.replace("priority", "mode: shadow, priority"));
     for _ in 0..81 {
         bench.check("priority=sheddable", "allow");
     }
@@ -165,17 +165,17 @@ rules:
   - { name: api, by: user, rate: 100/hour, soft: { max_delay: 10s } }
 ";
 
-fn delay(bench: &Bench, words: &str) -> Nanos {
-    match bench.decide(request(words)).fate() {
-        Fate::Allow => Nanos::ZERO,
-        Fate::Delay(delay) => delay,
+fn delay(bench: &TestLimiter, words: &str) -> Nanos {
+    match bench.decide(request(words)).kind() {
+        DecisionKind::Allow => Nanos::ZERO,
+        DecisionKind::Delay(delay) => delay,
         other => panic!("{words}: {other:?}"),
     }
 }
 
 #[test]
 fn from_four_fifths_on_requests_wait_longer_and_longer() {
-    let bench = Bench::new(SOFT);
+    let bench = TestLimiter::new(SOFT);
     assert_eq!(delay(&bench, "user=a cost=79"), Nanos::ZERO);
     assert_eq!(delay(&bench, "user=a"), Nanos::ZERO);
     for twentieth in 1..=20 {
@@ -188,15 +188,15 @@ fn from_four_fifths_on_requests_wait_longer_and_longer() {
 
 #[test]
 fn a_peek_tells_the_delay_that_a_request_would_have() {
-    let bench = Bench::new(SOFT);
+    let bench = TestLimiter::new(SOFT);
     delay(&bench, "user=a cost=89");
-    let peeked = bench.peek("user=a").fate();
-    assert_eq!(peeked, Fate::Delay(delay(&bench, "user=a")));
+    let peeked = bench.peek("user=a").kind();
+    assert_eq!(peeked, DecisionKind::Delay(delay(&bench, "user=a")));
 }
 
 #[test]
 fn who_cannot_wait_is_not_delayed_and_never_refused_for_it() {
-    let bench = Bench::new(SOFT);
+    let bench = TestLimiter::new(SOFT);
     assert_eq!(delay(&bench, "user=a cost=99 patience=0"), Nanos::ZERO);
     assert_eq!(delay(&bench, "user=a patience=0"), Nanos::ZERO);
     bench.check("user=a patience=0", "deny api");
@@ -206,7 +206,7 @@ fn who_cannot_wait_is_not_delayed_and_never_refused_for_it() {
 
 #[test]
 fn the_longest_delay_wins_and_a_rule_that_only_watches_asks_for_none() {
-    let bench = Bench::new(
+    let bench = TestLimiter::new(
         "version: 1
 rules:
   - { name: short, by: user, rate: 10/hour, soft: { from: 0.5, max_delay: 1s } }
@@ -216,13 +216,13 @@ rules:
     );
     assert_eq!(delay(&bench, "user=a cost=10"), Nanos::from_secs(1));
     assert_eq!(delay(&bench, "user=b cost=5"), Nanos::from_secs(4));
-    let shadow = Bench::in_shadow(SOFT);
+    let shadow = TestLimiter::in_shadow(SOFT);
     assert_eq!(delay(&shadow, "user=a cost=100"), Nanos::ZERO);
 }
 
 #[test]
 fn who_matters_less_is_slowed_down_below_a_ceiling_of_its_own() {
-    let bench = Bench::new(&SOFT.replace("soft", "priority: true, soft"));
+    let bench = TestLimiter::new(&SOFT.replace("soft", "priority: true, soft"));
     assert_eq!(
         delay(&bench, "user=a cost=64 priority=sheddable"),
         Nanos::ZERO
@@ -236,7 +236,7 @@ fn who_matters_less_is_slowed_down_below_a_ceiling_of_its_own() {
 
 #[test]
 fn a_queue_beside_a_soft_limit_has_the_longer_word() {
-    let bench = Bench::new(
+    let bench = TestLimiter::new(
         "version: 1
 rules:
   - { name: queue, by: global, rate: 1/s burst 10, algorithm: leaky-queue }
@@ -245,15 +245,16 @@ rules:
     );
     let delays = [(); 7].map(|()| delay(&bench, "user=a"));
     assert_eq!(delays, [0, 1, 2, 3, 4, 5, 6].map(Nanos::from_secs));
-    let refused = bench.decide(request("user=a cost=4"));
-    assert!(matches!(refused.fate(), Fate::Deny(Retry::After(_))));
+    let denied = bench.decide(request("user=a cost=4"));
+    assert!(matches!(denied.kind(), DecisionKind::Deny(Retry::After(_))));
 }
 
 #[test]
 fn a_rule_for_open_requests_alone_charges_nothing() {
-    let bench = Bench::new("version: 1\nrules:\n  - { name: open, by: user, concurrent: 1 }\n");
+    let bench =
+        TestLimiter::new("version: 1\nrules:\n  - { name: open, by: user, concurrent: 1 }\n");
     for _ in 0..3 {
         bench.check("user=a", "allow");
     }
-    assert!(bench.standing("user=a").is_empty());
+    assert!(bench.usage("user=a").is_empty());
 }

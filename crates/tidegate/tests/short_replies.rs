@@ -6,39 +6,37 @@ use std::sync::Arc;
 
 use common::{START, request, rules};
 use tidegate::clock::{Clock, ManualClock};
-use tidegate::resilience::{Event, Settings, resilient};
+use tidegate::resilience::{ResilienceSettings, StoreEvent, resilient};
 use tidegate::runtime::TokioRuntime;
 use tidegate::stores::memory::MemoryStore;
 use tidegate::{Limiter, Policy, Secret};
-use tidegate_core::pass_on;
+use tidegate_core::delegate_store;
 use tidegate_core::store::{
-    Beat, ChargeSet, Life, Outcome, PartId, Parts, Probe, Store, StoreError, Vitals,
+    ChargeSet, Epoch, Heartbeat, Outcome, Probe, ShardId, Shards, Store, StoreResult, StoreStatus,
 };
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
 
-type Answer<T> = Result<T, StoreError>;
-
 /// A memory store that replies to a batch with one reply too few, or one too many.
 #[derive(Clone)]
-struct Miscounting {
+struct MiscountingStore {
     memory: Arc<MemoryStore<Arc<ManualClock>>>,
     /// How many replies there are beside one per set.
     off_by: isize,
 }
 
-impl Miscounting {
-    fn new(off_by: isize) -> (Miscounting, Arc<ManualClock>) {
+impl MiscountingStore {
+    fn new(off_by: isize) -> (MiscountingStore, Arc<ManualClock>) {
         let clock = Arc::new(ManualClock::at(START));
         let memory = Arc::new(MemoryStore::new(Arc::clone(&clock)));
-        (Miscounting { memory, off_by }, clock)
+        (MiscountingStore { memory, off_by }, clock)
     }
 }
 
-impl Store for Miscounting {
-    pass_on!(self => self.memory; charge, peek, refund, grant, force, reserve, settle, seed, hold, renew, release, inspect, reset);
+impl Store for MiscountingStore {
+    delegate_store!(self => self.memory; charge, peek, refund, draw, force, reserve, settle, restore, acquire, renew, release, inspect, reset);
 
-    async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<Answer<Outcome>> {
+    async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
         let replies = sets.len().saturating_add_signed(self.off_by);
         let mut all = Vec::new();
         for i in 0..replies {
@@ -48,34 +46,34 @@ impl Store for Miscounting {
     }
 }
 
-impl Probe for Miscounting {
-    async fn beat(&self, beat: Beat) -> Answer<Vitals> {
-        Ok(Vitals {
-            life: Life(1),
+impl Probe for MiscountingStore {
+    async fn heartbeat(&self, heartbeat: Heartbeat) -> StoreResult<StoreStatus> {
+        Ok(StoreStatus {
+            epoch: Epoch(1),
             at: self.memory.clock().now(),
-            whole_until: Nanos::ZERO,
-            beats: vec![beat],
+            complete_until: Nanos::ZERO,
+            heartbeats: vec![heartbeat],
         })
     }
 
-    fn life(&self) -> Option<Life> {
-        Some(Life(1))
+    fn epoch(&self) -> Option<Epoch> {
+        Some(Epoch(1))
     }
 }
 
-impl Parts for Miscounting {
-    type Part = Miscounting;
+impl Shards for MiscountingStore {
+    type Shard = MiscountingStore;
 
-    fn part_of(&self, _: Fingerprint) -> PartId {
-        PartId(0)
+    fn shard_of(&self, _: Fingerprint) -> ShardId {
+        ShardId(0)
     }
 
-    fn part(&self, id: PartId) -> Option<Miscounting> {
-        (id == PartId(0)).then(|| self.clone())
+    fn shard(&self, id: ShardId) -> Option<MiscountingStore> {
+        (id == ShardId(0)).then(|| self.clone())
     }
 
-    fn ids(&self) -> Vec<PartId> {
-        vec![PartId(0)]
+    fn shard_ids(&self) -> Vec<ShardId> {
+        vec![ShardId(0)]
     }
 }
 
@@ -94,7 +92,7 @@ fn limiter<S: Store>(store: S, clock: Arc<ManualClock>) -> Limiter<S> {
 #[tokio::test]
 async fn a_batch_has_one_result_per_request_whatever_the_store_replies() {
     for (off_by, fails) in [(-1, true), (1, true), (0, false)] {
-        let (store, clock) = Miscounting::new(off_by);
+        let (store, clock) = MiscountingStore::new(off_by);
         let limiter = limiter(store, clock);
         let mut requests = ["user=a", "user=b", "user=c"].map(request);
         let view = limiter.view();
@@ -111,15 +109,15 @@ async fn a_batch_has_one_result_per_request_whatever_the_store_replies() {
 #[tokio::test]
 async fn around_a_shared_store_every_request_is_decided() {
     for off_by in [-1, 0, 1] {
-        let (store, clock) = Miscounting::new(off_by);
+        let (store, clock) = MiscountingStore::new(off_by);
         let (exact, mut ready) = tokio::sync::mpsc::unbounded_channel();
         let watcher = Arc::new(move |event| {
-            if event == Event::Exact {
+            if event == StoreEvent::Exact {
                 let _at_the_end_nobody_waits = exact.send(());
             }
         });
         let runtime = TokioRuntime::new().expect("randomness");
-        let store = resilient(store, runtime, Settings::default(), watcher);
+        let store = resilient(store, runtime, ResilienceSettings::default(), watcher);
         ready.recv().await.expect("the node meets its store");
         let limiter = limiter(store, clock);
         let mut requests = ["user=a", "user=b", "user=c"].map(request);

@@ -5,7 +5,7 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{Bench, request};
+use common::{TestLimiter, request};
 use tidegate::observe::{MemoryFacts, Metrics, StoreFacts};
 
 const RULES: &str = "
@@ -19,9 +19,9 @@ rules:
   - { name: gone, match: { path: /gone }, by: user, rate: 1/hour, mode: off }
 ";
 
-fn observed() -> (Bench, Arc<Metrics>) {
+fn observed() -> (TestLimiter, Arc<Metrics>) {
     let metrics = Arc::<Metrics>::default();
-    let mut bench = Bench::new(RULES);
+    let mut bench = TestLimiter::new(RULES);
     metrics.load(&bench.limiter.policy().get().rules);
     bench.limiter = bench.limiter.observed_by(Arc::<Metrics>::clone(&metrics));
     (bench, metrics)

@@ -41,7 +41,7 @@ const EACH: [u32; 12] = [
 ];
 
 /// All of them.
-pub const ALL: u32 = {
+pub const TOTAL: u32 = {
     let (mut all, mut at) = (0, 0);
     while at < EACH.len() {
         all += EACH[at];
@@ -50,20 +50,20 @@ pub const ALL: u32 = {
     all
 };
 
-const _: () = assert!(ALL == 2_500_000, "as docs tell");
+const _: () = assert!(TOTAL == 2_500_000, "as docs tell");
 
 /// What each is given at least: none is there for the sum only.
-const FLOOR: u32 = 100_000;
+const MIN_PER_PARSER: u32 = 100_000;
 
 const _: () = {
     let mut at = 0;
     while at < EACH.len() {
-        assert!(EACH[at] >= FLOOR, "too few for one of the parsers");
+        assert!(EACH[at] >= MIN_PER_PARSER, "too few for one of the parsers");
         at += 1;
     }
 };
 
 const _: () = assert!(
-    ALL - HTTP_BODIES >= 1_000_000,
+    TOTAL - HTTP_BODIES >= 1_000_000,
     "the million that is promised, without the parser that is given as many by itself"
 );

@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use crate::{Attack, Dice, Numbers};
+use crate::{FuzzRng, FuzzTarget, NumberEncoding};
 
 /// Numbers that arithmetic goes wrong at, as they are written in digits.
-const EDGES: [&str; 26] = [
+const EDGE_NUMBERS: [&str; 26] = [
     "0",
     "-0",
     "1",
@@ -38,64 +38,64 @@ const EDGES: [&str; 26] = [
 const TIMES: [usize; 6] = [1, 2, 7, 33, 101, 1000];
 
 /// Does one thing to `input`. It may grow to a multiple; the caller cuts it.
-pub(crate) fn mutate(attack: &Attack<'_>, dice: &mut Dice, input: &mut Vec<u8>) {
-    match dice.below(10) {
-        0 => flip(dice, input),
-        1 => set(attack, dice, input),
-        2 => insert(attack, dice, input),
-        3 => cut(dice, input),
-        4 => _ = input.drain(dice.part(input.len(), 16)),
-        5 => repeat(attack, dice, input),
-        6 => splice(attack, dice, input),
-        7 => swap(dice, input),
-        8 => to_the_edge(attack.numbers, dice, input),
-        _ => nest(attack, dice, input),
+pub(crate) fn mutate(target: &FuzzTarget<'_>, rng: &mut FuzzRng, input: &mut Vec<u8>) {
+    match rng.below(10) {
+        0 => flip(rng, input),
+        1 => set(target, rng, input),
+        2 => insert(target, rng, input),
+        3 => cut(rng, input),
+        4 => _ = input.drain(rng.subrange(input.len(), 16)),
+        5 => repeat(target, rng, input),
+        6 => splice(target, rng, input),
+        7 => swap(rng, input),
+        8 => to_edge_number(target.numbers, rng, input),
+        _ => nest(target, rng, input),
     }
 }
 
-fn flip(dice: &mut Dice, input: &mut [u8]) {
-    let at = dice.below(input.len());
+fn flip(rng: &mut FuzzRng, input: &mut [u8]) {
+    let at = rng.below(input.len());
     if let Some(byte) = input.get_mut(at) {
-        *byte ^= 1 << dice.below(8);
+        *byte ^= 1 << rng.below(8);
     }
 }
 
-fn set(attack: &Attack<'_>, dice: &mut Dice, input: &mut Vec<u8>) {
-    let part = dice.part(input.len(), 4);
-    let token = dice.one_of(attack.tokens);
-    input.splice(part, token.iter().copied());
+fn set(target: &FuzzTarget<'_>, rng: &mut FuzzRng, input: &mut Vec<u8>) {
+    let range = rng.subrange(input.len(), 4);
+    let token = rng.pick(target.tokens);
+    input.splice(range, token.iter().copied());
 }
 
-fn insert(attack: &Attack<'_>, dice: &mut Dice, input: &mut Vec<u8>) {
-    let at = dice.below(input.len() + 1);
-    let token = dice.one_of(attack.tokens);
+fn insert(target: &FuzzTarget<'_>, rng: &mut FuzzRng, input: &mut Vec<u8>) {
+    let at = rng.below(input.len() + 1);
+    let token = rng.pick(target.tokens);
     input.splice(at..at, token.iter().copied());
 }
 
-fn cut(dice: &mut Dice, input: &mut Vec<u8>) {
+fn cut(rng: &mut FuzzRng, input: &mut Vec<u8>) {
     // Rarely: there is little left to see in what is cut near its beginning.
-    match dice.below(3) {
-        0 => input.truncate(dice.below(input.len() + 1)),
-        _ => input.truncate(input.len() - dice.below(input.len().min(8))),
+    match rng.below(3) {
+        0 => input.truncate(rng.below(input.len() + 1)),
+        _ => input.truncate(input.len() - rng.below(input.len().min(8))),
     }
 }
 
-fn repeat(attack: &Attack<'_>, dice: &mut Dice, input: &mut Vec<u8>) {
-    let part = dice.part(input.len(), 64);
-    let room = attack.longest / part.len().max(1);
-    let copies = input[part.clone()].repeat(times(dice).min(room));
-    input.splice(part.end..part.end, copies);
+fn repeat(target: &FuzzTarget<'_>, rng: &mut FuzzRng, input: &mut Vec<u8>) {
+    let range = rng.subrange(input.len(), 64);
+    let room = target.max_len / range.len().max(1);
+    let copies = input[range.clone()].repeat(times(rng).min(room));
+    input.splice(range.end..range.end, copies);
 }
 
-fn splice(attack: &Attack<'_>, dice: &mut Dice, input: &mut Vec<u8>) {
-    let other = dice.one_of(attack.good);
-    input.truncate(dice.below(input.len() + 1));
-    input.extend_from_slice(&other[dice.below(other.len() + 1)..]);
+fn splice(target: &FuzzTarget<'_>, rng: &mut FuzzRng, input: &mut Vec<u8>) {
+    let other = rng.pick(target.corpus);
+    input.truncate(rng.below(input.len() + 1));
+    input.extend_from_slice(&other[rng.below(other.len() + 1)..]);
 }
 
 /// Two words take each other's place.
-fn swap(dice: &mut Dice, input: &mut Vec<u8>) {
-    let (one, other) = (word(dice, input), word(dice, input));
+fn swap(rng: &mut FuzzRng, input: &mut Vec<u8>) {
+    let (one, other) = (word(rng, input), word(rng, input));
     let (first, second) = if one.start <= other.start {
         (one, other)
     } else {
@@ -110,53 +110,53 @@ fn swap(dice: &mut Dice, input: &mut Vec<u8>) {
 }
 
 /// A number becomes one that arithmetic goes wrong at. A length that does so lies.
-fn to_the_edge(numbers: Numbers, dice: &mut Dice, input: &mut Vec<u8>) {
+fn to_edge_number(numbers: NumberEncoding, rng: &mut FuzzRng, input: &mut Vec<u8>) {
     match numbers {
-        Numbers::Digits => {
-            let from = dice.below(input.len() + 1);
+        NumberEncoding::Digits => {
+            let from = rng.below(input.len() + 1);
             let digits = run(input, from, |byte| byte.is_ascii_digit());
-            let edge = EDGES[dice.below(EDGES.len())];
+            let edge = EDGE_NUMBERS[rng.below(EDGE_NUMBERS.len())];
             input.splice(digits, edge.bytes());
         }
-        Numbers::Bytes => {
-            let at = dice.part(input.len(), 1);
+        NumberEncoding::Varint => {
+            let at = rng.subrange(input.len(), 1);
             let edge = 1_u64
-                .checked_shl(dice.below(65) as u32)
+                .checked_shl(rng.below(65) as u32)
                 .unwrap_or(0)
-                .wrapping_sub(dice.below(2) as u64);
+                .wrapping_sub(rng.below(2) as u64);
             input.splice(at, varint(edge));
         }
     }
 }
 
 /// A part lies within itself.
-fn nest(attack: &Attack<'_>, dice: &mut Dice, input: &mut Vec<u8>) {
-    let part = dice.part(input.len(), input.len());
-    let depth = times(dice);
-    let nested = match attack.numbers {
-        Numbers::Digits => {
-            let (open, close) = attack.nests[dice.below(attack.nests.len())];
-            let depth = depth.min(attack.longest / (open.len() + close.len()).max(1));
+fn nest(target: &FuzzTarget<'_>, rng: &mut FuzzRng, input: &mut Vec<u8>) {
+    let range = rng.subrange(input.len(), input.len());
+    let depth = times(rng);
+    let nested = match target.numbers {
+        NumberEncoding::Digits => {
+            let (open, close) = target.delimiters[rng.below(target.delimiters.len())];
+            let depth = depth.min(target.max_len / (open.len() + close.len()).max(1));
             [
                 &open.repeat(depth),
-                &input[part.clone()],
+                &input[range.clone()],
                 &close.repeat(depth),
             ]
             .concat()
         }
-        Numbers::Bytes => {
-            let field = 1 + dice.below(4) as u8;
+        NumberEncoding::Varint => {
+            let field = 1 + rng.below(4) as u8;
             let tag = (field << 3) | 2;
-            measured(input[part.clone()].to_vec(), tag, depth, attack.longest)
+            measured(input[range.clone()].to_vec(), tag, depth, target.max_len)
         }
     };
-    input.splice(part, nested);
+    input.splice(range, nested);
 }
 
 /// `inner` in a field in a field, each with its true length.
-fn measured(mut inner: Vec<u8>, tag: u8, depth: usize, longest: usize) -> Vec<u8> {
+fn measured(mut inner: Vec<u8>, tag: u8, depth: usize, max_len: usize) -> Vec<u8> {
     for _ in 0..depth.min(128) {
-        if inner.len() > longest {
+        if inner.len() > max_len {
             break;
         }
         let head = [vec![tag], varint(inner.len() as u64)].concat();
@@ -165,15 +165,15 @@ fn measured(mut inner: Vec<u8>, tag: u8, depth: usize, longest: usize) -> Vec<u8
     inner
 }
 
-fn times(dice: &mut Dice) -> usize {
+fn times(rng: &mut FuzzRng) -> usize {
     // The large ones seldom: they cost as much as a hundred others.
-    let most = if dice.below(16) == 0 { TIMES.len() } else { 3 };
-    TIMES[dice.below(most)]
+    let end = if rng.below(16) == 0 { TIMES.len() } else { 3 };
+    TIMES[rng.below(end)]
 }
 
 /// The word at some place: letters and digits, or what stands between two of them.
-fn word(dice: &mut Dice, input: &[u8]) -> Range<usize> {
-    let at = dice.below(input.len());
+fn word(rng: &mut FuzzRng, input: &[u8]) -> Range<usize> {
+    let at = rng.below(input.len());
     let inside = input.get(at).is_some_and(u8::is_ascii_alphanumeric);
     run(input, at, |byte| byte.is_ascii_alphanumeric() == inside)
 }

@@ -1,36 +1,36 @@
 use super::*;
 
-fn attack<'c>(good: &'c [&'c [u8]], numbers: Numbers) -> Attack<'c> {
-    Attack {
+fn target<'c>(good: &'c [&'c [u8]], numbers: NumberEncoding) -> FuzzTarget<'c> {
+    FuzzTarget {
         parser: "nothing",
         seed: 7,
         inputs: 20_000,
-        good,
+        corpus: good,
         tokens: &[b"[", b"]", b"\xff"],
-        nests: &[(b"[", b"]")],
+        delimiters: &[(b"[", b"]")],
         numbers,
-        longest: 4_000,
+        max_len: 4_000,
     }
 }
 
 #[test]
 fn the_same_number_gives_the_same_input_and_another_another() {
-    for numbers in [Numbers::Digits, Numbers::Bytes] {
-        let attack = attack(&[b"[12, 345]", b"", b"abc 7"], numbers);
-        let inputs: Vec<_> = (0..1_000).map(|n| attack.input(n)).collect();
-        let again: Vec<_> = (0..1_000).map(|n| attack.input(n)).collect();
+    for numbers in [NumberEncoding::Digits, NumberEncoding::Varint] {
+        let target = target(&[b"[12, 345]", b"", b"abc 7"], numbers);
+        let inputs: Vec<_> = (0..1_000).map(|n| target.input(n)).collect();
+        let again: Vec<_> = (0..1_000).map(|n| target.input(n)).collect();
         assert_eq!(inputs, again);
         let different: std::collections::HashSet<_> = inputs.iter().collect();
         assert!(different.len() > 500, "{}", different.len());
-        assert!(inputs.iter().all(|input| input.len() <= attack.longest));
+        assert!(inputs.iter().all(|input| input.len() <= target.max_len));
     }
 }
 
 /// What each mutation is there for is seen.
 #[test]
 fn inputs_are_deep_long_at_the_edge_and_mixed() {
-    let attack = attack(&[b"[12, 345]", b"key: value"], Numbers::Digits);
-    let inputs: Vec<_> = (0..20_000).map(|n| attack.input(n)).collect();
+    let target = target(&[b"[12, 345]", b"key: value"], NumberEncoding::Digits);
+    let inputs: Vec<_> = (0..20_000).map(|n| target.input(n)).collect();
     let seen = |is: &dyn Fn(&[u8]) -> bool| inputs.iter().filter(|input| is(input)).count();
     let holds = |part: &'static [u8]| {
         move |input: &[u8]| input.windows(part.len()).any(|window| window == part)
@@ -50,13 +50,13 @@ fn a_parser_that_only_waits_is_not_slow() {
     let accepts = |_: &[u8]| {
         if waits > 0 {
             waits -= 1;
-            std::thread::sleep(4 * SURELY_LITTLE);
+            std::thread::sleep(4 * CHEAP_TIME);
         }
         true
     };
-    let outcome = attack(&[b"x"], Numbers::Digits).run(accepts, |_| {});
+    let outcome = target(&[b"x"], NumberEncoding::Digits).run(accepts, |_| {});
     assert!(
-        outcome.counted >= 1 && outcome.most_work < 1.0,
+        outcome.measured >= 1 && outcome.max_work < 1.0,
         "{outcome:?}"
     );
 }
@@ -71,17 +71,17 @@ fn a_parser_that_works_too_much_is_slow() {
         }
         sum != 1
     };
-    attack(&[b"x"], Numbers::Digits).run(quadratic, |_| {});
+    target(&[b"x"], NumberEncoding::Digits).run(quadratic, |_| {});
 }
 
 #[test]
 #[should_panic(expected = "too wild")]
-fn a_parser_that_accepts_nothing_tells_nothing() {
-    attack(&[b"x"], Numbers::Digits).run(|_| false, |_| {});
+fn a_parser_that_accepts_nothing_tests_nothing() {
+    target(&[b"x"], NumberEncoding::Digits).run(|_| false, |_| {});
 }
 
 #[test]
 #[should_panic(expected = "on purpose")]
-fn what_must_hold_is_asked_of_what_is_accepted() {
-    attack(&[b"x"], Numbers::Digits).run(|input| input == b"x", |_| panic!("on purpose"));
+fn invariants_are_checked_on_accepted_input() {
+    target(&[b"x"], NumberEncoding::Digits).run(|input| input == b"x", |_| panic!("on purpose"));
 }

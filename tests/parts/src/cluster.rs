@@ -2,20 +2,20 @@
 
 use std::process::Command;
 
-use crate::servers::{Program, Server, until};
+use crate::redis_server::{RedisProgram, TestRedis, wait_until};
 
 /// Slots of any cluster.
-const SLOTS: u32 = 16_384;
+const HASH_SLOTS: u32 = 16_384;
 
 /// A running cluster.
-pub struct Cluster {
+pub struct TestCluster {
     /// Three primaries, then three replicas, until a failover.
-    pub servers: Vec<Server>,
+    pub servers: Vec<TestRedis>,
 }
 
-impl Cluster {
+impl TestCluster {
     /// Starts six servers and joins them; returns when every one finds the cluster whole.
-    pub fn start() -> Cluster {
+    pub fn start() -> TestCluster {
         let options = [
             "--cluster-enabled",
             "yes",
@@ -25,7 +25,7 @@ impl Cluster {
             "0",
         ];
         let servers: Vec<_> = (0..6)
-            .map(|_| Server::start(Program::Redis7, &options))
+            .map(|_| TestRedis::start(RedisProgram::Redis7, &options))
             .collect();
         let nodes = servers.iter().map(|server| server.address().to_string());
         let joined = Command::new("redis-cli")
@@ -34,26 +34,26 @@ impl Cluster {
             .args(["--cluster-replicas", "1", "--cluster-yes"])
             .output()
             .unwrap_or_else(|error| panic!("no redis-cli ({error}): run scripts/tools"));
-        let said = String::from_utf8_lossy(&joined.stdout);
-        assert!(joined.status.success(), "{said}");
-        let cluster = Cluster { servers };
+        let output = String::from_utf8_lossy(&joined.stdout);
+        assert!(joined.status.success(), "{output}");
+        let cluster = TestCluster { servers };
         cluster.wait();
         cluster
     }
 
     fn wait(&self) {
-        let whole = format!("cluster_slots_ok:{SLOTS}");
+        let whole = format!("cluster_slots_ok:{HASH_SLOTS}");
         for server in &self.servers {
-            let ask = || server.ask(&["CLUSTER", "INFO"]);
-            until("the cluster", ask, |info| {
+            let query = || server.run_command(&["CLUSTER", "INFO"]);
+            wait_until("the cluster", query, |info| {
                 info.contains("cluster_state:ok") && info.contains(&whole)
             });
-            let ask = || server.ask(&["CLUSTER", "NODES"]);
-            until("the roles", ask, |nodes| primaries(nodes).len() == 3);
+            let query = || server.run_command(&["CLUSTER", "NODES"]);
+            wait_until("the roles", query, |nodes| primaries(nodes).len() == 3);
             // A replica that has never been in step takes nothing over.
-            until(
+            wait_until(
                 "the replicas",
-                || server.ask(&["ROLE"]),
+                || server.run_command(&["ROLE"]),
                 |role| role.starts_with("master") || role.contains("connected"),
             );
         }
@@ -64,14 +64,14 @@ impl Cluster {
         let mut seen = self
             .servers
             .iter()
-            .map(|server| server.ask(&["CLUSTER", "NODES"]));
+            .map(|server| server.run_command(&["CLUSTER", "NODES"]));
         let nodes = seen.find(|nodes| nodes.contains("myself"));
         primaries(&nodes.expect("a server that answers"))
     }
 
     /// Moves `slots` from the first primary to the second while the cluster serves; ends when all have
     /// moved.
-    pub fn move_slots(&self, slots: u32) {
+    pub fn move_hash_slots(&self, count: u32) {
         let primaries = self.primaries();
         let [(from, _), (to, _), ..] = primaries.as_slice() else {
             panic!("not two primaries: {primaries:?}");
@@ -83,12 +83,12 @@ impl Cluster {
                 &self.servers[0].address().to_string(),
             ])
             .args(["--cluster-from", from, "--cluster-to", to])
-            .args(["--cluster-slots", &slots.to_string(), "--cluster-yes"])
+            .args(["--cluster-slots", &count.to_string(), "--cluster-yes"])
             .args(["--cluster-pipeline", "100"])
             .output()
             .unwrap_or_else(|error| panic!("no redis-cli ({error}): run scripts/tools"));
-        let said = String::from_utf8_lossy(&moved.stdout);
-        assert!(moved.status.success(), "{said}");
+        let output = String::from_utf8_lossy(&moved.stdout);
+        assert!(moved.status.success(), "{output}");
         self.wait();
     }
 }
@@ -117,18 +117,21 @@ mod tests {
 
     #[test]
     fn slots_move_while_the_cluster_serves() {
-        let cluster = Cluster::start();
+        let cluster = TestCluster::start();
         let primaries = cluster.primaries();
         assert_eq!(primaries.len(), 3);
-        let asked = cluster
+        let source_primary = cluster
             .servers
             .iter()
             .find(|server| server.port() == primaries[0].1);
-        let asked = asked.unwrap();
-        assert_eq!(asked.ask(&["CLUSTER", "KEYSLOT", "06S"]), "0");
-        assert_eq!(asked.ask(&["GET", "06S"]), "");
-        cluster.move_slots(16);
+        let source_primary = source_primary.unwrap();
+        assert_eq!(
+            source_primary.run_command(&["CLUSTER", "KEYSLOT", "06S"]),
+            "0"
+        );
+        assert_eq!(source_primary.run_command(&["GET", "06S"]), "");
+        cluster.move_hash_slots(16);
         let moved = format!("MOVED 0 127.0.0.1:{}", primaries[1].1);
-        assert_eq!(asked.ask(&["GET", "06S"]), moved);
+        assert_eq!(source_primary.run_command(&["GET", "06S"]), moved);
     }
 }

@@ -8,20 +8,23 @@
     reason = "a part that cannot be started fails its test"
 )]
 
-mod authority;
+mod certificates;
 mod cluster;
-mod proxy;
+mod fault_proxy;
+mod redis_server;
 mod reverse_proxy;
 mod sentinel;
-mod servers;
 mod shifted_clock;
 mod upstream;
 
-pub use authority::{Authority, Certificate};
-pub use cluster::Cluster;
-pub use proxy::{Fault, Proxy};
-pub use reverse_proxy::{Make, Release, ReverseProxy, copy, end, moved, replaced, search_path};
-pub use sentinel::{Sentinel, Sentinels, WATCHED};
-pub use servers::{Program, Server, free_port};
+pub use certificates::{TestAuthority, TestCertificate};
+pub use cluster::TestCluster;
+pub use fault_proxy::{FaultProxy, ProxyFault};
+pub use redis_server::{RedisProgram, TestRedis, free_port};
+pub use reverse_proxy::{
+    ProxyProduct, ProxyRelease, ReverseProxy, copy_edited, port_edits, replace_all, search_path,
+    terminate,
+};
+pub use sentinel::{PRIMARY_NAME, SentinelGroup, TestSentinel};
 pub use shifted_clock::ShiftedClock;
-pub use upstream::{Arrived, Upstream};
+pub use upstream::{ReceivedRequest, Upstream};

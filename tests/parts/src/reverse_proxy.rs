@@ -17,7 +17,7 @@ use crate::free_port;
 
 /// Whose proxy it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Make {
+pub enum ProxyProduct {
     /// Caddy.
     Caddy,
     /// Envoy.
@@ -32,60 +32,60 @@ pub enum Make {
 
 /// A proxy of one release, by the name of its program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Release {
+pub struct ProxyRelease {
     /// Whose it is.
-    pub make: Make,
+    pub product: ProxyProduct,
     /// What starts it.
     pub program: &'static str,
 }
 
-impl Make {
+impl ProxyProduct {
     /// How the page says it is started, in the root of the repository.
     pub fn command_line(self) -> &'static str {
         match self {
-            Make::Caddy => "caddy run --config docs/proxies/Caddyfile",
-            Make::Envoy => "envoy --disable-hot-restart -c docs/envoy/envoy.yaml",
-            Make::Haproxy => "haproxy -f docs/proxies/haproxy.cfg",
-            Make::Nginx => "nginx -p . -c docs/proxies/nginx.conf",
-            Make::Traefik => {
+            ProxyProduct::Caddy => "caddy run --config docs/proxies/Caddyfile",
+            ProxyProduct::Envoy => "envoy --disable-hot-restart -c docs/envoy/envoy.yaml",
+            ProxyProduct::Haproxy => "haproxy -f docs/proxies/haproxy.cfg",
+            ProxyProduct::Nginx => "nginx -p . -c docs/proxies/nginx.conf",
+            ProxyProduct::Traefik => {
                 "traefik --entryPoints.web.address=127.0.0.1:8000 --providers.file.filename=docs/proxies/traefik.yaml"
             }
         }
     }
 
     /// The oldest and the newest release that the page claims, as `scripts/tools` installs them.
-    pub fn releases(self) -> [Release; 2] {
+    pub fn releases(self) -> [ProxyRelease; 2] {
         let programs = match self {
-            Make::Caddy => ["caddy-2.8", "caddy"],
-            Make::Envoy => ["envoy", "envoy"],
-            Make::Haproxy => ["haproxy", "haproxy-3.0"],
-            Make::Nginx => ["nginx", "nginx-1.31"],
-            Make::Traefik => ["traefik-3.0", "traefik"],
+            ProxyProduct::Caddy => ["caddy-2.8", "caddy"],
+            ProxyProduct::Envoy => ["envoy", "envoy"],
+            ProxyProduct::Haproxy => ["haproxy", "haproxy-3.0"],
+            ProxyProduct::Nginx => ["nginx", "nginx-1.31"],
+            ProxyProduct::Traefik => ["traefik-3.0", "traefik"],
         };
-        programs.map(|program| Release {
-            make: self,
+        programs.map(|program| ProxyRelease {
+            product: self,
             program,
         })
     }
 
     fn folder(self) -> &'static str {
         match self {
-            Make::Envoy => "docs/envoy",
+            ProxyProduct::Envoy => "docs/envoy",
             _ => "docs/proxies",
         }
     }
 }
 
-impl Release {
+impl ProxyRelease {
     /// Its version, as the program prints it.
     ///
     /// # Panics
     /// When the program is missing or prints no version.
     pub fn version(self) -> String {
-        let flag = match self.make {
-            Make::Caddy | Make::Traefik => "version",
-            Make::Envoy => "--version",
-            Make::Haproxy | Make::Nginx => "-v",
+        let flag = match self.product {
+            ProxyProduct::Caddy | ProxyProduct::Traefik => "version",
+            ProxyProduct::Envoy => "--version",
+            ProxyProduct::Haproxy | ProxyProduct::Nginx => "-v",
         };
         let ran = Command::new(self.program)
             .arg(flag)
@@ -108,7 +108,7 @@ const PORTS: [u16; 3] = [8000, 8001, 9901];
 
 /// A running proxy.
 pub struct ReverseProxy {
-    release: Release,
+    release: ProxyRelease,
     child: Child,
     folder: TempDir,
     port: u16,
@@ -121,44 +121,44 @@ impl ReverseProxy {
     ///
     /// # Panics
     /// When the program is missing, takes no such file, or does not answer in time.
-    pub fn start(release: Release, edits: &[(&str, &str)]) -> ReverseProxy {
+    pub fn start(release: ProxyRelease, edits: &[(&str, &str)]) -> ReverseProxy {
         let deadline = Instant::now() + Duration::from_secs(60);
         // A port that is free now may be taken before the proxy has it; then another.
         loop {
             let mut proxy = ReverseProxy::spawn(release, edits);
             match proxy.wait(deadline) {
                 Ok(()) => return proxy,
-                Err(said) => assert!(
-                    said.to_lowercase().contains("address already in use")
+                Err(output) => assert!(
+                    output.to_lowercase().contains("address already in use")
                         && Instant::now() < deadline,
-                    "{release:?} did not come up: {said}"
+                    "{release:?} did not come up: {output}"
                 ),
             }
         }
     }
 
-    fn spawn(release: Release, edits: &[(&str, &str)]) -> ReverseProxy {
-        let make = release.make;
+    fn spawn(release: ProxyRelease, edits: &[(&str, &str)]) -> ReverseProxy {
+        let product = release.product;
         let ports = PORTS.map(|_| free_port());
-        let moved: Vec<_> = PORTS.into_iter().zip(ports).flat_map(moved).collect();
-        let own = moved.iter().map(|(from, to)| (&**from, &**to));
-        let asked = edits;
+        let port_changes: Vec<_> = PORTS.into_iter().zip(ports).flat_map(port_edits).collect();
+        let own = port_changes.iter().map(|(from, to)| (&**from, &**to));
+        let requested = edits;
         let edits: Vec<_> = edits.iter().copied().chain(own).collect();
         let folder = tempfile::tempdir().expect("a folder");
-        let files = copy(make.folder(), folder.path(), &edits);
-        for (from, _) in asked {
-            assert!(files.contains(from), "no file of {make:?} has {from:?}");
+        let files = copy_edited(product.folder(), folder.path(), &edits);
+        for (from, _) in requested {
+            assert!(files.contains(from), "no file of {product:?} has {from:?}");
         }
-        let words = make.command_line().split(' ').skip(1);
-        let said = fs::File::create(folder.path().join("said")).expect("a file");
+        let words = product.command_line().split(' ').skip(1);
+        let output = fs::File::create(folder.path().join("said")).expect("a file");
         let child = Command::new(release.program)
-            .args(words.map(|word| replaced(word, &edits)))
+            .args(words.map(|word| replace_all(word, &edits)))
             .current_dir(folder.path())
             .env("PATH", search_path())
             .env("HOME", folder.path())
             .stdin(Stdio::null())
-            .stdout(said.try_clone().expect("another handle"))
-            .stderr(said)
+            .stdout(output.try_clone().expect("another handle"))
+            .stderr(output)
             .spawn();
         let child = child.unwrap_or_else(|error| {
             panic!("{release:?} does not start ({error}): run scripts/tools, which installs it")
@@ -175,15 +175,15 @@ impl ReverseProxy {
     /// Waits until it passes requests on; else what it said.
     fn wait(&mut self, deadline: Instant) -> Result<(), String> {
         while Instant::now() < deadline {
-            if answers(self.address()) {
+            if is_ready(self.address()) {
                 return Ok(());
             }
             if let Ok(Some(status)) = self.child.try_wait() {
-                return Err(format!("{status}: {}", self.said()));
+                return Err(format!("{status}: {}", self.output()));
             }
             thread::sleep(Duration::from_millis(5));
         }
-        Err(format!("no answer: {}", self.said()))
+        Err(format!("no answer: {}", self.output()))
     }
 
     /// Where clients connect.
@@ -197,7 +197,7 @@ impl ReverseProxy {
     }
 
     /// Whose it is, and which.
-    pub fn release(&self) -> Release {
+    pub fn release(&self) -> ProxyRelease {
         self.release
     }
 
@@ -207,20 +207,20 @@ impl ReverseProxy {
     }
 
     /// What it has printed so far.
-    pub fn said(&self) -> String {
+    pub fn output(&self) -> String {
         fs::read_to_string(self.folder.path().join("said")).unwrap_or_default()
     }
 }
 
 impl Drop for ReverseProxy {
     fn drop(&mut self) {
-        end(&mut self.child);
+        terminate(&mut self.child);
     }
 }
 
 /// Ends a program as its operator would, because nginx leaves its workers behind when it is killed. What
 /// does not end in time is killed nevertheless.
-pub fn end(child: &mut Child) {
+pub fn terminate(child: &mut Child) {
     let ended = |child: &mut Child| !matches!(child.try_wait(), Ok(None));
     if ended(child) {
         return;
@@ -253,7 +253,7 @@ fn root() -> PathBuf {
 ///
 /// # Panics
 /// When it is not there.
-pub fn copy(folder: &str, to: &Path, edits: &[(&str, &str)]) -> String {
+pub fn copy_edited(folder: &str, to: &Path, edits: &[(&str, &str)]) -> String {
     let target = to.join(folder);
     fs::create_dir_all(&target).unwrap();
     let mut whole = String::new();
@@ -262,7 +262,7 @@ pub fn copy(folder: &str, to: &Path, edits: &[(&str, &str)]) -> String {
         let text = fs::read_to_string(&path).unwrap();
         fs::write(
             target.join(path.file_name().unwrap()),
-            replaced(&text, edits),
+            replace_all(&text, edits),
         )
         .unwrap();
         whole.push_str(&text);
@@ -271,12 +271,12 @@ pub fn copy(folder: &str, to: &Path, edits: &[(&str, &str)]) -> String {
 }
 
 /// A port as files write it, after an address or as a value of its own, and the one that takes its place.
-pub fn moved((from, to): (u16, u16)) -> [(String, String); 2] {
+pub fn port_edits((from, to): (u16, u16)) -> [(String, String); 2] {
     [":", ": "].map(|before| (format!("{before}{from}"), format!("{before}{to}")))
 }
 
 /// Every `from` becomes its `to`, in one pass, so that what was put in is not replaced again.
-pub fn replaced(text: &str, edits: &[(&str, &str)]) -> String {
+pub fn replace_all(text: &str, edits: &[(&str, &str)]) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(next) = rest.chars().next() {
@@ -294,8 +294,8 @@ pub fn replaced(text: &str, edits: &[(&str, &str)]) -> String {
     out
 }
 
-fn answers(address: SocketAddr) -> bool {
-    let ask = || {
+fn is_ready(address: SocketAddr) -> bool {
+    let request = || {
         let mut stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(Duration::from_secs(5)))?;
         stream.write_all(b"GET /ready HTTP/1.1\r\nhost: ready\r\nconnection: close\r\n\r\n")?;
@@ -303,7 +303,7 @@ fn answers(address: SocketAddr) -> bool {
         stream.read_exact(&mut status)?;
         Ok::<_, std::io::Error>(status)
     };
-    ask().is_ok_and(|status| status.ends_with(b" 200"))
+    request().is_ok_and(|status| status.ends_with(b" 200"))
 }
 
 #[cfg(test)]
@@ -313,6 +313,6 @@ mod tests {
     #[test]
     fn what_was_put_in_is_not_replaced_again() {
         let edits = [(":80", ":81"), (":81", ":82"), ("é", "")];
-        assert_eq!(replaced("a:80 b:81é", &edits), "a:81 b:82");
+        assert_eq!(replace_all("a:80 b:81é", &edits), "a:81 b:82");
     }
 }

@@ -5,30 +5,30 @@ use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 
-use crate::servers::{Program, Server, free_port, redis_cli, until};
+use crate::redis_server::{RedisProgram, TestRedis, free_port, redis_cli, wait_until};
 
 /// The name under which the sentinels know the primary.
-pub const WATCHED: &str = "counters";
+pub const PRIMARY_NAME: &str = "counters";
 
 /// A watched primary.
-pub struct Sentinels {
+pub struct SentinelGroup {
     /// The servers; the first is the primary until a failover.
-    pub servers: Vec<Server>,
-    watchers: Vec<Sentinel>,
+    pub servers: Vec<TestRedis>,
+    sentinels: Vec<TestSentinel>,
 }
 
 /// A single sentinel.
-pub struct Sentinel {
+pub struct TestSentinel {
     /// Where it listens, on loopback.
     pub port: u16,
     child: Child,
     _folder: TempDir,
 }
 
-impl Sentinels {
+impl SentinelGroup {
     /// A primary with `replicas`, and three sentinels that find a primary dead after 500 ms.
-    pub fn start(replicas: usize) -> Sentinels {
-        let primary = Server::redis7();
+    pub fn start(replicas: usize) -> SentinelGroup {
+        let primary = TestRedis::redis7();
         let of = primary.port().to_string();
         let mut servers = vec![primary];
         for _ in 0..replicas {
@@ -39,30 +39,33 @@ impl Sentinels {
                 "--repl-diskless-sync-delay",
                 "0",
             ];
-            servers.push(Server::start(Program::Redis7, &options));
+            servers.push(TestRedis::start(RedisProgram::Redis7, &options));
         }
         for replica in &servers[1..] {
-            until(
+            wait_until(
                 "a replica",
-                || replica.ask(&["ROLE"]),
+                || replica.run_command(&["ROLE"]),
                 |role| role.contains("connected"),
             );
         }
-        let watchers = (0..3).map(|_| Sentinel::start(&servers[0])).collect();
-        let sentinels = Sentinels { servers, watchers };
+        let watchers = (0..3).map(|_| TestSentinel::start(&servers[0])).collect();
+        let sentinels = SentinelGroup {
+            servers,
+            sentinels: watchers,
+        };
         for port in sentinels.ports() {
-            let ask = || redis_cli(port, &["SENTINEL", "CKQUORUM", WATCHED]);
-            until("a quorum", ask, |answer| answer.starts_with("OK 3"));
-            let ask = || redis_cli(port, &["SENTINEL", "REPLICAS", WATCHED]);
-            let known = |answer: &str| answer.matches("runid").count() >= replicas;
-            until("the replicas", ask, known);
+            let query = || redis_cli(port, &["SENTINEL", "CKQUORUM", PRIMARY_NAME]);
+            wait_until("a quorum", query, |reply| reply.starts_with("OK 3"));
+            let query = || redis_cli(port, &["SENTINEL", "REPLICAS", PRIMARY_NAME]);
+            let known = |reply: &str| reply.matches("runid").count() >= replicas;
+            wait_until("the replicas", query, known);
         }
         sentinels
     }
 
     /// Where the sentinels listen, on loopback.
     pub fn ports(&self) -> Vec<u16> {
-        self.watchers.iter().map(|watcher| watcher.port).collect()
+        self.sentinels.iter().map(|watcher| watcher.port).collect()
     }
 
     /// Where all of them and their primary are, as a store's address.
@@ -72,83 +75,83 @@ impl Sentinels {
             .iter()
             .map(|p| format!("127.0.0.1:{p}"))
             .collect();
-        format!("redis+sentinel://{}/{WATCHED}", hosts.join(","))
+        format!("redis+sentinel://{}/{PRIMARY_NAME}", hosts.join(","))
     }
 
     /// Ends one of the sentinels at once.
     pub fn kill(&mut self, sentinel: usize) {
-        let child = &mut self.watchers[sentinel].child;
+        let child = &mut self.sentinels[sentinel].child;
         let _ = child.kill();
         let _ = child.wait();
     }
 
     /// The port of the primary, as the first sentinel that answers knows it.
     pub fn primary(&self) -> u16 {
-        let ask = |port| redis_cli(port, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", WATCHED]);
-        let answers = self.ports().into_iter().map(ask);
-        let mut ports = answers.filter_map(|answer| answer.lines().nth(1)?.parse().ok());
+        let query = |port| redis_cli(port, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", PRIMARY_NAME]);
+        let replies = self.ports().into_iter().map(query);
+        let mut ports = replies.filter_map(|reply| reply.lines().nth(1)?.parse().ok());
         ports.next().expect("a sentinel that knows the primary")
     }
 
     /// Returns when all sentinels name the same primary, none is still busy with a failover, and all other
     /// servers follow it. Who does not is told to: the sentinels would do so too, after ten seconds.
-    pub fn settle(&self) {
-        let ask = || self.unsettled().unwrap_or_default();
-        until("one primary with replicas", ask, str::is_empty);
+    pub fn wait_until_stable(&self) {
+        let query = || self.first_unstable().unwrap_or_default();
+        wait_until("one primary with replicas", query, str::is_empty);
     }
 
     /// What is not as it will be.
-    fn unsettled(&self) -> Option<String> {
+    fn first_unstable(&self) -> Option<String> {
         let primary = self.primary();
-        let watched = |port| redis_cli(port, &["SENTINEL", "MASTER", WATCHED]);
-        let doubts = |said: &String| !calm(said, primary);
-        if let Some(said) = self.ports().into_iter().map(watched).find(doubts) {
-            return Some(said);
+        let watched = |port| redis_cli(port, &["SENTINEL", "MASTER", PRIMARY_NAME]);
+        let is_unstable = |reply: &String| !is_stable(reply, primary);
+        if let Some(reply) = self.ports().into_iter().map(watched).find(is_unstable) {
+            return Some(reply);
         }
         self.servers.iter().find_map(|server| {
-            let (role, of) = (server.ask(&["ROLE"]), primary.to_string());
+            let (role, of) = (server.run_command(&["ROLE"]), primary.to_string());
             let is_primary = server.port() == primary;
             let follows = role.starts_with("slave") && role.contains(&of);
             if !is_primary && !follows {
-                server.ask(&["REPLICAOF", "127.0.0.1", &of]);
+                server.run_command(&["REPLICAOF", "127.0.0.1", &of]);
             }
-            let settled = match is_primary {
+            let stable = match is_primary {
                 true => role.starts_with("master"),
                 false => follows && role.contains("connected"),
             };
-            (!settled).then_some(role)
+            (!stable).then_some(role)
         })
     }
 
     /// Orders a failover, again if it comes to nothing; returns when another server is the primary.
     pub fn fail_over(&self) {
         let before = self.primary();
-        let order = || {
-            self.order();
+        let request = || {
+            self.request_failover();
             self.primary().to_string()
         };
-        until("a failover", order, |port| port != before.to_string());
-        self.moved_from(before);
+        wait_until("a failover", request, |port| port != before.to_string());
+        self.wait_for_new_primary(before);
     }
 
     /// Tells the first sentinel to make another server the primary; what it says to that.
-    pub fn order(&self) -> String {
-        redis_cli(self.ports()[0], &["SENTINEL", "FAILOVER", WATCHED])
+    pub fn request_failover(&self) -> String {
+        redis_cli(self.ports()[0], &["SENTINEL", "FAILOVER", PRIMARY_NAME])
     }
 
     /// Returns when another server than that on port `before` is the primary and says so itself.
-    pub fn moved_from(&self, before: u16) {
-        let ask = || self.primary().to_string();
-        until("a new primary", ask, |port| port != before.to_string());
-        let ask = || redis_cli(self.primary(), &["ROLE"]);
-        until("its role", ask, |role| role.starts_with("master"));
+    pub fn wait_for_new_primary(&self, before: u16) {
+        let query = || self.primary().to_string();
+        wait_until("a new primary", query, |port| port != before.to_string());
+        let query = || redis_cli(self.primary(), &["ROLE"]);
+        wait_until("its role", query, |role| role.starts_with("master"));
     }
 }
 
 /// Whether what a sentinel says of its primary is that it is well, on this port, and not about to change.
 /// A sentinel whose chosen server dies before its failover has ended stays in it for good.
-fn calm(said: &str, primary: u16) -> bool {
-    let lines: Vec<&str> = said.lines().collect();
+fn is_stable(reply: &str, primary: u16) -> bool {
+    let lines: Vec<&str> = reply.lines().collect();
     let field = |name| {
         let mut pairs = lines.chunks(2).filter(|pair| pair[0] == name);
         pairs.next().and_then(|pair| pair.get(1).copied())
@@ -156,20 +159,25 @@ fn calm(said: &str, primary: u16) -> bool {
     field("port") == Some(primary.to_string().as_str()) && field("flags") == Some("master")
 }
 
-impl Sentinel {
-    fn start(primary: &Server) -> Sentinel {
-        Sentinel::with(Program::Redis7, primary.port(), 2, &[])
+impl TestSentinel {
+    fn start(primary: &TestRedis) -> TestSentinel {
+        TestSentinel::with(RedisProgram::Redis7, primary.port(), 2, &[])
     }
 
     /// One that watches the primary on a port and needs `quorum` to vote; `options` as on a command line.
-    pub fn with(program: Program, primary: u16, quorum: u8, options: &[String]) -> Sentinel {
+    pub fn with(
+        program: RedisProgram,
+        primary: u16,
+        quorum: u8,
+        options: &[String],
+    ) -> TestSentinel {
         let (folder, port) = (tempfile::tempdir().expect("a folder"), free_port());
         let path = folder.path().join("sentinel.conf");
         let config = format!(
             "port {port}\nbind 127.0.0.1\n\
-             sentinel monitor {WATCHED} 127.0.0.1 {primary} {quorum}\n\
-             sentinel down-after-milliseconds {WATCHED} 500\n\
-             sentinel failover-timeout {WATCHED} 4000\n"
+             sentinel monitor {PRIMARY_NAME} 127.0.0.1 {primary} {quorum}\n\
+             sentinel down-after-milliseconds {PRIMARY_NAME} 500\n\
+             sentinel failover-timeout {PRIMARY_NAME} 4000\n"
         );
         fs::write(&path, config).expect("a configuration");
         let child = Command::new(program.path())
@@ -182,26 +190,26 @@ impl Sentinel {
             .stderr(Stdio::null())
             .spawn()
             .unwrap_or_else(|error| panic!("no {program:?} ({error}): run scripts/tools"));
-        let sentinel = Sentinel {
+        let sentinel = TestSentinel {
             port,
             child,
             _folder: folder,
         };
-        until(
+        wait_until(
             "a sentinel",
             || redis_cli(port, &["PING"]),
-            |answer| answer == "PONG",
+            |reply| reply == "PONG",
         );
         sentinel
     }
 
     /// What it answers to one command, as `redis-cli` prints it.
-    pub fn ask(&self, command: &[&str]) -> String {
+    pub fn run_command(&self, command: &[&str]) -> String {
         redis_cli(self.port, command)
     }
 }
 
-impl Drop for Sentinel {
+impl Drop for TestSentinel {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -214,11 +222,11 @@ mod tests {
 
     #[test]
     fn a_dead_primary_is_replaced() {
-        let mut sentinels = Sentinels::start(1);
+        let mut sentinels = SentinelGroup::start(1);
         let before = sentinels.primary();
         assert_eq!(before, sentinels.servers[0].port());
         sentinels.servers[0].kill();
-        sentinels.moved_from(before);
+        sentinels.wait_for_new_primary(before);
         assert_eq!(sentinels.primary(), sentinels.servers[1].port());
     }
 }

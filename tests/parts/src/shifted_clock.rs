@@ -48,7 +48,7 @@ impl ShiftedClock {
     }
 
     /// Lets a child process see this clock.
-    pub fn wind(&self, child: &mut Command) {
+    pub fn attach(&self, child: &mut Command) {
         child
             .env("LD_PRELOAD", self.library())
             .env("SHIFTED_CLOCK", self.shift());
@@ -86,7 +86,7 @@ mod tests {
 
     fn child_reads(clock: &ShiftedClock) -> u64 {
         let mut date = Command::new("date");
-        clock.wind(date.arg("+%s"));
+        clock.attach(date.arg("+%s"));
         let text = String::from_utf8(date.output().unwrap().stdout).unwrap();
         text.trim().parse().unwrap()
     }

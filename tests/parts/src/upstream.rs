@@ -10,9 +10,9 @@ use parking_lot::Mutex;
 
 /// A request as it arrived.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Arrived {
+pub struct ReceivedRequest {
     /// Method and target, as in `GET /a?b`.
-    pub asked: String,
+    pub request_line: String,
     /// Names in lower case.
     pub headers: Vec<(String, String)>,
     /// As long as its length says, or as its chunks are together.
@@ -22,8 +22,8 @@ pub struct Arrived {
 /// A server that answers `backend`, and `x-tokens: N` beside it if the request says `x-spend: N`.
 pub struct Upstream {
     address: SocketAddr,
-    arrived: Arc<Mutex<Vec<Arrived>>>,
-    gone: Arc<AtomicBool>,
+    received: Arc<Mutex<Vec<ReceivedRequest>>>,
+    stopped: Arc<AtomicBool>,
 }
 
 impl Upstream {
@@ -32,17 +32,20 @@ impl Upstream {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let upstream = Upstream {
             address: listener.local_addr().expect("an address"),
-            arrived: Arc::default(),
-            gone: Arc::default(),
+            received: Arc::default(),
+            stopped: Arc::default(),
         };
-        let (arrived, gone) = (Arc::clone(&upstream.arrived), Arc::clone(&upstream.gone));
+        let (received, stopped) = (
+            Arc::clone(&upstream.received),
+            Arc::clone(&upstream.stopped),
+        );
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                if gone.load(Ordering::Relaxed) {
+                if stopped.load(Ordering::Relaxed) {
                     return;
                 }
-                let arrived = Arc::clone(&arrived);
-                thread::spawn(move || serve(&stream, &arrived));
+                let received = Arc::clone(&received);
+                thread::spawn(move || serve(&stream, &received));
             }
         });
         upstream
@@ -55,50 +58,50 @@ impl Upstream {
 
     /// What it was asked since it was last asked for this, without `GET /ready`, by which a
     /// proxy is found to be up.
-    pub fn take(&self) -> Vec<Arrived> {
-        std::mem::take(&mut *self.arrived.lock())
+    pub fn take(&self) -> Vec<ReceivedRequest> {
+        std::mem::take(&mut *self.received.lock())
     }
 }
 
 impl Drop for Upstream {
     fn drop(&mut self) {
-        self.gone.store(true, Ordering::Relaxed);
+        self.stopped.store(true, Ordering::Relaxed);
         // Wakes the listener, which then sees that it is over.
         let _ = TcpStream::connect(self.address);
     }
 }
 
-fn serve(stream: &TcpStream, arrived: &Mutex<Vec<Arrived>>) {
+fn serve(stream: &TcpStream, received: &Mutex<Vec<ReceivedRequest>>) {
     let mut reader = BufReader::new(stream);
     while let Some(request) = read(&mut reader) {
         let tokens = header(&request, "x-spend").map(|tokens| format!("x-tokens: {tokens}\r\n"));
-        let answer = format!(
+        let response = format!(
             "HTTP/1.1 200 OK\r\ncontent-length: 7\r\n{}\r\n{}",
             tokens.unwrap_or_default(),
-            if request.asked.starts_with("HEAD ") {
+            if request.request_line.starts_with("HEAD ") {
                 ""
             } else {
                 "backend"
             }
         );
-        if request.asked != "GET /ready" {
-            arrived.lock().push(request);
+        if request.request_line != "GET /ready" {
+            received.lock().push(request);
         }
-        if (&*stream).write_all(answer.as_bytes()).is_err() {
+        if (&*stream).write_all(response.as_bytes()).is_err() {
             return;
         }
     }
 }
 
-fn header<'a>(request: &'a Arrived, name: &str) -> Option<&'a str> {
+fn header<'a>(request: &'a ReceivedRequest, name: &str) -> Option<&'a str> {
     let found = request.headers.iter().find(|(known, _)| known == name);
     found.map(|(_, value)| &**value)
 }
 
-fn read(reader: &mut BufReader<&TcpStream>) -> Option<Arrived> {
+fn read(reader: &mut BufReader<&TcpStream>) -> Option<ReceivedRequest> {
     let mut lines = reader.by_ref().lines().map_while(Result::ok);
     let first = lines.next()?;
-    let asked = first.rsplit_once(' ')?.0.to_owned();
+    let request_line = first.rsplit_once(' ')?.0.to_owned();
     let headers = lines.take_while(|line| !line.is_empty());
     let headers = headers
         .filter_map(|line| {
@@ -106,8 +109,8 @@ fn read(reader: &mut BufReader<&TcpStream>) -> Option<Arrived> {
             Some((name.to_ascii_lowercase(), value.trim().to_owned()))
         })
         .collect();
-    let mut request = Arrived {
-        asked,
+    let mut request = ReceivedRequest {
+        request_line,
         headers,
         body: String::new(),
     };

@@ -59,9 +59,9 @@ const OVER_LIMIT: i32 = 2;
 
 /// The service, and its one method.
 #[derive(Clone)]
-struct RateLimits(Arc<RateLimiter>);
+struct LimitadorService(Arc<RateLimiter>);
 
-impl RateLimits {
+impl LimitadorService {
     fn code(&self, request: RateLimitRequest) -> Result<i32, Status> {
         let values = |descriptor: Descriptor| -> HashMap<String, String> {
             let pairs = descriptor.entries.into_iter();
@@ -83,7 +83,7 @@ impl RateLimits {
     }
 }
 
-impl UnaryService<RateLimitRequest> for RateLimits {
+impl UnaryService<RateLimitRequest> for LimitadorService {
     type Response = RateLimitResponse;
     type Future = BoxFuture<Response<RateLimitResponse>, Status>;
 
@@ -96,7 +96,7 @@ impl UnaryService<RateLimitRequest> for RateLimits {
     }
 }
 
-impl<B> Service<http::Request<B>> for RateLimits
+impl<B> Service<http::Request<B>> for LimitadorService
 where
     B: Body + Send + 'static,
     B::Error: Into<StdError> + Send + 'static,
@@ -119,7 +119,7 @@ where
     }
 }
 
-impl NamedService for RateLimits {
+impl NamedService for LimitadorService {
     const NAME: &'static str = "envoy.service.ratelimit.v3.RateLimitService";
 }
 
@@ -128,7 +128,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let limiter = RateLimiter::new(COUNTERS);
     let variable = Expression::parse("descriptors[0].api_key").map_err(|e| e.to_string())?;
     limiter.add_limit(Limit::new("bench", PER_HOUR, 3_600, [], [variable]));
-    let service = RateLimits(Arc::new(limiter));
+    let service = LimitadorService(Arc::new(limiter));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;

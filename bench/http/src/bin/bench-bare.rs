@@ -22,7 +22,7 @@ use tokio::net::TcpListener;
 
 /// One check. Any attribute may come, so they are a map; the text is borrowed from the body.
 #[derive(Deserialize)]
-struct Check<'a> {
+struct BareCheck<'a> {
     #[serde(borrow)]
     attributes: HashMap<&'a str, &'a str>,
     cost: u32,
@@ -45,31 +45,31 @@ async fn serve(port: u16) -> io::Result<()> {
         tokio::task::spawn_local(async move {
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
-                .serve_connection(TokioIo::new(stream), service_fn(answer));
+                .serve_connection(TokioIo::new(stream), service_fn(respond));
             // A client that hangs up mid-request is the end of its connection, nothing more.
             let _ = connection.await;
         });
     }
 }
 
-async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn respond(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     let Ok(body) = request.into_body().collect().await else {
         return Ok(bad_request());
     };
     let body = body.to_bytes();
-    let answered = if body.first() == Some(&b'[') {
+    let response = if body.first() == Some(&b'[') {
         many(&body)
     } else {
         one(&body)
     };
-    Ok(answered.unwrap_or_else(|_| bad_request()))
+    Ok(response.unwrap_or_else(|_| bad_request()))
 }
 
 fn one(body: &[u8]) -> serde_json::Result<Response<Full<Bytes>>> {
-    let check: Check<'_> = serde_json::from_slice(body)?;
-    let refused = refused(&check);
+    let check: BareCheck<'_> = serde_json::from_slice(body)?;
+    let is_denied = is_denied(&check);
     let mut text = Vec::with_capacity(320);
-    write_answer(&mut text, refused, check.cost);
+    write_decision(&mut text, is_denied, check.cost);
     let mut response = Response::new(Full::new(Bytes::from(text)));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -88,7 +88,7 @@ fn one(body: &[u8]) -> serde_json::Result<Response<Full<Bytes>>> {
         "x-ratelimit-reset",
         HeaderValue::from(1_790_000_000_u64 + u64::from(check.cost)),
     );
-    if refused {
+    if is_denied {
         headers.insert(RETRY_AFTER, HeaderValue::from(check.cost));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
@@ -97,14 +97,14 @@ fn one(body: &[u8]) -> serde_json::Result<Response<Full<Bytes>>> {
 }
 
 fn many(body: &[u8]) -> serde_json::Result<Response<Full<Bytes>>> {
-    let checks: Vec<Check<'_>> = serde_json::from_slice(body)?;
+    let checks: Vec<BareCheck<'_>> = serde_json::from_slice(body)?;
     let mut text = Vec::with_capacity(320 * checks.len());
     text.push(b'[');
     for check in &checks {
         if text.len() > 1 {
             text.push(b',');
         }
-        write_answer(&mut text, refused(check), check.cost);
+        write_decision(&mut text, is_denied(check), check.cost);
     }
     text.push(b']');
     let mut response = Response::new(Full::new(Bytes::from(text)));
@@ -115,7 +115,7 @@ fn many(body: &[u8]) -> serde_json::Result<Response<Full<Bytes>>> {
 }
 
 /// Every attribute is looked at, so that none of the parsing can be left out.
-fn refused(check: &Check<'_>) -> bool {
+fn is_denied(check: &BareCheck<'_>) -> bool {
     let known = ["ip", "api_key", "method"]
         .iter()
         .all(|name| check.attributes.contains_key(name));
@@ -123,9 +123,9 @@ fn refused(check: &Check<'_>) -> bool {
 }
 
 /// The body of a real answer, with its numbers written as numbers.
-fn write_answer(text: &mut Vec<u8>, refused: bool, cost: u32) {
+fn write_decision(text: &mut Vec<u8>, is_denied: bool, cost: u32) {
     let remaining = 200_u32.saturating_sub(cost);
-    let written = if refused {
+    let written = if is_denied {
         write!(
             text,
             "{{\"error\":\"rate_limit_exceeded\",\"message\":\"rule `search` allows {} in 12 s; retry in {cost} s\",\

@@ -7,7 +7,7 @@
 //! Invariant: `level <= 2 * full_level`, and all products stay below the limit's precision; the
 //! constructor refuses parameters that could not keep this.
 
-use super::{Meter, Precision, Settled, Wait, gcd};
+use super::{Advanced, Meter, Precision, TickWait, gcd};
 use crate::units::Cost;
 
 /// The parameters of a draining level.
@@ -17,12 +17,12 @@ pub(crate) struct Bucket {
     pub(super) per_tick: u64,
     pub(super) tokens: u64,
     /// For a queue, the longest a request may be told to wait.
-    queue: Option<Queue>,
+    queue: Option<QueueDelay>,
 }
 
 /// What makes a bucket a queue: admitted requests wait for the level before them to drain.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Queue {
+struct QueueDelay {
     max_delay_ticks: u64,
 }
 
@@ -43,10 +43,10 @@ impl Bucket {
         burst: u64,
         precision: Precision,
     ) -> Option<Self> {
-        let shared = gcd(count, window_ticks);
-        let (per_tick, per_token) = (count / shared, window_ticks / shared);
-        let most = (u128::from(burst) * u128::from(per_token)).saturating_mul(2);
-        let exact = most < precision.ceiling() && u128::from(per_tick) < precision.ceiling();
+        let divisor = gcd(count, window_ticks);
+        let (per_tick, per_token) = (count / divisor, window_ticks / divisor);
+        let max_product = (u128::from(burst) * u128::from(per_token)).saturating_mul(2);
+        let exact = max_product < precision.ceiling() && u128::from(per_tick) < precision.ceiling();
         exact.then_some(Bucket {
             per_token,
             per_tick,
@@ -57,16 +57,16 @@ impl Bucket {
 
     /// The same level as a queue that releases at a constant rate and delays no longer than told, nor
     /// longer than it already did.
-    pub(crate) fn queued_at_most(mut self, max_delay_ticks: u64) -> Self {
-        let already = self.queue.map_or(u64::MAX, |queue| queue.max_delay_ticks);
-        self.queue = Some(Queue {
-            max_delay_ticks: max_delay_ticks.min(already),
+    pub(crate) fn with_max_delay(mut self, max_delay_ticks: u64) -> Self {
+        let current = self.queue.map_or(u64::MAX, |queue| queue.max_delay_ticks);
+        self.queue = Some(QueueDelay {
+            max_delay_ticks: max_delay_ticks.min(current),
         });
         self
     }
 
     /// A bucket of which a record tells.
-    pub(super) fn described(per_token: u64, per_tick: u64, tokens: u64) -> Self {
+    pub(super) fn from_parameters(per_token: u64, per_tick: u64, tokens: u64) -> Self {
         Bucket {
             per_token,
             per_tick,
@@ -121,38 +121,38 @@ impl Meter for Bucket {
     }
 
     #[inline]
-    fn advance(&self, state: &mut BucketState, tick: u64, patience: u64) -> Settled {
+    fn advance(&self, state: &mut BucketState, tick: u64, tolerance: u64) -> Advanced {
         if tick < state.last {
-            if state.last - tick <= patience {
-                return Settled::frozen_at(state.last);
+            if state.last - tick <= tolerance {
+                return Advanced::frozen_at(state.last);
             }
             state.last = tick;
-            return Settled::stepped_to(tick);
+            return Advanced::stepped_to(tick);
         }
         // A product beyond u64 is still larger than any level, so saturating keeps this exact.
         let drained = (tick - state.last).saturating_mul(self.per_tick);
         state.level = state.level.saturating_sub(drained);
         state.last = tick;
-        Settled::at(tick)
+        Advanced::at(tick)
     }
 
     #[inline]
-    fn wait(&self, state: &BucketState, _tick: u64, cost: Cost) -> Wait {
+    fn wait(&self, state: &BucketState, _tick: u64, cost: Cost) -> TickWait {
         if cost.get() > self.tokens {
-            return Wait::Never;
+            return TickWait::Never;
         }
         let wanted = state.level + cost.get() * self.per_token;
         let over = wanted.saturating_sub(self.full_level());
         let late = self.lateness(state);
         if over > 0 || late > 0 {
             let fits = self.drained_at(state.last, over);
-            return Wait::Until(fits.max(state.last.saturating_add(late)));
+            return TickWait::Until(fits.max(state.last.saturating_add(late)));
         }
         match self.queue {
             Some(_) if state.level > 0 => {
-                Wait::NoneButDelayed(self.drained_at(state.last, state.level))
+                TickWait::Delayed(self.drained_at(state.last, state.level))
             }
-            _ => Wait::None,
+            _ => TickWait::None,
         }
     }
 
@@ -181,16 +181,16 @@ impl Meter for Bucket {
         let Some(elapsed) = tick.checked_sub(charged) else {
             return; // the clock was set back since: how much drained is unknown
         };
-        let owed = units.saturating_mul(self.per_token);
-        let kept = owed.saturating_sub(elapsed.saturating_mul(self.per_tick));
-        state.level = state.level.saturating_sub(kept);
+        let charged_level = units.saturating_mul(self.per_token);
+        let refundable = charged_level.saturating_sub(elapsed.saturating_mul(self.per_tick));
+        state.level = state.level.saturating_sub(refundable);
     }
 
     fn used(&self, state: &BucketState, _tick: u64) -> u64 {
         state.level.div_ceil(self.per_token)
     }
 
-    fn holding(&self, tick: u64, used: u64) -> BucketState {
+    fn with_used(&self, tick: u64, used: u64) -> BucketState {
         let mut state = self.fresh(tick);
         self.spend(&mut state, tick, used);
         state
@@ -210,10 +210,10 @@ impl Bucket {
     pub(crate) fn adopt(&self, old: &Bucket, old_state: &BucketState, tick: u64) -> BucketState {
         let scaled = (u128::from(old_state.level) * u128::from(self.per_token))
             .div_ceil(u128::from(old.per_token));
-        let most = 2 * self.full_level();
+        let max_level = 2 * self.full_level();
         BucketState {
             last: tick,
-            level: u64::try_from(scaled).unwrap_or(most).min(most),
+            level: u64::try_from(scaled).unwrap_or(max_level).min(max_level),
         }
     }
 }
@@ -221,14 +221,14 @@ impl Bucket {
 impl Bucket {
     /// The same level holding `tokens` and draining at `over / under` of the rate. Where the
     /// fraction is too fine to be exact it is rounded down: a share never admits more.
-    pub(crate) fn sharing(mut self, tokens: u64, over: u64, under: u64) -> Self {
+    pub(crate) fn scaled(mut self, tokens: u64, over: u64, under: u64) -> Self {
         let mut per_tick = u128::from(self.per_tick) * u128::from(over);
         let mut per_token = u128::from(self.per_token) * u128::from(under);
-        let mut shared = (per_tick, per_token);
-        while shared.1 != 0 {
-            shared = (shared.1, shared.0 % shared.1);
+        let mut divisor = (per_tick, per_token);
+        while divisor.1 != 0 {
+            divisor = (divisor.1, divisor.0 % divisor.1);
         }
-        (per_tick, per_token) = (per_tick / shared.0.max(1), per_token / shared.0.max(1));
+        (per_tick, per_token) = (per_tick / divisor.0.max(1), per_token / divisor.0.max(1));
         let ceiling = Precision::Memory.ceiling();
         let fits = |per_tick: u128, per_token: u128| {
             let most = per_token.saturating_mul(2 * u128::from(tokens));
@@ -243,14 +243,16 @@ impl Bucket {
         self
     }
 
-    /// One of `parts` equal parts of a level, in the units of `share`, rounded up.
-    pub(crate) fn split(&self, state: &BucketState, share: &Bucket, parts: u64) -> BucketState {
+    /// One of `shares` equal parts of a level, in the units of `share`, rounded up.
+    pub(crate) fn split(&self, state: &BucketState, share: &Bucket, shares: u64) -> BucketState {
         let scaled = u128::from(state.level) * u128::from(share.per_token);
-        let part = scaled.div_ceil(u128::from(self.per_token) * u128::from(parts));
-        let most = 2 * share.full_level();
+        let share_level = scaled.div_ceil(u128::from(self.per_token) * u128::from(shares));
+        let max_level = 2 * share.full_level();
         BucketState {
             last: state.last,
-            level: u64::try_from(part).unwrap_or(most).min(most),
+            level: u64::try_from(share_level)
+                .unwrap_or(max_level)
+                .min(max_level),
         }
     }
 }

@@ -5,19 +5,19 @@
 //! coarser one. Windows of other lengths count each unit as late as it can have been. Debt survives,
 //! up to twice the new capacity.
 
-use super::limit::Shape;
-use super::{Limit, LogEntry, Meter, State};
+use super::limit::AnyMeter;
+use super::{CounterState, Limit, LogEntry, Meter};
 use crate::units::{Nanos, Tick};
 
 impl Limit {
     /// Reads a state made under `old` as one under this limit.
-    pub fn adopt(&self, old: &Limit, mut state: State, now: Nanos) -> State {
-        if self.tag() == old.tag() && self.fits(&state) {
+    pub fn adopt(&self, old: &Limit, mut state: CounterState, now: Nanos) -> CounterState {
+        if self.tag() == old.tag() && self.accepts(&state) {
             return state;
         }
         let at = old.advance(&mut state, now);
         // A state frozen ahead of the clock stays where it is; a coarser tick never reads earlier.
-        let seen = old.tick.start(at.settled.tick).max(now);
+        let seen = old.tick.start(at.advanced.tick).max(now);
         let tick = self.tick.floor(seen);
         // Rounded up, or to the last tick that the old one touches: always to what counts longer.
         let first = |there: u64| ceil(self.tick, old.tick.start(there));
@@ -25,59 +25,67 @@ impl Limit {
             let next = old.tick.start(there.saturating_add(1));
             self.tick.floor(next.since(Nanos::new(1)))
         };
-        match (&self.shape, &old.shape, &state) {
-            (Shape::Bucket(new), Shape::Bucket(was), State::Bucket(level)) => {
-                State::Bucket(new.adopt(was, level, ceil(self.tick, seen)))
+        match (&self.meter, &old.meter, &state) {
+            (AnyMeter::Bucket(new), AnyMeter::Bucket(was), CounterState::Bucket(level)) => {
+                CounterState::Bucket(new.adopt(was, level, ceil(self.tick, seen)))
             }
-            (Shape::Fixed(new), Shape::Fixed(_), State::Fixed(held)) => {
+            (AnyMeter::Fixed(new), AnyMeter::Fixed(_), CounterState::Fixed(window)) => {
                 let guard_known = self.guard() <= old.guard();
-                State::Fixed(new.adopt(held, first(held.end), guard_known, tick))
+                CounterState::Fixed(new.adopt(window, first(window.end), guard_known, tick))
             }
-            (Shape::Sliding(new), Shape::Sliding(was), State::Sliding(held)) => {
-                State::Sliding(new.adopt(first(held.index * was.width()), held, tick))
+            (AnyMeter::Sliding(new), AnyMeter::Sliding(was), CounterState::Sliding(window)) => {
+                CounterState::Sliding(new.adopt(first(window.index * was.width()), window, tick))
             }
-            (Shape::Strict(new), Shape::Strict(was), State::Strict(held)) => {
-                let newest_first = (0..).zip(held.counts);
-                let parts = newest_first.map(|(age, count)| {
+            (AnyMeter::Strict(new), AnyMeter::Strict(was), CounterState::Strict(window)) => {
+                let newest_first = (0..).zip(window.counts);
+                let sub_windows = newest_first.map(|(age, count)| {
                     // A clock set back to the epoch leaves counts that are older than time.
-                    let part = held.index.saturating_sub(age);
-                    let end = part.saturating_add(1).saturating_mul(was.part());
+                    let sub_window = window.index.saturating_sub(age);
+                    let end = sub_window
+                        .saturating_add(1)
+                        .saturating_mul(was.sub_window());
                     (last(end - 1), count)
                 });
-                State::Strict(new.adopt(parts, tick))
+                CounterState::Strict(new.adopt(sub_windows, tick))
             }
-            (Shape::Log(new), Shape::Log(_), State::Log(held)) => {
+            (AnyMeter::Log(new), AnyMeter::Log(_), CounterState::Log(log)) => {
                 // A stamp rounded up to a coarse grain may lie ahead, but its charge never did.
-                State::Log(new.adopt(held.entries().map(|entry| LogEntry {
+                CounterState::Log(new.adopt(log.entries().map(|entry| LogEntry {
                     stamp: last(entry.stamp).min(tick),
                     ..entry
                 })))
             }
-            _ => self.holding(old.used(&state, at), seen),
+            _ => self.with_used(old.used(&state, at), seen),
         }
     }
 
     /// A state in which `used` units have just been spent.
-    pub fn holding(&self, used: u64, now: Nanos) -> State {
+    pub fn with_used(&self, used: u64, now: Nanos) -> CounterState {
         let tick = ceil(self.tick, now);
-        match &self.shape {
-            Shape::Bucket(meter) => State::Bucket(meter.holding(tick, used)),
-            Shape::Fixed(meter) => State::Fixed(meter.holding(self.tick.floor(now), used)),
-            Shape::Sliding(meter) => State::Sliding(meter.holding(self.tick.floor(now), used)),
-            Shape::Strict(meter) => State::Strict(meter.holding(self.tick.floor(now), used)),
-            Shape::Log(meter) => State::Log(meter.holding(tick, used)),
+        match &self.meter {
+            AnyMeter::Bucket(meter) => CounterState::Bucket(meter.with_used(tick, used)),
+            AnyMeter::Fixed(meter) => {
+                CounterState::Fixed(meter.with_used(self.tick.floor(now), used))
+            }
+            AnyMeter::Sliding(meter) => {
+                CounterState::Sliding(meter.with_used(self.tick.floor(now), used))
+            }
+            AnyMeter::Strict(meter) => {
+                CounterState::Strict(meter.with_used(self.tick.floor(now), used))
+            }
+            AnyMeter::Log(meter) => CounterState::Log(meter.with_used(tick, used)),
         }
     }
 
     /// Whether a state has the shape this limit works on.
-    pub fn fits(&self, state: &State) -> bool {
+    pub fn accepts(&self, state: &CounterState) -> bool {
         matches!(
-            (&self.shape, state),
-            (Shape::Bucket(_), State::Bucket(_))
-                | (Shape::Fixed(_), State::Fixed(_))
-                | (Shape::Sliding(_), State::Sliding(_))
-                | (Shape::Strict(_), State::Strict(_))
-                | (Shape::Log(_), State::Log(_))
+            (&self.meter, state),
+            (AnyMeter::Bucket(_), CounterState::Bucket(_))
+                | (AnyMeter::Fixed(_), CounterState::Fixed(_))
+                | (AnyMeter::Sliding(_), CounterState::Sliding(_))
+                | (AnyMeter::Strict(_), CounterState::Strict(_))
+                | (AnyMeter::Log(_), CounterState::Log(_))
         )
     }
 }

@@ -4,14 +4,14 @@
 //! window decidable. In any interval at most `limit * (ceil(D / W) + 1)` pass: twice the limit can
 //! pass in an instant around an edge, which `guard` is there to prevent.
 
-use super::{Meter, Settled, Wait, frame::Frame};
+use super::{Advanced, Meter, TickWait, window_grid::WindowGrid};
 use crate::units::Cost;
 
 /// The parameters of a fixed window.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct FixedWindow {
     pub(crate) limit: u64,
-    pub(crate) frame: Frame,
+    pub(crate) grid: WindowGrid,
     /// What is admitted in the last `guard` ticks of a window is charged to the next one too.
     pub(crate) guard: u64,
 }
@@ -31,7 +31,7 @@ impl FixedWindow {
     /// The latest tick that a state is known to have seen: the beginning of its window, or that of
     /// its guard if something was admitted there.
     fn reached(&self, state: &FixedState) -> u64 {
-        let began = self.frame.start_of(state.end);
+        let began = self.grid.start_of(state.end);
         match state.next {
             0 => began,
             _ => began.max(state.end.saturating_sub(self.guard)),
@@ -57,48 +57,48 @@ impl Meter for FixedWindow {
 
     fn fresh(&self, tick: u64) -> FixedState {
         FixedState {
-            end: self.frame.bounds(tick).1,
+            end: self.grid.bounds(tick).1,
             count: 0,
             next: 0,
         }
     }
 
     #[inline]
-    fn advance(&self, state: &mut FixedState, tick: u64, patience: u64) -> Settled {
-        let (start, end) = self.frame.bounds(tick);
+    fn advance(&self, state: &mut FixedState, tick: u64, tolerance: u64) -> Advanced {
+        let (start, end) = self.grid.bounds(tick);
         if state.end == end && state.next == 0 {
-            return Settled::at(tick); // nearly always
+            return Advanced::at(tick); // nearly always
         }
         if state.end >= end {
             let reached = self.reached(state);
             if reached <= tick {
-                return Settled::at(tick);
+                return Advanced::at(tick);
             }
-            if reached - tick <= patience {
-                return Settled::frozen_at(reached);
+            if reached - tick <= tolerance {
+                return Advanced::frozen_at(reached);
             }
             state.end = end;
             if !self.guarded(end, tick) {
                 state.next = 0;
             }
-            return Settled::stepped_to(tick);
+            return Advanced::stepped_to(tick);
         }
         state.count = if state.end == start { state.next } else { 0 };
         state.next = 0;
         state.end = end;
-        Settled::at(tick)
+        Advanced::at(tick)
     }
 
     #[inline]
-    fn wait(&self, state: &FixedState, _tick: u64, cost: Cost) -> Wait {
+    fn wait(&self, state: &FixedState, _tick: u64, cost: Cost) -> TickWait {
         if cost.get() > self.limit {
-            Wait::Never
+            TickWait::Never
         } else if u64::from(state.count) + cost.get() <= self.limit {
-            Wait::None
+            TickWait::None
         } else if u64::from(state.next) + cost.get() <= self.limit {
-            Wait::Until(state.end)
+            TickWait::Until(state.end)
         } else {
-            Wait::Until(self.frame.end_of(state.end))
+            TickWait::Until(self.grid.end_of(state.end))
         }
     }
 
@@ -112,7 +112,7 @@ impl Meter for FixedWindow {
         match (state.count, state.next) {
             (0, 0) => tick,
             (_, 0) => state.end,
-            _ => self.frame.end_of(state.end),
+            _ => self.grid.end_of(state.end),
         }
     }
 
@@ -126,13 +126,13 @@ impl Meter for FixedWindow {
 
     fn refund(&self, state: &mut FixedState, _tick: u64, charged: u64, units: u64) {
         let units = u32::try_from(units).unwrap_or(u32::MAX);
-        let (_, end) = self.frame.bounds(charged);
+        let (_, end) = self.grid.bounds(charged);
         if end == state.end {
             state.count = state.count.saturating_sub(units);
             if self.guarded(end, charged) {
                 state.next = state.next.saturating_sub(units);
             }
-        } else if self.guarded(end, charged) && self.frame.end_of(end) == state.end {
+        } else if self.guarded(end, charged) && self.grid.end_of(end) == state.end {
             state.count = state.count.saturating_sub(units);
         }
     }
@@ -141,7 +141,7 @@ impl Meter for FixedWindow {
         u64::from(state.count)
     }
 
-    fn holding(&self, tick: u64, used: u64) -> FixedState {
+    fn with_used(&self, tick: u64, used: u64) -> FixedState {
         let fresh = self.fresh(tick);
         FixedState {
             count: self.add(0, used),
@@ -151,7 +151,7 @@ impl Meter for FixedWindow {
 
     fn merge(&self, state: &mut FixedState, other: &FixedState, _tick: u64) {
         // The older of the two may have handed on to the newer window what its guard held.
-        let newest = self.frame.start_of(state.end.max(other.end));
+        let newest = self.grid.start_of(state.end.max(other.end));
         let mut other = *other;
         self.advance(&mut other, newest, u64::MAX);
         self.advance(state, newest, u64::MAX);
@@ -171,7 +171,7 @@ impl FixedWindow {
         guard_known: bool,
         tick: u64,
     ) -> FixedState {
-        let mut state = self.holding(tick, u64::from(old_state.count));
+        let mut state = self.with_used(tick, u64::from(old_state.count));
         if self.guarded(state.end, tick) {
             let known = guard_known && old_end == state.end;
             let next = if known {

@@ -5,17 +5,21 @@
 //! `B + r D` again. A window does not look at time inside it, so there a lease ends with the window (for
 //! sub-buckets with the part), and nothing need be shortened.
 
-use super::limit::Shape;
-use super::spec::{Algorithm, Spec, Unfit};
+use super::limit::AnyMeter;
+use super::spec::{Algorithm, Spec, SpecError};
 use crate::units::Nanos;
 
 /// A shorter life would not outlast a few round trips to the store.
-pub(super) const SHORTEST: Nanos = Nanos::from_millis(5);
+pub(super) const MIN_TTL: Nanos = Nanos::from_millis(5);
 
 /// The life of a lease and the burst that is left of `burst`. At most half of a burst is given up.
-pub(super) fn shorten(spec: &Spec, burst: u64, wanted: Nanos) -> Result<(Nanos, u64), Unfit> {
+pub(super) fn ttl_and_burst(
+    spec: &Spec,
+    burst: u64,
+    wanted: Nanos,
+) -> Result<(Nanos, u64), SpecError> {
     match spec.algorithm {
-        Algorithm::SlidingLog | Algorithm::LeakyQueue => return Err(Unfit::NotLeased),
+        Algorithm::SlidingLog | Algorithm::LeakyQueue => return Err(SpecError::NotLeasable),
         Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingWindowStrict => {
             return Ok((wanted, burst));
         }
@@ -26,40 +30,40 @@ pub(super) fn shorten(spec: &Spec, burst: u64, wanted: Nanos) -> Result<(Nanos, 
         u128::from(spec.window.length().get()),
     );
     let half = u128::from(burst) * window / (2 * count);
-    let lasts = wanted.min(Nanos::new(u64::try_from(half).unwrap_or(u64::MAX)));
-    let flows_in = |span: Nanos| (count * u128::from(span.get())).div_ceil(window);
-    let left = u128::from(burst).saturating_sub(flows_in(lasts));
+    let ttl = wanted.min(Nanos::new(u64::try_from(half).unwrap_or(u64::MAX)));
+    let refilled_in = |span: Nanos| (count * u128::from(span.get())).div_ceil(window);
+    let left = u128::from(burst).saturating_sub(refilled_in(ttl));
     match u64::try_from(left) {
-        Ok(left) if left > 0 && lasts >= SHORTEST => Ok((lasts, left)),
+        Ok(left) if left > 0 && ttl >= MIN_TTL => Ok((ttl, left)),
         _ => {
-            let least = (2 * count * u128::from(SHORTEST.get())).div_ceil(window);
-            let least = least.max(flows_in(SHORTEST) + 1);
+            let least = (2 * count * u128::from(MIN_TTL.get())).div_ceil(window);
+            let least = least.max(refilled_in(MIN_TTL) + 1);
             let least = u64::try_from(least).unwrap_or(u64::MAX);
-            Err(Unfit::BurstBelowLeases { least })
+            Err(SpecError::BurstBelowLeases { least })
         }
     }
 }
 
 /// The first tick after `tick` at which a charge would be counted elsewhere.
-pub(super) fn edge(shape: &Shape, tick: u64) -> Option<u64> {
-    match shape {
-        Shape::Bucket(_) => None,
-        Shape::Fixed(window) => {
-            let end = window.frame.bounds(tick).1;
+pub(super) fn next_edge(meter: &AnyMeter, tick: u64) -> Option<u64> {
+    match meter {
+        AnyMeter::Bucket(_) => None,
+        AnyMeter::Fixed(window) => {
+            let end = window.grid.bounds(tick).1;
             let guarded = end.saturating_sub(window.guard);
             Some(if tick < guarded { guarded } else { end })
         }
-        Shape::Sliding(window) => Some(
+        AnyMeter::Sliding(window) => Some(
             (tick / window.width)
                 .saturating_add(1)
                 .saturating_mul(window.width),
         ),
-        Shape::Strict(window) => Some(
-            (tick / window.part())
+        AnyMeter::Strict(window) => Some(
+            (tick / window.sub_window())
                 .saturating_add(1)
-                .saturating_mul(window.part()),
+                .saturating_mul(window.sub_window()),
         ),
         // Never drawn from in advance.
-        Shape::Log(_) => Some(tick),
+        AnyMeter::Log(_) => Some(tick),
     }
 }

@@ -4,32 +4,32 @@
 //! Units are kept back by asking a meter for so many more than are spent. What is used and a cost then
 //! come to the ceiling at most, exactly so for every algorithm, and no meter need know.
 
-use super::{Figures, Meter, Moment, PATIENCE, Retry, Verdict, Wait};
+use super::{CLOCK_TOLERANCE, Figures, Meter, Moment, Retry, TickWait, Verdict};
 use crate::units::{Cost, Nanos, Tick};
 
 /// One kind of meter. Compiled once per kind, so that a decision chooses among them once.
 pub(super) struct Metered<'l, M> {
     pub(super) meter: &'l M,
     tick: Tick,
-    kept_back: u64,
+    headroom: u64,
 }
 
 impl<'l, M: Meter> Metered<'l, M> {
     #[inline]
-    pub(super) fn new(meter: &'l M, tick: Tick, kept_back: u64) -> Self {
+    pub(super) fn new(meter: &'l M, tick: Tick, headroom: u64) -> Self {
         Metered {
             meter,
             tick,
-            kept_back,
+            headroom,
         }
     }
 
     #[inline]
     pub(super) fn advance(&self, state: &mut M::State, now: Nanos) -> Moment {
-        let (tick, patience) = (self.tick.floor(now), self.tick.floor(PATIENCE));
+        let (tick, tolerance) = (self.tick.floor(now), self.tick.floor(CLOCK_TOLERANCE));
         Moment {
             now,
-            settled: self.meter.advance(state, tick, patience),
+            advanced: self.meter.advance(state, tick, tolerance),
         }
     }
 
@@ -39,28 +39,28 @@ impl<'l, M: Meter> Metered<'l, M> {
     }
 
     #[inline]
-    pub(super) fn wait(&self, state: &M::State, at: Moment, cost: Cost) -> Wait {
-        let asked = cost.plus(self.kept_back);
-        self.meter.wait(state, at.settled.tick, asked)
+    pub(super) fn wait(&self, state: &M::State, at: Moment, cost: Cost) -> TickWait {
+        let wanted = cost.plus(self.headroom);
+        self.meter.wait(state, at.advanced.tick, wanted)
     }
 
     #[inline]
     pub(super) fn remaining(&self, state: &M::State, at: Moment) -> u64 {
-        let left = self.meter.remaining(state, at.settled.tick);
-        left.saturating_sub(self.kept_back)
+        let left = self.meter.remaining(state, at.advanced.tick);
+        left.saturating_sub(self.headroom)
     }
 
     #[inline]
-    pub(super) fn verdict(&self, at: Moment, wait: Wait) -> Verdict {
+    pub(super) fn verdict(&self, at: Moment, wait: TickWait) -> Verdict {
         match wait {
-            Wait::None => Verdict::Allow { delay: Nanos::ZERO },
-            Wait::NoneButDelayed(until) => Verdict::Allow {
+            TickWait::None => Verdict::Allow { delay: Nanos::ZERO },
+            TickWait::Delayed(until) => Verdict::Allow {
                 delay: self.delay(at, until),
             },
-            Wait::Until(until) => Verdict::Deny {
+            TickWait::Until(until) => Verdict::Deny {
                 retry: Retry::After(self.until(at, until)),
             },
-            Wait::Never => Verdict::Deny {
+            TickWait::Never => Verdict::Deny {
                 retry: Retry::Never,
             },
         }
@@ -74,20 +74,20 @@ impl<'l, M: Meter> Metered<'l, M> {
     /// While time stands still for a queue it stands still for those who wait in it too: the gap to
     /// the clock is no part of their delay, or it could exceed the longest one permitted.
     fn delay(&self, at: Moment, tick: u64) -> Nanos {
-        let from = self.tick.start(at.settled.tick).max(at.now);
+        let from = self.tick.start(at.advanced.tick).max(at.now);
         self.tick.start(tick).since(from)
     }
 
     #[inline]
     pub(super) fn spend(&self, state: &mut M::State, at: Moment, cost: Cost) {
-        self.meter.spend(state, at.settled.tick, cost.get());
+        self.meter.spend(state, at.advanced.tick, cost.get());
     }
 
     #[inline]
     pub(super) fn figures(&self, state: &M::State, at: Moment) -> Figures {
         let remaining = self.remaining(state, at);
         let more_after = match self.wait(state, at, Cost::ONE.plus(remaining)) {
-            Wait::Until(until) => self.until(at, until),
+            TickWait::Until(until) => self.until(at, until),
             _ => Nanos::ZERO,
         };
         Figures {
@@ -99,6 +99,7 @@ impl<'l, M: Meter> Metered<'l, M> {
 
     #[inline]
     pub(super) fn fresh_at(&self, state: &M::State, at: Moment) -> Nanos {
-        self.tick.start(self.meter.fresh_at(state, at.settled.tick))
+        self.tick
+            .start(self.meter.fresh_at(state, at.advanced.tick))
     }
 }

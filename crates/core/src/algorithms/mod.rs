@@ -1,44 +1,44 @@
 //! The seven algorithms as pure functions over small integer state.
 //!
-//! A [`Limit`] is one rate compiled to integers; a [`State`] is what a store keeps for one subject
+//! A [`Limit`] is one rate compiled to integers; a [`CounterState`] is what a store keeps for one subject
 //! under it. Every use has the same steps: [`Limit::advance`] brings a state to the present,
 //! [`Limit::judge`] says whether a cost fits, [`Limit::spend`] charges it, [`Limit::figures`] says
 //! what is left. A refusal yields nothing to write back, so it cannot spend. Algorithms know nothing
 //! of keys, rules or clocks.
 //!
 //! Time never runs backwards for a state: on a small backward step it stands still; on one of more
-//! than [`PATIENCE`] the stored times move to the present, the counts stay, and the step is reported.
+//! than [`CLOCK_TOLERANCE`] the stored times move to the present, the counts stay, and the step is reported.
 
 mod bucket;
 mod convert;
+mod fast_path;
 mod fixed_window;
-mod frame;
 mod lease;
 mod limit;
 mod metered;
 mod parameters;
-mod plain;
 mod share;
 mod sliding_log;
 mod sliding_window;
 mod spec;
 mod strict_window;
+mod window_grid;
 
 pub use bucket::BucketState;
+pub use fast_path::{FastOutcome, MaybeFigures, TwoWordState};
 pub use fixed_window::FixedState;
-pub use limit::{Limit, State};
+pub use limit::{CounterState, Limit};
 pub use parameters::Parameters;
-pub use plain::{Taken, Told, Words};
 pub use share::Division;
-pub use sliding_log::{LogEntry, LogState, MOST_ENTRIES};
+pub use sliding_log::{LogEntry, LogState, MAX_LOG_ENTRIES};
 pub use sliding_window::SlidingState;
-pub use spec::{Algorithm, Precision, Spec, Unfit, Window};
-pub use strict_window::{KEPT, StrictState};
+pub use spec::{Algorithm, Precision, Spec, SpecError, Window};
+pub use strict_window::{StrictState, TRACKED_SUB_WINDOWS};
 
 use crate::units::{Cost, Nanos};
 
 /// How far stored time may lie ahead before it is no longer believed.
-pub const PATIENCE: Nanos = Nanos::from_secs(5);
+pub const CLOCK_TOLERANCE: Nanos = Nanos::from_secs(5);
 
 /// Whether a cost fits now, and if not, when.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,7 +86,7 @@ pub struct Figures {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Moment {
     now: Nanos,
-    settled: Settled,
+    advanced: Advanced,
 }
 
 impl Moment {
@@ -96,20 +96,20 @@ impl Moment {
     /// makes. Else every request finds the same future time, moves it to its own present with
     /// nothing drained, and is refused until that future comes.
     pub const fn stepped_back(&self) -> bool {
-        self.settled.stepped
+        self.advanced.stepped
     }
 }
 
 /// The tick at which a state stands after [`Meter::advance`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Settled {
+pub(crate) struct Advanced {
     tick: u64,
     stepped: bool,
 }
 
-impl Settled {
+impl Advanced {
     const fn at(tick: u64) -> Self {
-        Settled {
+        Advanced {
             tick,
             stepped: false,
         }
@@ -117,12 +117,12 @@ impl Settled {
 
     /// The clock reads earlier than the state: time stands still until it catches up.
     const fn frozen_at(tick: u64) -> Self {
-        Settled::at(tick)
+        Advanced::at(tick)
     }
 
     /// The state was too far ahead and has been moved.
     const fn stepped_to(tick: u64) -> Self {
-        Settled {
+        Advanced {
             tick,
             stepped: true,
         }
@@ -132,22 +132,22 @@ impl Settled {
 /// A verdict in absolute ticks. Absolute, so that the wait told to a client is exact to the
 /// nanosecond whatever the tick.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Wait {
+pub(crate) enum TickWait {
     /// Fits now.
     None,
     /// Admitted now, to start at this tick.
-    NoneButDelayed(u64),
+    Delayed(u64),
     /// Fits from this tick on.
     Until(u64),
     /// Fits never.
     Never,
 }
 
-impl Wait {
+impl TickWait {
     /// Whether the cost fits now.
     #[inline]
     const fn fits(self) -> bool {
-        matches!(self, Wait::None | Wait::NoneButDelayed(_))
+        matches!(self, TickWait::None | TickWait::Delayed(_))
     }
 }
 
@@ -159,10 +159,10 @@ pub(crate) trait Meter {
     fn capacity(&self) -> u64;
     /// A subject never seen.
     fn fresh(&self, tick: u64) -> Self::State;
-    /// Lets time pass up to `tick`. A state at most `patience` ticks ahead stands still.
-    fn advance(&self, state: &mut Self::State, tick: u64, patience: u64) -> Settled;
+    /// Lets time pass up to `tick`. A state at most `tolerance` ticks ahead stands still.
+    fn advance(&self, state: &mut Self::State, tick: u64, tolerance: u64) -> Advanced;
     /// Whether `cost` fits, or when.
-    fn wait(&self, state: &Self::State, tick: u64, cost: Cost) -> Wait;
+    fn wait(&self, state: &Self::State, tick: u64, cost: Cost) -> TickWait;
     /// The largest cost that fits.
     fn remaining(&self, state: &Self::State, tick: u64) -> u64;
     /// The first tick at which the state is as good as fresh.
@@ -174,7 +174,7 @@ pub(crate) trait Meter {
     /// Units in use, rounded up.
     fn used(&self, state: &Self::State, tick: u64) -> u64;
     /// A state in which `used` units have just been spent.
-    fn holding(&self, tick: u64, used: u64) -> Self::State;
+    fn with_used(&self, tick: u64, used: u64) -> Self::State;
     /// The larger of two accounts of one subject.
     fn merge(&self, state: &mut Self::State, other: &Self::State, tick: u64);
 }

@@ -13,11 +13,11 @@ use siphasher::sip::SipHasher13;
 
 use super::bucket::Bucket;
 use super::fixed_window::FixedWindow;
-use super::frame::Frame;
-use super::limit::Shape;
+use super::limit::AnyMeter;
 use super::sliding_log::SlidingLog;
 use super::sliding_window::SlidingWindow;
 use super::strict_window::StrictWindow;
+use super::window_grid::WindowGrid;
 use super::{Algorithm, Limit};
 use crate::units::{Nanos, Tick};
 
@@ -67,7 +67,7 @@ pub enum Parameters {
         /// Units per window.
         limit: u64,
         /// The length of a sub-bucket.
-        part: u64,
+        sub_window: u64,
     },
     /// A log.
     Log {
@@ -81,40 +81,40 @@ pub enum Parameters {
 }
 
 /// Times beyond this are not exact in a script.
-const SCRIPT_TIME: u64 = 1 << 52;
+const MAX_SCRIPT_TIME: u64 = 1 << 52;
 
 impl Limit {
     /// Its integers.
     pub fn parameters(&self) -> Parameters {
-        match &self.shape {
-            Shape::Bucket(bucket) => Parameters::Bucket {
+        match &self.meter {
+            AnyMeter::Bucket(bucket) => Parameters::Bucket {
                 per_token: bucket.per_token,
                 per_tick: bucket.per_tick,
                 tokens: bucket.tokens,
                 max_delay: bucket.max_delay_ticks(),
             },
-            Shape::Fixed(window) => match &window.frame {
-                Frame::Aligned { width, phase } => Parameters::Fixed {
+            AnyMeter::Fixed(window) => match &window.grid {
+                WindowGrid::Aligned { width, phase } => Parameters::Fixed {
                     limit: window.limit,
                     width: *width,
                     phase: *phase,
                     guard: window.guard,
                 },
-                Frame::Edges { edges, .. } => Parameters::Calendar {
+                WindowGrid::Edges { edges, .. } => Parameters::Calendar {
                     limit: window.limit,
                     guard: window.guard,
                     edges: Arc::clone(edges),
                 },
             },
-            Shape::Sliding(window) => Parameters::Sliding {
+            AnyMeter::Sliding(window) => Parameters::Sliding {
                 limit: window.limit,
                 width: window.width,
             },
-            Shape::Strict(window) => Parameters::Strict {
+            AnyMeter::Strict(window) => Parameters::Strict {
                 limit: window.limit,
-                part: window.part,
+                sub_window: window.sub_window,
             },
-            Shape::Log(log) => Parameters::Log {
+            AnyMeter::Log(log) => Parameters::Log {
                 limit: log.limit,
                 width: log.width,
                 grain: log.grain,
@@ -123,7 +123,7 @@ impl Limit {
     }
 
     /// Whether a script, which computes with doubles, gives the very same answers.
-    pub fn suits_scripts(&self) -> bool {
+    pub fn is_exact_in_scripts(&self) -> bool {
         let exact = |product: u128| product < 1 << 53;
         let wide = |a: u64, b: u64, times: u128| exact(u128::from(a) * u128::from(b) * times);
         self.tick != Tick::Nano
@@ -135,35 +135,37 @@ impl Limit {
                     ..
                 } => wide(tokens, per_token, 2) && exact(u128::from(per_tick)),
                 Parameters::Fixed { width, guard, .. } => {
-                    width < SCRIPT_TIME / 2 && guard < SCRIPT_TIME / 2
+                    width < MAX_SCRIPT_TIME / 2 && guard < MAX_SCRIPT_TIME / 2
                 }
-                Parameters::Calendar { guard, .. } => guard < SCRIPT_TIME / 2,
+                Parameters::Calendar { guard, .. } => guard < MAX_SCRIPT_TIME / 2,
                 Parameters::Sliding { limit, width } => wide(limit, width, 5),
-                Parameters::Strict { part, .. } => wide(part, 40, 1),
+                Parameters::Strict {
+                    sub_window: part, ..
+                } => wide(part, 40, 1),
                 Parameters::Log { width, .. } => wide(width, 4, 1),
             }
     }
 
     /// A fixed window that ends at tick `end`: the tick it began at, and the end of the next one.
     pub fn windows_around(&self, end: u64) -> Option<(u64, u64)> {
-        let Shape::Fixed(window) = &self.shape else {
+        let AnyMeter::Fixed(window) = &self.meter else {
             return None;
         };
-        Some((window.frame.start_of(end), window.frame.end_of(end)))
+        Some((window.grid.start_of(end), window.grid.end_of(end)))
     }
 
     /// The limit of which a record says that it was made under it. Of use only to adopt from: a
     /// record does not say how much was permitted.
-    pub fn described(parameters: &Parameters, tick: Tick) -> Option<Limit> {
-        let (shape, algorithm) = match parameters {
+    pub fn from_parameters(parameters: &Parameters, tick: Tick) -> Option<Limit> {
+        let (meter, algorithm) = match parameters {
             Parameters::Bucket {
                 per_token,
                 per_tick,
                 tokens,
                 max_delay: _,
             } if *per_token > 0 && *per_tick > 0 => {
-                let bucket = Bucket::described(*per_token, *per_tick, *tokens);
-                (Shape::Bucket(bucket), Algorithm::TokenBucket)
+                let bucket = Bucket::from_parameters(*per_token, *per_tick, *tokens);
+                (AnyMeter::Bucket(bucket), Algorithm::TokenBucket)
             }
             Parameters::Fixed {
                 limit,
@@ -172,8 +174,11 @@ impl Limit {
                 guard,
             } if *width > 0 => {
                 let (width, phase) = (*width, *phase);
-                let frame = Frame::Aligned { width, phase };
-                (Shape::fixed(*limit, frame, *guard), Algorithm::FixedWindow)
+                let grid = WindowGrid::Aligned { width, phase };
+                (
+                    AnyMeter::fixed(*limit, grid, *guard),
+                    Algorithm::FixedWindow,
+                )
             }
             Parameters::Calendar {
                 limit,
@@ -181,18 +186,27 @@ impl Limit {
                 edges,
             } => {
                 let edges = Arc::clone(edges);
-                let frame = Frame::Edges { edges, tick };
-                (Shape::fixed(*limit, frame, *guard), Algorithm::FixedWindow)
+                let grid = WindowGrid::Edges { edges, tick };
+                (
+                    AnyMeter::fixed(*limit, grid, *guard),
+                    Algorithm::FixedWindow,
+                )
             }
             Parameters::Sliding { limit, width } if *width > 0 => {
                 let (limit, width) = (*limit, *width);
                 let window = SlidingWindow { limit, width };
-                (Shape::Sliding(window), Algorithm::SlidingWindow)
+                (AnyMeter::Sliding(window), Algorithm::SlidingWindow)
             }
-            Parameters::Strict { limit, part } if *part > 0 => {
+            Parameters::Strict {
+                limit,
+                sub_window: part,
+            } if *part > 0 => {
                 let (limit, part) = (*limit, *part);
-                let window = StrictWindow { limit, part };
-                (Shape::Strict(window), Algorithm::SlidingWindowStrict)
+                let window = StrictWindow {
+                    limit,
+                    sub_window: part,
+                };
+                (AnyMeter::Strict(window), Algorithm::SlidingWindowStrict)
             }
             Parameters::Log {
                 limit,
@@ -205,27 +219,23 @@ impl Limit {
                     width,
                     grain,
                 };
-                (Shape::Log(log), Algorithm::SlidingLog)
+                (AnyMeter::Log(log), Algorithm::SlidingLog)
             }
             _ => return None,
         };
-        Some(Limit::from_shape(shape, tick, algorithm))
+        Some(Limit::from_meter(meter, tick, algorithm))
     }
 }
 
-impl Shape {
-    fn fixed(limit: u64, frame: Frame, guard: u64) -> Shape {
-        Shape::Fixed(FixedWindow {
-            limit,
-            frame,
-            guard,
-        })
+impl AnyMeter {
+    fn fixed(limit: u64, grid: WindowGrid, guard: u64) -> AnyMeter {
+        AnyMeter::Fixed(FixedWindow { limit, grid, guard })
     }
 }
 
 /// The same 32 bits for the same integers in every build, never zero. `phase` counts only where it
 /// is not each subject's own.
-pub(super) fn tag(shape: &Shape, tick: Tick, stagger: bool) -> u32 {
+pub(super) fn tag(meter: &AnyMeter, tick: Tick, stagger: bool) -> u32 {
     let mut hasher = SipHasher13::new();
     let mut add = |numbers: &[u64]| {
         for number in numbers {
@@ -233,20 +243,20 @@ pub(super) fn tag(shape: &Shape, tick: Tick, stagger: bool) -> u32 {
         }
     };
     add(&[tick.nanos(), u64::from(stagger)]);
-    match shape {
-        Shape::Bucket(bucket) => {
+    match meter {
+        AnyMeter::Bucket(bucket) => {
             let delay = bucket.max_delay_ticks();
             let (queue, delay) = (u64::from(delay.is_some()), delay.unwrap_or(0));
             let (per_token, per_tick) = (bucket.per_token, bucket.per_tick);
             add(&[1, per_token, per_tick, bucket.tokens, queue, delay]);
         }
-        Shape::Fixed(window) => {
+        AnyMeter::Fixed(window) => {
             add(&[2, window.limit, window.guard]);
-            match &window.frame {
-                Frame::Aligned { width, phase } => {
+            match &window.grid {
+                WindowGrid::Aligned { width, phase } => {
                     add(&[1, *width, if stagger { 0 } else { *phase }]);
                 }
-                Frame::Edges { edges, .. } => {
+                WindowGrid::Edges { edges, .. } => {
                     // Of a long list the ends and the middle: calendars that agree there differ in
                     // a few windows at most, and taking one for the other moves no more than the
                     // end of the present one.
@@ -257,13 +267,13 @@ pub(super) fn tag(shape: &Shape, tick: Tick, stagger: bool) -> u32 {
                 }
             }
         }
-        Shape::Sliding(window) => {
+        AnyMeter::Sliding(window) => {
             add(&[3, window.limit, window.width]);
         }
-        Shape::Strict(window) => {
-            add(&[4, window.limit, window.part]);
+        AnyMeter::Strict(window) => {
+            add(&[4, window.limit, window.sub_window]);
         }
-        Shape::Log(log) => {
+        AnyMeter::Log(log) => {
             add(&[5, log.limit, log.width, log.grain]);
         }
     }
@@ -302,8 +312,8 @@ mod tests {
     #[test]
     fn limits_made_for_memory_do_not_suit_scripts() {
         for algorithm in Algorithm::ALL {
-            assert!(limit(algorithm, 100, Precision::Script).suits_scripts());
-            assert!(!limit(algorithm, 100, Precision::Memory).suits_scripts());
+            assert!(limit(algorithm, 100, Precision::Script).is_exact_in_scripts());
+            assert!(!limit(algorithm, 100, Precision::Memory).is_exact_in_scripts());
         }
     }
 
@@ -311,9 +321,9 @@ mod tests {
     fn a_limit_can_be_rebuilt_from_what_it_says() {
         for algorithm in Algorithm::ALL {
             let original = limit(algorithm, 100, Precision::Script);
-            let rebuilt = Limit::described(&original.parameters(), original.tick()).unwrap();
+            let rebuilt = Limit::from_parameters(&original.parameters(), original.tick()).unwrap();
             let mut now = Nanos::from_secs(1_000_000);
-            let mut state = original.holding(70, now);
+            let mut state = original.with_used(70, now);
             for _ in 0..5 {
                 now = now.plus(Nanos::from_millis(9_300));
                 let at = original.advance(&mut state, now);

@@ -5,8 +5,8 @@
 //! a count of 10 at 80 % on three nodes is 3 + 3 + 2. A limit too small to give every node a unit
 //! gives single units to as many nodes as there are units, and at least to one.
 
-use super::limit::Shape;
-use super::{FixedState, Limit, LogEntry, LogState, SlidingState, State, StrictState};
+use super::limit::AnyMeter;
+use super::{CounterState, FixedState, Limit, LogEntry, LogState, SlidingState, StrictState};
 use crate::units::Nanos;
 
 /// How a limit is divided among nodes that cannot count together.
@@ -18,12 +18,12 @@ pub struct Division {
     pub nodes: u32,
     /// This node's place among them for one subject, from 0. Unknown, it holds no part of what
     /// cannot be divided, but one unit at least.
-    pub place: Option<u32>,
+    pub rank: Option<u32>,
 }
 
 impl Division {
     /// What all nodes together hold of `capacity`.
-    pub fn whole(&self, capacity: u64) -> u64 {
+    pub fn total(&self, capacity: u64) -> u64 {
         let part = u128::from(capacity) * u128::from(self.percent) / 100;
         u64::try_from(part).unwrap_or(capacity).clamp(1, capacity)
     }
@@ -35,25 +35,25 @@ impl Division {
     /// This node's part of `units` that all nodes together hold. It may be nothing.
     pub fn divide(&self, units: u64) -> u64 {
         let (each, left) = (units / self.nodes(), units % self.nodes());
-        let more = self.place.is_some_and(|place| u64::from(place) < left);
-        each + u64::from(more)
+        let has_extra = self.rank.is_some_and(|rank| u64::from(rank) < left);
+        each + u64::from(has_extra)
     }
 
     /// What this node holds of `capacity`.
-    pub fn units(&self, capacity: u64) -> u64 {
-        let (whole, nodes) = (self.whole(capacity), self.nodes());
-        let (each, left) = (whole / nodes, whole % nodes);
-        match self.place {
-            Some(place) => each + u64::from(u64::from(place) < left),
+    pub fn node_units(&self, capacity: u64) -> u64 {
+        let (total, nodes) = (self.total(capacity), self.nodes());
+        let (each, left) = (total / nodes, total % nodes);
+        match self.rank {
+            Some(rank) => each + u64::from(u64::from(rank) < left),
             None => each.max(1),
         }
     }
 
     /// Among how many nodes the rate is divided.
-    fn holders(&self, capacity: u64) -> u64 {
-        let (whole, nodes) = (self.whole(capacity), self.nodes());
-        match self.place {
-            Some(_) => whole.min(nodes),
+    fn sharing_nodes(&self, capacity: u64) -> u64 {
+        let (total, nodes) = (self.total(capacity), self.nodes());
+        match self.rank {
+            Some(_) => total.min(nodes),
             None => nodes,
         }
     }
@@ -63,76 +63,76 @@ impl Limit {
     /// The part of this limit that one node may admit by itself; nothing if it holds no unit of it.
     /// Over any interval the parts of all nodes admit at most the fraction of what the limit would.
     pub fn share(&self, division: Division) -> Option<Limit> {
-        let units = division.units(self.whole());
+        let units = division.node_units(self.full_capacity());
         // Of less that may be used less is held: the parts of a ceiling add up as those of the limit do.
-        let usable = division.units(self.capacity()).min(units);
+        let usable = division.node_units(self.capacity()).min(units);
         if usable == 0 {
             return None;
         }
         let mut share = self.clone();
-        share.kept_back = units - usable;
+        share.headroom = units - usable;
         share.count = units;
-        share.shape = match &self.shape {
-            Shape::Bucket(bucket) => {
+        share.meter = match &self.meter {
+            AnyMeter::Bucket(bucket) => {
                 let (over, under) = (
                     u64::from(division.percent.min(100)),
-                    100 * division.holders(self.whole()),
+                    100 * division.sharing_nodes(self.full_capacity()),
                 );
                 share.count = self.count;
-                share.per = slower(self.per, over, under);
-                Shape::Bucket(bucket.sharing(units, over, under))
+                share.per = slowed_period(self.per, over, under);
+                AnyMeter::Bucket(bucket.scaled(units, over, under))
             }
-            Shape::Fixed(window) => {
+            AnyMeter::Fixed(window) => {
                 let mut window = window.clone();
                 window.limit = units;
-                Shape::Fixed(window)
+                AnyMeter::Fixed(window)
             }
-            Shape::Sliding(window) => Shape::Sliding(window.with_limit(units)),
-            Shape::Strict(window) => Shape::Strict(window.with_limit(units)),
-            Shape::Log(log) => Shape::Log(log.with_limit(units)),
+            AnyMeter::Sliding(window) => AnyMeter::Sliding(window.with_limit(units)),
+            AnyMeter::Strict(window) => AnyMeter::Strict(window.with_limit(units)),
+            AnyMeter::Log(log) => AnyMeter::Log(log.with_limit(units)),
         };
         Some(share.tagged())
     }
 
     /// One of `parts` equal parts of what a state holds, as a state of this limit's `share`. Rounded
     /// up as a whole; what is rounded counts with the youngest.
-    pub fn split(&self, state: &State, share: &Limit, parts: u32) -> State {
+    pub fn split(&self, state: &CounterState, share: &Limit, parts: u32) -> CounterState {
         let parts = parts.max(1);
         let part = |units: u32| units.div_ceil(parts);
-        match (&self.shape, &share.shape, state) {
-            (Shape::Bucket(whole), Shape::Bucket(own), State::Bucket(level)) => {
-                State::Bucket(whole.split(level, own, u64::from(parts)))
+        match (&self.meter, &share.meter, state) {
+            (AnyMeter::Bucket(bucket), AnyMeter::Bucket(own), CounterState::Bucket(level)) => {
+                CounterState::Bucket(bucket.split(level, own, u64::from(parts)))
             }
-            (_, _, State::Fixed(held)) => State::Fixed(FixedState {
-                end: held.end,
-                count: part(held.count),
-                next: part(held.next),
+            (_, _, CounterState::Fixed(window)) => CounterState::Fixed(FixedState {
+                end: window.end,
+                count: part(window.count),
+                next: part(window.next),
             }),
-            (_, _, State::Sliding(held)) => {
-                let mut cut = Cut::new(parts);
-                State::Sliding(SlidingState {
-                    index: held.index,
-                    current: cut.next(held.current),
-                    previous: cut.next(held.previous),
+            (_, _, CounterState::Sliding(window)) => {
+                let mut splitter = CumulativeSplit::new(parts);
+                CounterState::Sliding(SlidingState {
+                    index: window.index,
+                    current: splitter.next(window.current),
+                    previous: splitter.next(window.previous),
                 })
             }
-            (_, _, State::Strict(held)) => {
-                let mut cut = Cut::new(parts);
-                State::Strict(StrictState {
-                    index: held.index,
-                    counts: held.counts.map(|count| cut.next(count)),
+            (_, _, CounterState::Strict(window)) => {
+                let mut splitter = CumulativeSplit::new(parts);
+                CounterState::Strict(StrictState {
+                    index: window.index,
+                    counts: window.counts.map(|count| splitter.next(count)),
                 })
             }
-            (_, _, State::Log(held)) => {
-                let mut cut = Cut::new(parts);
-                let mut entries: Vec<LogEntry> = held.entries().collect();
+            (_, _, CounterState::Log(log)) => {
+                let mut splitter = CumulativeSplit::new(parts);
+                let mut entries: Vec<LogEntry> = log.entries().collect();
                 for entry in entries.iter_mut().rev() {
-                    entry.units = cut.next(entry.units);
+                    entry.units = splitter.next(entry.units);
                 }
                 entries.retain(|entry| entry.units > 0);
-                State::Log(LogState::from_entries(entries))
+                CounterState::Log(LogState::from_entries(entries))
             }
-            (_, _, State::Bucket(_)) => {
+            (_, _, CounterState::Bucket(_)) => {
                 unreachable!("a state is read only under the limit that made or adopted it")
             }
         }
@@ -140,31 +140,31 @@ impl Limit {
 }
 
 /// Cuts counts, youngest first, so that their sum is rounded and not each of them.
-struct Cut {
+struct CumulativeSplit {
     parts: u64,
-    seen: u64,
-    given: u64,
+    total: u64,
+    assigned: u64,
 }
 
-impl Cut {
+impl CumulativeSplit {
     fn new(parts: u32) -> Self {
-        Cut {
+        CumulativeSplit {
             parts: u64::from(parts),
-            seen: 0,
-            given: 0,
+            total: 0,
+            assigned: 0,
         }
     }
 
     fn next(&mut self, count: u32) -> u32 {
-        self.seen += u64::from(count);
-        let due = self.seen.div_ceil(self.parts);
-        let part = due - self.given;
-        self.given = due;
+        self.total += u64::from(count);
+        let assigned = self.total.div_ceil(self.parts);
+        let part = assigned - self.assigned;
+        self.assigned = assigned;
         u32::try_from(part).unwrap_or(u32::MAX)
     }
 }
 
-fn slower(per: Nanos, over: u64, under: u64) -> Nanos {
+fn slowed_period(per: Nanos, over: u64, under: u64) -> Nanos {
     let span = (u128::from(per.get()) * u128::from(under)).div_ceil(u128::from(over.max(1)));
     Nanos::new(u64::try_from(span).unwrap_or(u64::MAX))
 }
@@ -175,11 +175,11 @@ mod tests {
     use crate::algorithms::{Algorithm, Precision, Spec};
     use crate::units::Cost;
 
-    fn division(nodes: u32, place: Option<u32>) -> Division {
+    fn division(nodes: u32, rank: Option<u32>) -> Division {
         Division {
             percent: 80,
             nodes,
-            place,
+            rank,
         }
     }
 
@@ -192,7 +192,7 @@ mod tests {
     fn the_parts_of_all_nodes_add_up_to_the_fraction() {
         for nodes in 1..20 {
             for capacity in 1..200 {
-                let units = |place| division(nodes, Some(place)).units(capacity);
+                let units = |rank| division(nodes, Some(rank)).node_units(capacity);
                 let sum: u64 = (0..nodes).map(units).sum();
                 assert_eq!(sum, (capacity * 4 / 5).max(1), "{capacity} on {nodes}");
             }
@@ -203,7 +203,7 @@ mod tests {
     fn divided_parts_add_up_to_the_whole() {
         for nodes in 1..20 {
             for units in 0..100 {
-                let part = |place| division(nodes, Some(place)).divide(units);
+                let part = |rank| division(nodes, Some(rank)).divide(units);
                 assert_eq!((0..nodes).map(part).sum::<u64>(), units);
             }
         }
@@ -212,8 +212,8 @@ mod tests {
 
     #[test]
     fn who_does_not_know_its_place_holds_one_unit_at_least() {
-        assert_eq!(division(8, None).units(5), 1);
-        assert_eq!(division(3, None).units(10), 2);
+        assert_eq!(division(8, None).node_units(5), 1);
+        assert_eq!(division(3, None).node_units(10), 2);
     }
 
     /// Whoever asks each node for all it has, as often as it likes, gets the fraction of the rate.
@@ -223,8 +223,8 @@ mod tests {
             for (count, nodes) in [(1_u64, 4), (2, 4), (7, 3), (10, 4), (100, 7)] {
                 let limit = limit(algorithm, count);
                 let mut admitted = 0;
-                for place in 0..nodes {
-                    let Some(share) = limit.share(division(nodes, Some(place))) else {
+                for rank in 0..nodes {
+                    let Some(share) = limit.share(division(nodes, Some(rank))) else {
                         continue;
                     };
                     let mut state = share.fresh(Nanos::ZERO);
@@ -237,17 +237,17 @@ mod tests {
                         }
                     }
                 }
-                let whole = (count * 4 / 5).max(1);
+                let total = (count * 4 / 5).max(1);
                 // Ten windows, and a burst before the first.
-                let most = match algorithm.takes_burst() {
-                    true => whole + count * 8,
-                    false => whole * 10,
+                let max = match algorithm.takes_burst() {
+                    true => total + count * 8,
+                    false => total * 10,
                 };
-                assert!(admitted <= most, "{algorithm} {count}/{nodes}: {admitted}");
+                assert!(admitted <= max, "{algorithm} {count}/{nodes}: {admitted}");
                 // A window of two counts and a single unit passes it every other time.
                 let least = match algorithm {
-                    Algorithm::SlidingWindow => most / 2,
-                    _ => most * 8 / 11,
+                    Algorithm::SlidingWindow => max / 2,
+                    _ => max * 8 / 11,
                 };
                 assert!(admitted >= least, "{algorithm} {count}/{nodes}: {admitted}");
             }
@@ -286,10 +286,13 @@ mod tests {
         );
         let limit = Limit::compile(&spec.burst(1_000_000), Precision::Memory).unwrap();
         let share = limit.share(division(1_009, Some(0))).unwrap();
-        let mut state = share.holding(share.capacity(), Nanos::ZERO);
+        let mut state = share.with_used(share.capacity(), Nanos::ZERO);
         let at = share.advance(&mut state, Nanos::from_secs(86_400 * 365));
-        let back = share.remaining(&state, at);
+        let refilled = share.remaining(&state, at);
         let exact = 999_983 * 8 / 10 / 1_009;
-        assert!(back <= exact && back >= exact - 1, "{back} of {exact}");
+        assert!(
+            refilled <= exact && refilled >= exact - 1,
+            "{refilled} of {exact}"
+        );
     }
 }

@@ -1,17 +1,17 @@
 //! Sliding log: every admission is remembered for one window. Exact: never more than the limit in any
 //! window, and never less when the window has room.
 //!
-//! At most [`MOST_ENTRIES`] entries a subject. A limit above that rounds its stamps up to a grain so
+//! At most [`MAX_LOG_ENTRIES`] entries a subject. A limit above that rounds its stamps up to a grain so
 //! that they merge: it still never passes more than the limit, and forgets an entry up to one grain
 //! late. Debt that would need more entries is counted with the next younger one.
 
 use std::collections::VecDeque;
 
-use super::{Meter, Precision, Settled, Wait};
+use super::{Advanced, Meter, Precision, TickWait};
 use crate::units::Cost;
 
 /// The longest a log may grow.
-pub const MOST_ENTRIES: u64 = 1_000;
+pub const MAX_LOG_ENTRIES: u64 = 1_000;
 
 /// The parameters of a log.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -72,7 +72,7 @@ impl LogState {
     }
 
     fn is_full(&self) -> bool {
-        self.entries.len() as u64 >= MOST_ENTRIES
+        self.entries.len() as u64 >= MAX_LOG_ENTRIES
     }
 
     /// Makes room by counting the oldest entry with the one after it, a little too long. Only debt
@@ -98,10 +98,10 @@ impl SlidingLog {
     /// `limit` units per `width` ticks; nothing if the end of a window would not be exact.
     pub(crate) fn new(limit: u64, width: u64, precision: Precision) -> Option<Self> {
         let exact = u128::from(width) * 4 < precision.ceiling();
-        let grain = if limit <= MOST_ENTRIES {
+        let grain = if limit <= MAX_LOG_ENTRIES {
             1
         } else {
-            width.div_ceil(MOST_ENTRIES - 2).max(1)
+            width.div_ceil(MAX_LOG_ENTRIES - 2).max(1)
         };
         exact.then_some(SlidingLog {
             limit,
@@ -126,49 +126,49 @@ impl Meter for SlidingLog {
         LogState::default()
     }
 
-    fn advance(&self, state: &mut LogState, tick: u64, patience: u64) -> Settled {
-        let mut settled = Settled::at(tick);
+    fn advance(&self, state: &mut LogState, tick: u64, tolerance: u64) -> Advanced {
+        let mut advanced = Advanced::at(tick);
         if let Some(newest) = state.newest() {
             // A rounded stamp lies up to a grain ahead of the moment it was made.
             let seen = newest.saturating_sub(self.grain - 1);
-            if seen > tick && seen - tick <= patience {
-                settled = Settled::frozen_at(seen);
+            if seen > tick && seen - tick <= tolerance {
+                advanced = Advanced::frozen_at(seen);
             } else if seen > tick {
-                let back = newest - self.stamp(tick);
+                let shift = newest - self.stamp(tick);
                 let shifted = state.entries().map(|entry| LogEntry {
-                    stamp: entry.stamp.saturating_sub(back),
+                    stamp: entry.stamp.saturating_sub(shift),
                     ..entry
                 });
                 *state = LogState::from_entries(shifted.collect());
-                settled = Settled::stepped_to(tick);
+                advanced = Advanced::stepped_to(tick);
             }
         }
         while let Some(oldest) = state.entries.front() {
-            if oldest.stamp.saturating_add(self.width) > settled.tick {
+            if oldest.stamp.saturating_add(self.width) > advanced.tick {
                 break;
             }
             state.sum -= u64::from(oldest.units);
             state.entries.pop_front();
         }
-        settled
+        advanced
     }
 
-    fn wait(&self, state: &LogState, _tick: u64, cost: Cost) -> Wait {
+    fn wait(&self, state: &LogState, _tick: u64, cost: Cost) -> TickWait {
         if cost.get() > self.limit {
-            return Wait::Never;
+            return TickWait::Never;
         }
         let room = self.limit - cost.get();
-        let mut held = state.sum;
+        let mut used = state.sum;
         for entry in &state.entries {
-            if held <= room {
+            if used <= room {
                 break;
             }
-            held -= u64::from(entry.units);
-            if held <= room {
-                return Wait::Until(entry.stamp.saturating_add(self.width));
+            used -= u64::from(entry.units);
+            if used <= room {
+                return TickWait::Until(entry.stamp.saturating_add(self.width));
             }
         }
-        Wait::None
+        TickWait::None
     }
 
     fn remaining(&self, state: &LogState, _tick: u64) -> u64 {
@@ -176,8 +176,8 @@ impl Meter for SlidingLog {
     }
 
     fn fresh_at(&self, state: &LogState, tick: u64) -> u64 {
-        let leaves = |newest: u64| newest.saturating_add(self.width);
-        state.newest().map_or(tick, leaves)
+        let expires_at = |newest: u64| newest.saturating_add(self.width);
+        state.newest().map_or(tick, expires_at)
     }
 
     fn spend(&self, state: &mut LogState, tick: u64, units: u64) {
@@ -194,9 +194,9 @@ impl Meter for SlidingLog {
         let found = state.entries.binary_search_by_key(&stamp, |e| e.stamp);
         let Ok(found) = found else { return };
         let entry = &mut state.entries[found];
-        let back = u32::try_from(units).unwrap_or(u32::MAX).min(entry.units);
-        entry.units -= back;
-        state.sum -= u64::from(back);
+        let refunded = u32::try_from(units).unwrap_or(u32::MAX).min(entry.units);
+        entry.units -= refunded;
+        state.sum -= u64::from(refunded);
         if entry.units == 0 {
             state.entries.remove(found);
         }
@@ -206,7 +206,7 @@ impl Meter for SlidingLog {
         state.sum
     }
 
-    fn holding(&self, tick: u64, used: u64) -> LogState {
+    fn with_used(&self, tick: u64, used: u64) -> LogState {
         let mut state = LogState::default();
         self.spend(&mut state, tick, used);
         state

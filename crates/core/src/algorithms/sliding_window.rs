@@ -3,7 +3,7 @@
 //! Cheap and smooth, not exact: an adversary who spends a full window at its end can pass up to
 //! `2 * limit - 1` in one window. `strict_window` is the one that cannot be fooled.
 
-use super::{Meter, Precision, Settled, Wait};
+use super::{Advanced, Meter, Precision, TickWait};
 use crate::units::Cost;
 
 /// The parameters of a two-counter window.
@@ -28,8 +28,8 @@ impl SlidingWindow {
     /// `limit` units per `width` ticks; nothing if the weighing would not be exact.
     pub(crate) fn new(limit: u64, width: u64, precision: Precision) -> Option<Self> {
         // The largest sum ever weighed: a debt of twice the limit in both windows and a cost.
-        let most = u128::from(limit) * u128::from(width) * 5;
-        (most < precision.ceiling()).then_some(SlidingWindow { limit, width })
+        let max_product = u128::from(limit) * u128::from(width) * 5;
+        (max_product < precision.ceiling()).then_some(SlidingWindow { limit, width })
     }
 
     /// The first tick of the window `ahead` of the current one, or the end of time.
@@ -39,7 +39,7 @@ impl SlidingWindow {
     }
 
     /// Of the previous window, what still weighs at `tick`, times `width`.
-    fn weighed(&self, state: &SlidingState, tick: u64) -> u64 {
+    fn weighted_previous(&self, state: &SlidingState, tick: u64) -> u64 {
         let left = self.width - (tick - state.index * self.width);
         u64::from(state.previous) * left
     }
@@ -66,15 +66,15 @@ impl Meter for SlidingWindow {
     }
 
     #[inline]
-    fn advance(&self, state: &mut SlidingState, tick: u64, patience: u64) -> Settled {
+    fn advance(&self, state: &mut SlidingState, tick: u64, tolerance: u64) -> Advanced {
         let index = tick / self.width;
         if index < state.index {
             let began = state.index * self.width;
-            if began - tick <= patience {
-                return Settled::frozen_at(began);
+            if began - tick <= tolerance {
+                return Advanced::frozen_at(began);
             }
             state.index = index;
-            return Settled::stepped_to(tick);
+            return Advanced::stepped_to(tick);
         }
         match index - state.index {
             0 => {}
@@ -82,27 +82,27 @@ impl Meter for SlidingWindow {
             _ => (state.previous, state.current) = (0, 0),
         }
         state.index = index;
-        Settled::at(tick)
+        Advanced::at(tick)
     }
 
     #[inline]
-    fn wait(&self, state: &SlidingState, tick: u64, cost: Cost) -> Wait {
+    fn wait(&self, state: &SlidingState, tick: u64, cost: Cost) -> TickWait {
         let (limit, width, cost) = (self.limit, self.width, cost.get());
         if cost > limit {
-            return Wait::Never;
+            return TickWait::Never;
         }
         let (current, previous) = (u64::from(state.current), u64::from(state.previous));
-        if (current + cost) * width + self.weighed(state, tick) <= limit * width {
-            return Wait::None;
+        if (current + cost) * width + self.weighted_previous(state, tick) <= limit * width {
+            return TickWait::None;
         }
         let next = self.start_of(state, 1);
         if current + cost <= limit {
             // Wait for enough of the previous window to leave while this one lasts.
-            Wait::Until(next - (limit - current - cost) * width / previous)
+            TickWait::Until(next - (limit - current - cost) * width / previous)
         } else {
             // Wait into the next window, where today's count is the part that leaves.
             let room = (limit - cost) * width / current;
-            Wait::Until(next.saturating_add(width - room))
+            TickWait::Until(next.saturating_add(width - room))
         }
     }
 
@@ -135,10 +135,10 @@ impl Meter for SlidingWindow {
     }
 
     fn used(&self, state: &SlidingState, tick: u64) -> u64 {
-        u64::from(state.current) + self.weighed(state, tick).div_ceil(self.width)
+        u64::from(state.current) + self.weighted_previous(state, tick).div_ceil(self.width)
     }
 
-    fn holding(&self, tick: u64, used: u64) -> SlidingState {
+    fn with_used(&self, tick: u64, used: u64) -> SlidingState {
         let fresh = self.fresh(tick);
         SlidingState {
             current: self.add(0, used),

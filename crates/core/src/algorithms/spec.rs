@@ -113,7 +113,7 @@ pub enum Window {
         /// The edges.
         edges: Arc<[Nanos]>,
         /// The length to report.
-        usual: Nanos,
+        nominal: Nanos,
     },
 }
 
@@ -122,7 +122,7 @@ impl Window {
     pub fn length(&self) -> Nanos {
         match self {
             Window::Span(width) | Window::Shifted { width, .. } => *width,
-            Window::Edges { usual, .. } => *usual,
+            Window::Edges { nominal: usual, .. } => *usual,
         }
     }
 }
@@ -145,7 +145,7 @@ pub struct Spec {
     /// Queue: the longest delay, if shorter than the queue itself allows.
     pub max_delay: Option<Nanos>,
     /// The longest that units drawn in advance may wait to be used, if any may be drawn.
-    pub leased: Option<Nanos>,
+    pub lease_ttl: Option<Nanos>,
 }
 
 impl Spec {
@@ -159,7 +159,7 @@ impl Spec {
             guard: Nanos::ZERO,
             stagger: false,
             max_delay: None,
-            leased: None,
+            lease_ttl: None,
         }
     }
 
@@ -173,7 +173,7 @@ impl Spec {
 
 /// Why a rate cannot be compiled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Unfit {
+pub enum SpecError {
     /// A count or burst of zero.
     #[error("a count of 0 would refuse everything")]
     Zero,
@@ -181,10 +181,10 @@ pub enum Unfit {
     #[error("the window cannot be computed exactly")]
     Inexact,
     /// More than a counter can hold.
-    #[error("the count is above {most}")]
+    #[error("the count is above {max}")]
     TooMany {
         /// The largest count that works.
-        most: u64,
+        max: u64,
     },
     /// A window algorithm given a burst, or another parameter that means nothing to it.
     #[error("a burst means nothing to a window")]
@@ -197,8 +197,8 @@ pub enum Unfit {
     },
     /// A log or a queue: what is drawn in advance has no place in their order.
     #[error("units of it cannot be drawn in advance")]
-    NotLeased,
+    NotLeasable,
 }
 
 /// The largest count of a window: twice that must fit a 32-bit counter, because debt is kept.
-pub(super) const MOST_PER_WINDOW: u64 = (u32::MAX / 2) as u64;
+pub(super) const MAX_PER_WINDOW: u64 = (u32::MAX / 2) as u64;

@@ -4,28 +4,28 @@
 //! weighs in full. That conservative edge is the whole proof. The price: a client that always asks
 //! gets at least 10/11 of the limit.
 
-use super::{Meter, Precision, Settled, Wait};
+use super::{Advanced, Meter, Precision, TickWait};
 use crate::units::Cost;
 
 /// Parts of a window.
-const PARTS: u64 = 10;
+const SUB_WINDOWS: u64 = 10;
 /// Counts kept: all parts in view, and the one that is leaving.
-pub const KEPT: usize = 11;
+pub const TRACKED_SUB_WINDOWS: usize = 11;
 
 /// The parameters of a window of sub-buckets.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct StrictWindow {
     pub(super) limit: u64,
-    pub(super) part: u64,
+    pub(super) sub_window: u64,
 }
 
 /// The newest part and the ten before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StrictState {
-    /// Which part `counts[0]` is: `tick / part`.
+    /// Which part `counts[0]` is: `tick / sub_window`.
     pub index: u64,
     /// Units admitted in each part, newest first.
-    pub counts: [u32; KEPT],
+    pub counts: [u32; TRACKED_SUB_WINDOWS],
 }
 
 impl StrictWindow {
@@ -34,14 +34,14 @@ impl StrictWindow {
         let exact = u128::from(width) * 4 < precision.ceiling();
         exact.then_some(StrictWindow {
             limit,
-            part: width.div_ceil(PARTS),
+            sub_window: width.div_ceil(SUB_WINDOWS),
         })
     }
 
     /// The first tick of the part `ahead` of the newest one, or the end of time.
     fn start_of(&self, state: &StrictState, ahead: u64) -> u64 {
         let index = state.index.saturating_add(ahead);
-        index.saturating_mul(self.part)
+        index.saturating_mul(self.sub_window)
     }
 
     fn sum(&self, counts: &[u32]) -> u64 {
@@ -52,8 +52,8 @@ impl StrictWindow {
         super::add_clamped(count, units, self.limit)
     }
 
-    pub(crate) fn part(&self) -> u64 {
-        self.part
+    pub(crate) fn sub_window(&self) -> u64 {
+        self.sub_window
     }
 }
 
@@ -67,49 +67,52 @@ impl Meter for StrictWindow {
 
     fn fresh(&self, tick: u64) -> StrictState {
         StrictState {
-            index: tick / self.part,
-            counts: [0; KEPT],
+            index: tick / self.sub_window,
+            counts: [0; TRACKED_SUB_WINDOWS],
         }
     }
 
     #[inline]
-    fn advance(&self, state: &mut StrictState, tick: u64, patience: u64) -> Settled {
-        let index = tick / self.part;
+    fn advance(&self, state: &mut StrictState, tick: u64, tolerance: u64) -> Advanced {
+        let index = tick / self.sub_window;
         if index < state.index {
-            let began = state.index * self.part;
-            if began - tick <= patience {
-                return Settled::frozen_at(began);
+            let began = state.index * self.sub_window;
+            if began - tick <= tolerance {
+                return Advanced::frozen_at(began);
             }
             state.index = index;
-            return Settled::stepped_to(tick);
+            return Advanced::stepped_to(tick);
         }
-        let passed = usize::try_from(index - state.index).map_or(KEPT, |n| n.min(KEPT));
-        state.counts.copy_within(..KEPT - passed, passed);
-        state.counts[..passed].fill(0);
+        let elapsed = usize::try_from(index - state.index)
+            .map_or(TRACKED_SUB_WINDOWS, |n| n.min(TRACKED_SUB_WINDOWS));
+        state
+            .counts
+            .copy_within(..TRACKED_SUB_WINDOWS - elapsed, elapsed);
+        state.counts[..elapsed].fill(0);
         state.index = index;
-        Settled::at(tick)
+        Advanced::at(tick)
     }
 
     #[inline]
-    fn wait(&self, state: &StrictState, _tick: u64, cost: Cost) -> Wait {
+    fn wait(&self, state: &StrictState, _tick: u64, cost: Cost) -> TickWait {
         if cost.get() > self.limit {
-            return Wait::Never;
+            return TickWait::Never;
         }
         let room = self.limit - cost.get();
-        let mut held = self.sum(&state.counts);
-        if held <= room {
-            return Wait::None;
+        let mut used = self.sum(&state.counts);
+        if used <= room {
+            return TickWait::None;
         }
         // One part leaves with every part of time that passes, the oldest first.
-        let mut waited = 0;
+        let mut sub_windows = 0;
         for count in state.counts.iter().rev() {
-            waited += 1;
-            held -= u64::from(*count);
-            if held <= room {
+            sub_windows += 1;
+            used -= u64::from(*count);
+            if used <= room {
                 break;
             }
         }
-        Wait::Until(self.start_of(state, waited))
+        TickWait::Until(self.start_of(state, sub_windows))
     }
 
     #[inline]
@@ -120,7 +123,7 @@ impl Meter for StrictWindow {
     #[inline]
     fn fresh_at(&self, state: &StrictState, tick: u64) -> u64 {
         match state.counts.iter().position(|count| *count > 0) {
-            Some(age) => self.start_of(state, PARTS + 1 - age as u64),
+            Some(age) => self.start_of(state, SUB_WINDOWS + 1 - age as u64),
             None => tick,
         }
     }
@@ -132,7 +135,7 @@ impl Meter for StrictWindow {
     }
 
     fn refund(&self, state: &mut StrictState, _tick: u64, charged: u64, units: u64) {
-        let age = state.index.checked_sub(charged / self.part);
+        let age = state.index.checked_sub(charged / self.sub_window);
         let count = age
             .and_then(|age| usize::try_from(age).ok())
             .and_then(|age| state.counts.get_mut(age));
@@ -145,14 +148,14 @@ impl Meter for StrictWindow {
         self.sum(&state.counts)
     }
 
-    fn holding(&self, tick: u64, used: u64) -> StrictState {
+    fn with_used(&self, tick: u64, used: u64) -> StrictState {
         let mut state = self.fresh(tick);
         self.spend(&mut state, tick, used);
         state
     }
 
     fn merge(&self, state: &mut StrictState, other: &StrictState, _tick: u64) {
-        let newest = state.index.max(other.index) * self.part;
+        let newest = state.index.max(other.index) * self.sub_window;
         let mut other = *other;
         self.advance(&mut other, newest, u64::MAX);
         self.advance(state, newest, u64::MAX);
@@ -164,13 +167,17 @@ impl Meter for StrictWindow {
 }
 
 impl StrictWindow {
-    /// Counts of other parts, each `(last tick of the part, units)` in this limit's ticks: each goes
+    /// Counts of other parts, each `(last tick of the sub-window, units)` in this limit's ticks: each goes
     /// to the latest part it overlaps.
-    pub(crate) fn adopt(&self, parts: impl Iterator<Item = (u64, u32)>, tick: u64) -> StrictState {
+    pub(crate) fn adopt(
+        &self,
+        sub_windows: impl Iterator<Item = (u64, u32)>,
+        tick: u64,
+    ) -> StrictState {
         let mut state = self.fresh(tick);
-        for (last, units) in parts {
-            let age = state.index.saturating_sub(last / self.part);
-            let age = usize::try_from(age).unwrap_or(KEPT);
+        for (last, units) in sub_windows {
+            let age = state.index.saturating_sub(last / self.sub_window);
+            let age = usize::try_from(age).unwrap_or(TRACKED_SUB_WINDOWS);
             if let Some(count) = state.counts.get_mut(age) {
                 *count = self.add(*count, u64::from(units));
             }

@@ -7,13 +7,13 @@ use smallvec::SmallVec;
 use super::plan::Origin;
 use crate::algorithms::{Limit, Retry};
 use crate::rules::{Rule, RuleKind, RuleSet};
-use crate::store::{Reading, Role, Source};
+use crate::store::{LimitReading, Role, Source};
 use crate::subject::Fingerprint;
 use crate::units::{Cost, Nanos};
 
 /// What becomes of the request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fate {
+pub enum DecisionKind {
     /// It may pass now.
     Allow,
     /// It may pass after a wait, and has been charged.
@@ -32,19 +32,19 @@ pub enum Fate {
 
 /// One limit a decision looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Report {
+pub(super) struct LimitReport {
     pub(super) origin: Origin,
     pub(super) role: Role,
     pub(super) subject: Fingerprint,
     pub(super) cost: Cost,
-    pub(super) reading: Reading,
+    pub(super) reading: LimitReading,
 }
 
 /// A limit that came with a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Brought {
+pub(super) struct AppliedOverride {
     pub(super) limit: Limit,
-    pub(super) written: Box<str>,
+    pub(super) rate_text: Box<str>,
 }
 
 /// Why a request may pass or not. It keeps the rules it was decided by alive, so that a reload in
@@ -52,18 +52,18 @@ pub(super) struct Brought {
 #[derive(Clone, Debug)]
 pub struct Decision {
     pub(super) rules: Arc<RuleSet>,
-    pub(super) fate: Fate,
+    pub(super) kind: DecisionKind,
     pub(super) source: Source,
     pub(super) at: Nanos,
     pub(super) clock_stepped: bool,
     pub(super) binding: Option<usize>,
     /// A hash of who asked, to spread what many are told at once.
-    pub(super) client: u64,
+    pub(super) client_hash: u64,
     /// Names the charge, once somebody asks for a receipt of it; nothing was charged without.
     pub(super) charge_id: Option<OnceLock<u128>>,
-    pub(super) reports: SmallVec<[Report; 4]>,
+    pub(super) reports: SmallVec<[LimitReport; 4]>,
     /// What the rules that stand for limits of a request's own point to. Nearly always nothing.
-    pub(super) brought: Option<Box<[Brought]>>,
+    pub(super) overrides: Option<Box<[AppliedOverride]>>,
     /// Positions of the rules that applied without a rate. Nearly always none.
     pub(super) unlimited: Option<Box<[u32]>>,
 }
@@ -78,9 +78,9 @@ pub struct LimitView<'d> {
     /// The rate, compiled, as far as this request may use it.
     pub limit: &'d Limit,
     /// The rate as written.
-    pub written: &'d str,
+    pub rate_text: &'d str,
     /// Whether the rule has several rates for this client.
-    pub several: bool,
+    pub has_several_rates: bool,
     /// Which of the rates.
     pub rate: u8,
     /// What its verdict means.
@@ -90,18 +90,18 @@ pub struct LimitView<'d> {
     /// What it was or would have been charged.
     pub cost: Cost,
     /// What it said.
-    pub reading: Reading,
+    pub reading: LimitReading,
 }
 
 impl Decision {
     /// What becomes of the request.
-    pub fn fate(&self) -> Fate {
-        self.fate
+    pub fn kind(&self) -> DecisionKind {
+        self.kind
     }
 
     /// Whether it may pass, now or after a wait.
     pub fn allowed(&self) -> bool {
-        matches!(self.fate, Fate::Allow | Fate::Delay(_))
+        matches!(self.kind, DecisionKind::Allow | DecisionKind::Delay(_))
     }
 
     /// How this was decided.
@@ -120,15 +120,15 @@ impl Decision {
     }
 
     /// A hash of who asked: the same for one client, spread over clients.
-    pub fn client(&self) -> u64 {
-        self.client
+    pub fn client_hash(&self) -> u64 {
+        self.client_hash
     }
 
-    /// What names this decision's charge: `draw`n the first time it is asked for, the same ever
+    /// What names this decision's charge: drawn by `new_id` the first time it is asked for, the same ever
     /// after, so that all receipts of one charge are one. Nothing if nothing was charged.
-    pub fn charge_id(&self, draw: impl FnOnce() -> u128) -> Option<u128> {
+    pub fn charge_id(&self, new_id: impl FnOnce() -> u128) -> Option<u128> {
         let id = self.charge_id.as_ref()?;
-        Some(*id.get_or_init(draw))
+        Some(*id.get_or_init(new_id))
     }
 
     /// The rules it was decided by.
@@ -165,15 +165,15 @@ impl Decision {
 
     /// Positions of the rules that applied, without the one that binds. A rule comes once, unless several
     /// descriptors lead to it.
-    pub fn matched_beside(&self) -> impl Iterator<Item = usize> {
-        let position = |report: &Report| report.origin.rule;
+    pub fn other_matched_rules(&self) -> impl Iterator<Item = usize> {
+        let position = |report: &LimitReport| report.origin.rule;
         let binding = self.binding.and_then(|at| self.reports.get(at));
         let mut last = binding.map(position);
         let binding = last;
         // The rates of one rule stand together.
         let limited = self.reports.iter().map(position).filter(move |at| {
-            let again = last.replace(*at) == Some(*at) || binding == Some(*at);
-            !again
+            let is_repeated = last.replace(*at) == Some(*at) || binding == Some(*at);
+            !is_repeated
         });
         let unlimited = self.unlimited.as_deref().unwrap_or_default();
         limited
@@ -182,7 +182,7 @@ impl Decision {
     }
 
     /// Whether rules applied besides the one that binds: mostly one rule does, and binds.
-    pub fn has_matched_beside(&self) -> bool {
+    pub fn has_other_matched_rules(&self) -> bool {
         self.unlimited.is_some() || self.reports.len() > usize::from(self.binding.is_some())
     }
 
@@ -195,27 +195,27 @@ impl Decision {
         shadows.map(|report| self.view(report))
     }
 
-    fn view(&self, report: &Report) -> LimitView<'_> {
+    fn view(&self, report: &LimitReport) -> LimitView<'_> {
         let position = report.origin.rule as usize;
         let rule = &self.rules.rules()[position];
         let rate = usize::from(report.origin.rate);
-        let (limit, written, several) = match &self.brought {
-            Some(brought) if rule.kind() == RuleKind::Brought => {
-                let brought = &brought[report.origin.class.0 as usize];
-                (&brought.limit, &*brought.written, false)
+        let (limit, rate_text, has_several_rates) = match &self.overrides {
+            Some(overrides) if rule.kind() == RuleKind::RequestOverride => {
+                let applied = &overrides[report.origin.class.0 as usize];
+                (&applied.limit, &*applied.rate_text, false)
             }
             _ => {
                 let rates = rule.rates(report.origin.class);
                 let limits = rates.limits_for(report.origin.priority);
-                (&limits[rate], rates.written(rate), limits.len() > 1)
+                (&limits[rate], rates.text(rate), limits.len() > 1)
             }
         };
         LimitView {
             rule,
             position,
             limit,
-            written,
-            several,
+            rate_text,
+            has_several_rates,
             rate: report.origin.rate,
             role: report.role,
             subject: report.subject,

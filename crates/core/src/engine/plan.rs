@@ -6,14 +6,14 @@ use smallvec::SmallVec;
 
 use super::subject;
 use crate::request::{Priority, Request};
-use crate::rules::{Class, Listed, Mode, Purpose, Rule, RuleSet, subject_text};
+use crate::rules::{ListDecision, Mode, Purpose, RateClass, Rule, RuleSet, subject_text};
 use crate::store::{Charge, ChargeSet, Role};
 use crate::subject::FingerprintKey;
 use crate::units::Nanos;
 
 /// Whether rules act or only watch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Stance {
+pub enum EnforceMode {
     /// Each rule as it says.
     #[default]
     AsWritten,
@@ -23,9 +23,9 @@ pub enum Stance {
 
 /// What to do with a request.
 #[derive(Clone, Debug, Default)]
-pub struct Plan<'r> {
+pub struct ChargePlan<'r> {
     /// A list decides; then there is nothing to charge.
-    pub listed: Option<Listed>,
+    pub listed: Option<ListDecision>,
     /// The limits that decide. None at all if no rule applies.
     pub set: ChargeSet<'r>,
     /// Where each charge comes from, in the order of the set.
@@ -33,32 +33,32 @@ pub struct Plan<'r> {
     /// Positions of the rules that apply and have no rate for this client.
     pub unlimited: SmallVec<[u32; 2]>,
     /// A hash of who asks.
-    pub client: u64,
+    pub client_hash: u64,
     /// For callers that cannot wait: the longest delay they take.
-    pub patience: Option<Nanos>,
+    pub max_delay: Option<Nanos>,
 }
 
-impl Plan<'_> {
+impl ChargePlan<'_> {
     /// The same plan in two parts: the charges of rules without a unit, and those of rules with one.
     #[must_use]
     pub fn split_by_unit(self, rules: &RuleSet) -> (Self, Self) {
         let has_unit = |rule: u32| rules.rules()[rule as usize].unit().is_some();
-        let mut parts = [self.clone(), self];
-        for (part, with_unit) in parts.iter_mut().zip([false, true]) {
-            let belongs: SmallVec<[bool; 4]> = part
+        let mut halves = [self.clone(), self];
+        for (half, with_unit) in halves.iter_mut().zip([false, true]) {
+            let belongs: SmallVec<[bool; 4]> = half
                 .origins
                 .iter()
                 .map(|origin| has_unit(origin.rule) == with_unit)
                 .collect();
             let mut each = belongs.iter();
-            part.set
+            half.set
                 .charges
                 .retain(|_| each.next().copied().unwrap_or(false));
-            part.origins
+            half.origins
                 .retain(|origin| has_unit(origin.rule) == with_unit);
-            part.unlimited.retain(|rule| has_unit(*rule) == with_unit);
+            half.unlimited.retain(|rule| has_unit(*rule) == with_unit);
         }
-        parts.into()
+        halves.into()
     }
 }
 
@@ -68,7 +68,7 @@ pub struct Origin {
     /// The rule's position.
     pub rule: u32,
     /// Which of its sets of rates applies to this client.
-    pub class: Class,
+    pub class: RateClass,
     /// Which rate of that set.
     pub rate: u8,
     /// What the request is to a rule that tells requests apart by it.
@@ -79,43 +79,43 @@ pub struct Origin {
 /// of the lists.
 pub fn plan<'r>(
     rules: &'r RuleSet,
-    stance: Stance,
+    enforce_mode: EnforceMode,
     key: &FingerprintKey,
     request: &Request<'_>,
     purpose: Purpose,
     now: impl FnOnce() -> Nanos,
-) -> Plan<'r> {
-    let listed = match rules.has_lists() {
-        true => rules.listed(request, now()),
+) -> ChargePlan<'r> {
+    let listed = match rules.has_access_lists() {
+        true => rules.list_decision(request, now()),
         false => None,
     };
-    match (listed, stance) {
-        (None, _) | (Some(Listed::Block { .. }), Stance::AllShadow) => {
-            charges(rules, stance, key, request, purpose)
+    match (listed, enforce_mode) {
+        (None, _) | (Some(ListDecision::Block { .. }), EnforceMode::AllShadow) => {
+            plan_charges(rules, enforce_mode, key, request, purpose)
         }
-        (Some(listed), _) => Plan {
+        (Some(listed), _) => ChargePlan {
             listed: Some(listed),
-            client: subject::client(request, key),
-            ..Plan::default()
+            client_hash: subject::client_hash(request, key),
+            ..ChargePlan::default()
         },
     }
 }
 
 /// Every limit that applies to the request, whatever the lists say.
-pub fn charges<'r>(
+pub fn plan_charges<'r>(
     rules: &'r RuleSet,
-    stance: Stance,
+    enforce_mode: EnforceMode,
     key: &FingerprintKey,
     request: &Request<'_>,
     purpose: Purpose,
-) -> Plan<'r> {
-    let mut plan = Plan {
-        client: subject::client(request, key),
-        patience: request.patience,
-        ..Plan::default()
+) -> ChargePlan<'r> {
+    let mut plan = ChargePlan {
+        client_hash: subject::client_hash(request, key),
+        max_delay: request.max_delay,
+        ..ChargePlan::default()
     };
     plan.set.max_wait = request.max_wait;
-    for position in rules.applying(request, purpose) {
+    for position in rules.applicable_rules(request, purpose) {
         let rule = &rules.rules()[position as usize];
         let Some(cost) = request.cost_in(rule.unit()) else {
             continue;
@@ -137,8 +137,8 @@ pub fn charges<'r>(
             let limit = match (limit.is_staggered(), limit.is_queue()) {
                 (false, false) => Cow::Borrowed(limit),
                 (true, _) => Cow::Owned(limit.for_subject(subject.seed())),
-                (false, true) => match (rule.max_delay(), request.patience) {
-                    (None, Some(most)) => Cow::Owned(limit.clone().waiting_at_most(most)),
+                (false, true) => match (rule.max_delay(), request.max_delay) {
+                    (None, Some(max_delay)) => Cow::Owned(limit.clone().with_max_delay(max_delay)),
                     _ => Cow::Borrowed(limit),
                 },
             };
@@ -148,8 +148,8 @@ pub fn charges<'r>(
                 rate,
                 limit,
                 cost,
-                role: role_of(rule, stance),
-                terms: rule.terms(),
+                role: role_of(rule, enforce_mode),
+                options: rule.options(),
             });
             plan.origins.push(Origin {
                 rule: position,
@@ -162,18 +162,18 @@ pub fn charges<'r>(
     plan
 }
 
-fn class_for(rule: &Rule, request: &Request<'_>) -> Class {
+fn class_for(rule: &Rule, request: &Request<'_>) -> RateClass {
     let tier = request.api_key.and_then(|key| key.tier);
     let own = match rule.has_overrides() {
         true => subject_text(rule, request),
         false => None,
     };
-    rule.class(tier, own.as_deref().unwrap_or_default())
+    rule.rate_class(tier, own.as_deref().unwrap_or_default())
 }
 
-pub(super) fn role_of(rule: &Rule, stance: Stance) -> Role {
-    match (stance, rule.mode()) {
-        (Stance::AllShadow, _) | (_, Mode::Shadow) => Role::Shadow,
-        (Stance::AsWritten, _) => Role::Enforce,
+pub(super) fn role_of(rule: &Rule, enforce_mode: EnforceMode) -> Role {
+    match (enforce_mode, rule.mode()) {
+        (EnforceMode::AllShadow, _) | (_, Mode::Shadow) => Role::Shadow,
+        (EnforceMode::AsWritten, _) => Role::Enforce,
     }
 }

@@ -5,9 +5,9 @@
 
 use std::net::IpAddr;
 
-use crate::described::DescriptorEntry;
+use crate::envoy::DescriptorEntry;
 use crate::request::Request;
-use crate::rules::{By, Rule, Value, value_of};
+use crate::rules::{By, Rule, SubjectValue, subject_value};
 use crate::subject::{Fingerprint, FingerprintKey, SubjectHasher};
 
 /// Counters of other users of the same store cannot be reached by any attribute.
@@ -19,28 +19,28 @@ pub(super) fn identify(
     request: &Request<'_>,
     key: &FingerprintKey,
 ) -> Option<Fingerprint> {
-    let mut hasher = key.subject(NAMESPACE);
+    let mut hasher = key.hasher(NAMESPACE);
     if let By::All(places) = rule.by() {
         for alternatives in places {
-            value_of(alternatives, rule.if_missing(), request)?.hash(&mut hasher);
+            subject_value(alternatives, rule.if_missing(), request)?.hash(&mut hasher);
         }
     }
     Some(hasher.finish())
 }
 
 /// Counters of descriptors are apart from all others, whatever their entries are called.
-const DESCRIBED: &str = "tidegate/envoy";
+const DESCRIPTOR_NAMESPACE: &str = "tidegate/envoy";
 
 /// The subject of a descriptor: its domain and entries, with the patterns in `shared`, by entry, in
 /// place of values. A prefix makes the number of parts even, so no other domain can stand for it.
-pub(super) fn described(
+pub(super) fn descriptor_fingerprint(
     key: &FingerprintKey,
     prefix: &str,
     domain: &str,
     entries: &[DescriptorEntry<'_>],
     shared: &[(usize, &str)],
 ) -> Fingerprint {
-    let mut hasher = key.subject(DESCRIBED);
+    let mut hasher = key.hasher(DESCRIPTOR_NAMESPACE);
     if !prefix.is_empty() {
         hasher.part(prefix.as_bytes());
     }
@@ -55,13 +55,13 @@ pub(super) fn described(
 }
 
 /// A hash of who asks, by the best evidence there is: the key, the address, else all that was said.
-pub(super) fn client(request: &Request<'_>, key: &FingerprintKey) -> u64 {
+pub(super) fn client_hash(request: &Request<'_>, key: &FingerprintKey) -> u64 {
     match (request.api_key, request.ip) {
-        (Some(client), _) => key.only(&client.digest).seed(),
-        (None, Some(IpAddr::V4(ip))) => key.only(&ip.octets()).seed(),
-        (None, Some(IpAddr::V6(ip))) => key.only(&ip.octets()).seed(),
+        (Some(client), _) => key.fingerprint(&client.digest).seed(),
+        (None, Some(IpAddr::V4(ip))) => key.fingerprint(&ip.octets()).seed(),
+        (None, Some(IpAddr::V6(ip))) => key.fingerprint(&ip.octets()).seed(),
         (None, None) => {
-            let mut hasher = key.subject(NAMESPACE);
+            let mut hasher = key.hasher(NAMESPACE);
             for (name, value) in &request.attributes {
                 hasher.part(name.as_bytes());
                 hasher.part(value.as_bytes());
@@ -71,27 +71,27 @@ pub(super) fn client(request: &Request<'_>, key: &FingerprintKey) -> u64 {
     }
 }
 
-impl Value<'_> {
+impl SubjectValue<'_> {
     fn hash(&self, hasher: &mut SubjectHasher) {
         match self {
-            Value::Text(name, value) => {
+            SubjectValue::Text(name, value) => {
                 hasher.part(name.as_bytes());
                 hasher.part(value.as_bytes());
             }
-            Value::Ip(IpAddr::V4(ip)) => {
+            SubjectValue::Ip(IpAddr::V4(ip)) => {
                 hasher.part(b"ip");
                 hasher.part(&ip.octets());
             }
-            Value::Ip(IpAddr::V6(ip)) => {
+            SubjectValue::Ip(IpAddr::V6(ip)) => {
                 hasher.part(b"ip");
                 hasher.part(&ip.octets());
             }
-            Value::Key(digest) => {
+            SubjectValue::Key(digest) => {
                 hasher.part(b"api_key");
                 hasher.part(digest);
             }
             // No attribute has an empty name, so nobody can claim to be nobody.
-            Value::Nobody => hasher.part(b""),
+            SubjectValue::Anonymous => hasher.part(b""),
         }
     }
 }

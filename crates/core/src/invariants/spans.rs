@@ -11,7 +11,7 @@ use crate::units::Nanos;
 
 /// Units granted at some instant from `from` to `to`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Span {
+pub struct AdmissionSpan {
     /// Not before.
     pub from: Nanos,
     /// Not after.
@@ -20,11 +20,11 @@ pub struct Span {
     pub units: u64,
 }
 
-impl Span {
+impl AdmissionSpan {
     /// The same, known less well by `by` on both sides.
     #[must_use]
-    pub fn widened(self, by: Nanos) -> Span {
-        Span {
+    pub fn widened(self, by: Nanos) -> AdmissionSpan {
+        AdmissionSpan {
             from: self.from.since(by),
             to: self.to.plus(by),
             units: self.units,
@@ -35,38 +35,38 @@ impl Span {
 /// Checks every interval against what the limit promises, as [`within_bound`] does.
 ///
 /// Windows: linear. Others: every pair of spans is looked at.
-pub fn surely_within_bound(limit: &Limit, spans: &[Span]) -> Result<(), Violation> {
+pub fn surely_within_bound(limit: &Limit, spans: &[AdmissionSpan]) -> Result<(), Violation> {
     let width = ticks_per_window(limit);
     let per_unit = u128::from(width);
-    let at_the_rate = |burst: u64| {
+    let rate_bound = |burst: u64| {
         move |ticks: u64| {
             let refilled = u128::from(ticks) * u128::from(limit.count()) / per_unit;
             u128::from(burst) + refilled
         }
     };
     match limit.algorithm() {
-        Algorithm::FixedWindow => in_one_window(limit, spans, |at| limit.window_at(at)),
+        Algorithm::FixedWindow => check_windows(limit, spans, |at| limit.window_at(at)),
         Algorithm::SlidingLog | Algorithm::SlidingWindowStrict => {
             let windows = |ticks: u64| u128::from(ticks / width) + 1;
-            between_any(limit, spans, |ticks| {
+            check_intervals(limit, spans, |ticks| {
                 windows(ticks) * u128::from(limit.count())
             })
         }
         Algorithm::SlidingWindow => {
-            in_one_window(limit, spans, |at| Some(limit.tick().floor(at) / width))?;
-            between_any(limit, spans, at_the_rate(limit.count()))
+            check_windows(limit, spans, |at| Some(limit.tick().floor(at) / width))?;
+            check_intervals(limit, spans, rate_bound(limit.count()))
         }
         Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::LeakyQueue => {
-            between_any(limit, spans, at_the_rate(limit.capacity()))
+            check_intervals(limit, spans, rate_bound(limit.capacity()))
         }
     }
 }
 
 /// What straddles an edge may belong to either side and is left out. The rest is where it began: that
 /// is in its window, and in no guard that it was not in.
-fn in_one_window<W: PartialEq>(
+fn check_windows<W: PartialEq>(
     limit: &Limit,
-    spans: &[Span],
+    spans: &[AdmissionSpan],
     window: impl Fn(Nanos) -> W,
 ) -> Result<(), Violation> {
     let inside = spans.iter().filter(|s| window(s.from) == window(s.to));
@@ -78,24 +78,30 @@ fn in_one_window<W: PartialEq>(
         .collect();
     history.sort_by_key(|admission| admission.at);
     match limit.algorithm() {
-        Algorithm::SlidingWindow => super::in_each_aligned(limit, &super::seen(limit, &history)),
+        Algorithm::SlidingWindow => {
+            super::check_aligned_windows(limit, &super::in_ticks(limit, &history))
+        }
         _ => within_bound(limit, &history),
     }
 }
 
 /// All that lies between the beginning of one span and the end of another.
-fn between_any(limit: &Limit, spans: &[Span], most: impl Fn(u64) -> u128) -> Result<(), Violation> {
+fn check_intervals(
+    limit: &Limit,
+    spans: &[AdmissionSpan],
+    bound_for: impl Fn(u64) -> u128,
+) -> Result<(), Violation> {
     let tick = |at: Nanos| limit.tick().floor(at);
     let mut by_end = spans.to_vec();
     by_end.sort_by_key(|span| span.to);
     for first in spans {
-        let (from, mut held) = (tick(first.from), 0u64);
+        let (from, mut admitted) = (tick(first.from), 0u64);
         for last in by_end.iter().filter(|span| span.from >= first.from) {
-            held = held.saturating_add(last.units);
+            admitted = admitted.saturating_add(last.units);
             let to = tick(last.to);
-            let bound = most(to - from);
-            if u128::from(held) > bound {
-                return Err(violation(limit, from, to, held, bound));
+            let bound = bound_for(to - from);
+            if u128::from(admitted) > bound {
+                return Err(violation(limit, from, to, admitted, bound));
             }
         }
     }
@@ -112,17 +118,17 @@ mod tests {
     fn check(algorithm: Algorithm, spans_ms: &[(u64, u64)], want: &str) {
         let spec = Spec::new(algorithm, 2, Nanos::from_secs(1));
         let limit = Limit::compile(&spec, Precision::Memory).unwrap();
-        let span = |(from, to): &(u64, u64)| Span {
+        let span = |(from, to): &(u64, u64)| AdmissionSpan {
             from: Nanos::from_millis(*from),
             to: Nanos::from_millis(*to),
             units: 1,
         };
-        let spans: Vec<Span> = spans_ms.iter().map(span).collect();
-        let said = match surely_within_bound(&limit, &spans) {
+        let spans: Vec<AdmissionSpan> = spans_ms.iter().map(span).collect();
+        let result = match surely_within_bound(&limit, &spans) {
             Ok(()) => "holds".to_owned(),
             Err(violation) => violation.to_string(),
         };
-        assert_eq!(said, want, "{algorithm} {spans_ms:?}");
+        assert_eq!(result, want, "{algorithm} {spans_ms:?}");
     }
 
     #[test]

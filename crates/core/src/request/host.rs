@@ -34,14 +34,14 @@ pub enum HostError {
 
 /// A host in normal form. A text that is no host becomes the name that most servers take it for, because Envoy
 /// lets a request pass whose call is rejected.
-pub fn normal_host(host: &str) -> Cow<'_, str> {
-    let name = name_in(host).trim_end_matches('.');
+pub fn normalize_host(host: &str) -> Cow<'_, str> {
+    let name = strip_user_and_port(host).trim_end_matches('.');
     if let Some(ip) = ipv6(name) {
-        let normal = format!("[{ip}]");
-        return if normal == name {
+        let normalized = format!("[{ip}]");
+        return if normalized == name {
             Cow::Borrowed(name)
         } else {
-            Cow::Owned(normal)
+            Cow::Owned(normalized)
         };
     }
     if name.bytes().any(|b| b.is_ascii_uppercase()) {
@@ -91,7 +91,7 @@ pub fn check_host(host: &str) -> Result<(), HostError> {
 }
 
 /// What is left without user and port, whatever stands for a port.
-fn name_in(host: &str) -> &str {
+fn strip_user_and_port(host: &str) -> &str {
     let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
     if host.starts_with('[') {
         return host.find(']').map_or(host, |end| &host[..=end]);
@@ -148,8 +148,8 @@ mod tests {
             ("2001:DB8::1", "[2001:db8::1]"),
             ("*.Example.com:443", "*.example.com"),
         ] {
-            assert_eq!(normal_host(host), want, "{host}");
-            assert_eq!(normal_host(want), want, "{host}");
+            assert_eq!(normalize_host(host), want, "{host}");
+            assert_eq!(normalize_host(want), want, "{host}");
         }
     }
 
@@ -161,17 +161,17 @@ mod tests {
             "api.example.com:80:80",
             "api.example.com:-1",
         ] {
-            assert_eq!(normal_host(host), "api.example.com", "{host}");
+            assert_eq!(normalize_host(host), "api.example.com", "{host}");
         }
         for host in [
             "api.example.com..",
             "u@api.example.com",
             "a:b@api.example.com.:0x50",
         ] {
-            assert_eq!(normal_host(host), "api.example.com", "{host}");
+            assert_eq!(normalize_host(host), "api.example.com", "{host}");
         }
-        assert_eq!(normal_host("[::1]:x"), "[::1]");
-        assert_eq!(normal_host("[::1"), "[::1");
+        assert_eq!(normalize_host("[::1]:x"), "[::1]");
+        assert_eq!(normalize_host("[::1"), "[::1");
     }
 
     #[test]

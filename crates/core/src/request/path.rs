@@ -24,7 +24,7 @@ use std::fmt::Write;
 #[error(
     "`..` beside `;`, a backslash or an encoded slash means different things to different servers"
 )]
-pub struct AmbiguousPath {
+pub struct AmbiguousPathError {
     /// The path as the steps above read it, for callers that cannot reject.
     pub resolved: String,
 }
@@ -33,8 +33,8 @@ pub struct AmbiguousPath {
 ///
 /// # Errors
 /// When servers read it in different ways.
-pub fn normal_path(target: &str) -> Result<Cow<'_, str>, AmbiguousPath> {
-    if let Some(path) = normal_start(target) {
+pub fn normalize_path(target: &str) -> Result<Cow<'_, str>, AmbiguousPathError> {
+    if let Some(path) = normalized_prefix(target) {
         return Ok(Cow::Borrowed(path));
     }
     let path = without_origin(target);
@@ -44,13 +44,13 @@ pub fn normal_path(target: &str) -> Result<Cow<'_, str>, AmbiguousPath> {
     let odd = path.contains('%') && hides_slash(path);
     let resolved = resolve(&decoded);
     if decoded.contains("..") && (odd || decoded.contains([';', '\\'])) {
-        return Err(AmbiguousPath { resolved });
+        return Err(AmbiguousPathError { resolved });
     }
     Ok(Cow::Owned(resolved))
 }
 
 /// The usual case: what stands before the query is in normal form and need not be copied.
-fn normal_start(target: &str) -> Option<&str> {
+fn normalized_prefix(target: &str) -> Option<&str> {
     let mut last = 0;
     let mut end = target.len();
     for (at, byte) in target.bytes().enumerate() {
@@ -69,11 +69,11 @@ fn normal_start(target: &str) -> Option<&str> {
     (absolute && (last != b'/' || end == 1)).then_some(path)
 }
 
-/// A pattern of paths in normal form: as [`normal_path`], with `*` left alone.
+/// A pattern of paths in normal form: as [`normalize_path`], with `*` left alone.
 ///
 /// # Errors
 /// Says what it has that no path in normal form can match.
-pub(crate) fn normal_pattern(pattern: &str) -> Result<String, &'static str> {
+pub(crate) fn normalize_pattern(pattern: &str) -> Result<String, &'static str> {
     if pattern.to_ascii_lowercase().contains("%2a") {
         return Err("in which an encoded star stands beside a pattern; write `*` for it");
     }
@@ -163,20 +163,20 @@ fn escaped(text: &str) -> Option<u8> {
 }
 
 fn resolve(path: &str) -> String {
-    let mut kept: Vec<&str> = Vec::new();
+    let mut segments: Vec<&str> = Vec::new();
     for segment in path.split(['/', '\\']) {
         match segment.split(';').next().unwrap_or_default() {
             "" | "." => {}
-            ".." => _ = kept.pop(),
-            segment => kept.push(segment),
+            ".." => _ = segments.pop(),
+            segment => segments.push(segment),
         }
     }
     let mut out = String::with_capacity(path.len() + 1);
-    for segment in &kept {
+    for segment in &segments {
         out.push('/');
         out.push_str(segment);
     }
-    if kept.is_empty() {
+    if segments.is_empty() {
         out.push('/');
     }
     out
@@ -221,7 +221,7 @@ mod tests {
             ("/café", "/caf%C3%A9"),
         ];
         for (target, want) in cases {
-            assert_eq!(normal_path(target).as_deref(), Ok(want), "{target}");
+            assert_eq!(normalize_path(target).as_deref(), Ok(want), "{target}");
         }
     }
 
@@ -234,13 +234,13 @@ mod tests {
             r"/a\..\login",
             "/%2e%2e;/x",
         ] {
-            assert!(normal_path(path).is_err(), "{path}");
+            assert!(normalize_path(path).is_err(), "{path}");
         }
         assert!(
-            normal_path("/a..b;c/d").is_err(),
+            normalize_path("/a..b;c/d").is_err(),
             "a rare name, and safe to refuse"
         );
-        assert!(normal_path("/a/../b").is_ok());
+        assert!(normalize_path("/a/../b").is_ok());
     }
 
     #[test]
@@ -255,22 +255,22 @@ mod tests {
             ("/a;b/*", "/a/*"),
             ("/café/*", "/caf%C3%A9/*"),
         ] {
-            assert_eq!(normal_pattern(pattern).as_deref(), Ok(want), "{pattern}");
+            assert_eq!(normalize_pattern(pattern).as_deref(), Ok(want), "{pattern}");
         }
-        assert!(normal_pattern("/a/../*").is_err());
-        assert!(normal_pattern("/a%2A/*").is_err());
+        assert!(normalize_pattern("/a/../*").is_err());
+        assert!(normalize_pattern("/a%2A/*").is_err());
     }
 
     #[test]
     fn an_ambiguous_path_is_resolved_for_those_who_cannot_reject_it() {
-        let ambiguous = normal_path("/a/..;x=1/login").unwrap_err();
+        let ambiguous = normalize_path("/a/..;x=1/login").unwrap_err();
         assert_eq!(ambiguous.resolved, "/login");
     }
 
     #[test]
     fn a_plain_path_is_not_copied() {
         assert!(matches!(
-            normal_path("/api/v1/search?q=1").unwrap(),
+            normalize_path("/api/v1/search?q=1").unwrap(),
             Cow::Borrowed("/api/v1/search")
         ));
     }
@@ -289,7 +289,7 @@ mod tests {
                     .wrapping_add(1);
                 target.push_str(parts[(state >> 33) as usize % parts.len()]);
             }
-            let Ok(path) = normal_path(&target) else {
+            let Ok(path) = normalize_path(&target) else {
                 assert!(target.contains("..") || target.contains("%2e"), "{target}");
                 continue;
             };

@@ -68,22 +68,22 @@ impl Calendar {
     }
 
     pub(crate) fn window(&self, unit: CalendarUnit) -> Window {
-        let usual = unit.usual();
+        let nominal = unit.nominal_length();
         let edges = match unit {
-            CalendarUnit::Day if self.zone.is_none() => return Window::Span(usual),
+            CalendarUnit::Day if self.zone.is_none() => return Window::Span(nominal),
             CalendarUnit::Week if self.zone.is_none() => {
                 return Window::Shifted {
-                    width: usual,
+                    width: nominal,
                     phase: MONDAY_BEFORE_EPOCH,
                 };
             }
-            CalendarUnit::Day => self.days.get_or_init(|| self.each(0, 1)),
-            CalendarUnit::Week => self.weeks.get_or_init(|| self.each(FIRST_MONDAY, 7)),
-            CalendarUnit::Month => self.months.get_or_init(|| self.firsts()),
+            CalendarUnit::Day => self.days.get_or_init(|| self.day_starts(0, 1)),
+            CalendarUnit::Week => self.weeks.get_or_init(|| self.day_starts(FIRST_MONDAY, 7)),
+            CalendarUnit::Month => self.months.get_or_init(|| self.month_starts()),
         };
         Window::Edges {
             edges: Arc::clone(edges),
-            usual,
+            nominal,
         }
     }
 
@@ -91,14 +91,14 @@ impl Calendar {
     ///
     /// To ask the zone about each of 47,000 days takes longer than to read all the rules: it is asked
     /// only around its changes.
-    fn each(&self, first: i64, step: usize) -> Arc<[Nanos]> {
+    fn day_starts(&self, first: i64, step: usize) -> Arc<[Nanos]> {
         let zone = self.zone();
-        let mut stretch = Stretch::around(&zone, Timestamp::UNIX_EPOCH);
+        let mut period = OffsetPeriod::around(&zone, Timestamp::UNIX_EPOCH);
         let days = (first..=LAST_DAY).step_by(step);
         let starts = days.filter_map(|day| {
-            stretch.start(day).or_else(|| {
-                let start = start(&zone, EPOCH.checked_add(day.days()).ok()?)?;
-                stretch = Stretch::around(&zone, start);
+            period.day_start(day).or_else(|| {
+                let start = start_of_day(&zone, EPOCH.checked_add(day.days()).ok()?)?;
+                period = OffsetPeriod::around(&zone, start);
                 Some(start.as_second())
             })
         });
@@ -106,10 +106,10 @@ impl Calendar {
     }
 
     /// The first instants of every month.
-    fn firsts(&self) -> Arc<[Nanos]> {
+    fn month_starts(&self) -> Arc<[Nanos]> {
         let zone = self.zone();
-        let days = EPOCH.series(1.month()).take_while(|day| *day <= LAST);
-        let starts = days.filter_map(|day| Some(start(&zone, day)?.as_second()));
+        let days = EPOCH.series(1.month()).take_while(|day| *day <= LAST_DATE);
+        let starts = days.filter_map(|day| Some(start_of_day(&zone, day)?.as_second()));
         starts.filter_map(after_epoch).collect()
     }
 
@@ -122,22 +122,22 @@ const DAY_SECS: i64 = 86_400;
 const EPOCH: Date = date(1970, 1, 1);
 /// Days after the epoch, which was a Thursday.
 const FIRST_MONDAY: i64 = 4;
-const LAST: Date = date(LAST_YEAR, 1, 1);
+const LAST_DATE: Date = date(LAST_YEAR, 1, 1);
 /// The same in days after the epoch.
 const LAST_DAY: i64 = 47_482;
 
 /// A time without a change of the clock, in seconds.
-struct Stretch {
+struct OffsetPeriod {
     from: i64,
     until: i64,
     ahead_of_utc: i64,
 }
 
-impl Stretch {
+impl OffsetPeriod {
     fn around(zone: &TimeZone, at: Timestamp) -> Self {
         let last = zone.preceding(at).next();
         let next = zone.following(at).next();
-        Stretch {
+        OffsetPeriod {
             from: last.map_or(i64::MIN / 2, |change| change.timestamp().as_second()),
             until: next.map_or(i64::MAX / 2, |change| change.timestamp().as_second()),
             ahead_of_utc: i64::from(zone.to_offset(at).seconds()),
@@ -145,15 +145,15 @@ impl Stretch {
     }
 
     /// When a day begins, unless the clock changes within a day of that.
-    fn start(&self, day: i64) -> Option<i64> {
+    fn day_start(&self, day: i64) -> Option<i64> {
         let start = day * DAY_SECS - self.ahead_of_utc;
-        let calm = self.from + DAY_SECS <= start && start + DAY_SECS <= self.until;
-        calm.then_some(start)
+        let is_unambiguous = self.from + DAY_SECS <= start && start + DAY_SECS <= self.until;
+        is_unambiguous.then_some(start)
     }
 }
 
 /// When a day begins, by the zone.
-fn start(zone: &TimeZone, day: Date) -> Option<Timestamp> {
+fn start_of_day(zone: &TimeZone, day: Date) -> Option<Timestamp> {
     let start = day.to_zoned(zone.clone()).ok()?.start_of_day().ok()?;
     Some(start.timestamp())
 }
@@ -212,7 +212,7 @@ mod tests {
 
     /// Zones that change their clocks often, by half an hour, at midnight, or by a whole day.
     #[test]
-    fn every_edge_is_where_the_zone_says() {
+    fn every_edge_matches_the_time_zone() {
         let zones = [
             "America/Sao_Paulo",
             "Africa/Casablanca",
@@ -225,14 +225,14 @@ mod tests {
         ];
         for name in zones {
             let zone = TimeZoneDatabase::bundled().get(name).unwrap();
-            let asked = |first: Date, step: Span| -> Vec<Nanos> {
-                let days = first.series(step).take_while(|day| *day <= LAST);
-                let starts = days.map(|day| start(&zone, day).unwrap().as_second());
+            let expected = |first: Date, step: Span| -> Vec<Nanos> {
+                let days = first.series(step).take_while(|day| *day <= LAST_DATE);
+                let starts = days.map(|day| start_of_day(&zone, day).unwrap().as_second());
                 starts.filter_map(after_epoch).collect()
             };
-            assert_eq!(*edges(name, CalendarUnit::Day), asked(EPOCH, 1.day()));
+            assert_eq!(*edges(name, CalendarUnit::Day), expected(EPOCH, 1.day()));
             let monday = date(1970, 1, 5);
-            assert_eq!(*edges(name, CalendarUnit::Week), asked(monday, 1.week()));
+            assert_eq!(*edges(name, CalendarUnit::Week), expected(monday, 1.week()));
         }
     }
 

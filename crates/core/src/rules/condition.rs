@@ -10,7 +10,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use super::glob::Glob;
-use super::nets::NetMap;
+use super::net_map::NetMap;
 use crate::request::{PRIORITY, Request};
 
 /// When a rule applies: all of the first hold and none of the second.
@@ -21,9 +21,9 @@ pub(crate) struct Match {
 }
 
 impl Match {
-    pub(crate) fn holds(&self, request: &Request<'_>) -> bool {
-        self.all.iter().all(|condition| condition.holds(request))
-            && !self.none.iter().any(|condition| condition.holds(request))
+    pub(crate) fn matches(&self, request: &Request<'_>) -> bool {
+        self.all.iter().all(|condition| condition.matches(request))
+            && !self.none.iter().any(|condition| condition.matches(request))
     }
 }
 
@@ -31,7 +31,7 @@ impl Match {
 #[derive(Clone, Debug)]
 pub(crate) struct Condition {
     pub(crate) attribute: Attribute,
-    pub(crate) wanted: Wanted,
+    pub(crate) matcher: AttributeMatcher,
 }
 
 /// The name of a fact about a request, resolved as far as it can be.
@@ -69,67 +69,67 @@ impl Attribute {
 
 /// What an attribute must be.
 #[derive(Clone, Debug)]
-pub(crate) enum Wanted {
-    Nets(Nets),
-    Texts(Texts),
+pub(crate) enum AttributeMatcher {
+    Nets(NetMatcher),
+    Texts(TextMatcher),
 }
 
 /// A few networks are looked through, many are looked up.
 #[derive(Clone, Debug)]
-pub(crate) enum Nets {
+pub(crate) enum NetMatcher {
     Few(Box<[IpNet]>),
     Many(Box<[IpNet]>, Box<NetMap<()>>),
 }
 
-impl Nets {
-    const FEW: usize = 8;
+impl NetMatcher {
+    const MAX_LINEAR_SEARCH: usize = 8;
 
     pub(crate) fn new(nets: Vec<IpNet>) -> Self {
-        if nets.len() <= Self::FEW {
-            return Nets::Few(nets.into());
+        if nets.len() <= Self::MAX_LINEAR_SEARCH {
+            return NetMatcher::Few(nets.into());
         }
         let mut map = NetMap::default();
         for net in &nets {
             map.entry(*net);
         }
-        Nets::Many(nets.into(), Box::new(map))
+        NetMatcher::Many(nets.into(), Box::new(map))
     }
 
     pub(crate) fn iter(&self) -> std::slice::Iter<'_, IpNet> {
         match self {
-            Nets::Few(nets) | Nets::Many(nets, _) => nets.iter(),
+            NetMatcher::Few(nets) | NetMatcher::Many(nets, _) => nets.iter(),
         }
     }
 
-    fn hold(&self, ip: IpAddr) -> bool {
+    fn matches(&self, ip: IpAddr) -> bool {
         match self {
-            Nets::Few(nets) => nets.iter().any(|net| net.contains(&ip)),
-            Nets::Many(_, map) => map.holding(ip).next().is_some(),
+            NetMatcher::Few(nets) => nets.iter().any(|net| net.contains(&ip)),
+            NetMatcher::Many(_, map) => map.containing(ip).next().is_some(),
         }
     }
 }
 
 /// Texts in ascending order, and patterns.
 #[derive(Clone, Debug)]
-pub(crate) struct Texts {
+pub(crate) struct TextMatcher {
     pub(crate) literals: Box<[Box<str>]>,
     pub(crate) globs: Box<[Glob]>,
 }
 
-impl Texts {
+impl TextMatcher {
     pub(crate) fn new(mut literals: Vec<Box<str>>, globs: Vec<Glob>) -> Self {
         literals.sort_unstable();
-        Texts {
+        TextMatcher {
             literals: literals.into(),
             globs: globs.into(),
         }
     }
 
     /// A few texts are compared one by one, which looks at lengths first.
-    const FEW: usize = 8;
+    const MAX_LINEAR_SEARCH: usize = 8;
 
-    pub(crate) fn hold(&self, text: &str) -> bool {
-        let literally = if self.literals.len() <= Self::FEW {
+    pub(crate) fn matches(&self, text: &str) -> bool {
+        let literally = if self.literals.len() <= Self::MAX_LINEAR_SEARCH {
             self.literals.iter().any(|known| **known == *text)
         } else {
             self.literals
@@ -141,26 +141,30 @@ impl Texts {
 }
 
 impl Condition {
-    pub(crate) fn holds(&self, request: &Request<'_>) -> bool {
-        match (&self.attribute, &self.wanted) {
-            (Attribute::Ip, Wanted::Nets(nets)) => request.ip.is_some_and(|ip| nets.hold(ip)),
-            (Attribute::ApiKey, Wanted::Texts(texts)) => {
+    pub(crate) fn matches(&self, request: &Request<'_>) -> bool {
+        match (&self.attribute, &self.matcher) {
+            (Attribute::Ip, AttributeMatcher::Nets(nets)) => {
+                request.ip.is_some_and(|ip| nets.matches(ip))
+            }
+            (Attribute::ApiKey, AttributeMatcher::Texts(texts)) => {
                 request.api_key.is_some_and(|key| match key.name {
-                    Some(name) => texts.hold(name),
+                    Some(name) => texts.matches(name),
                     // A key without a name is there nevertheless.
-                    None => texts.globs.iter().any(Glob::is_anything),
+                    None => texts.globs.iter().any(Glob::matches_everything),
                 })
             }
-            (Attribute::Priority, Wanted::Texts(texts)) => texts.hold(request.priority().name()),
-            (Attribute::Text(name), Wanted::Texts(texts)) => {
-                request.text(name).is_some_and(|text| texts.hold(text))
+            (Attribute::Priority, AttributeMatcher::Texts(texts)) => {
+                texts.matches(request.priority().name())
+            }
+            (Attribute::Text(name), AttributeMatcher::Texts(texts)) => {
+                request.text(name).is_some_and(|text| texts.matches(text))
             }
             _ => false,
         }
     }
 
     /// What `request` has for the attribute, fit to be shown: of an API key only its name.
-    pub(crate) fn found<'r>(&self, request: &'r Request<'_>) -> Option<Cow<'r, str>> {
+    pub(crate) fn actual_value<'r>(&self, request: &'r Request<'_>) -> Option<Cow<'r, str>> {
         match &self.attribute {
             Attribute::Ip => request.ip.map(|ip| Cow::Owned(ip.to_string())),
             Attribute::ApiKey => {
@@ -174,20 +178,20 @@ impl Condition {
 }
 
 /// Prints what is wanted: `GET or POST`, at most five of them.
-impl fmt::Display for Wanted {
+impl fmt::Display for AttributeMatcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const MOST: usize = 5;
+        const MAX_SHOWN: usize = 5;
         let all: Vec<String> = match self {
-            Wanted::Nets(nets) => nets.iter().map(ToString::to_string).collect(),
-            Wanted::Texts(texts) => {
+            AttributeMatcher::Nets(nets) => nets.iter().map(ToString::to_string).collect(),
+            AttributeMatcher::Texts(texts) => {
                 let literals = texts.literals.iter().map(ToString::to_string);
                 let globs = texts.globs.iter().map(|glob| glob.as_str().to_owned());
                 literals.chain(globs).collect()
             }
         };
-        let told = &all[..all.len().min(MOST)];
-        f.write_str(&told.join(" or "))?;
-        match all.len().saturating_sub(MOST) {
+        let first = &all[..all.len().min(MAX_SHOWN)];
+        f.write_str(&first.join(" or "))?;
+        match all.len().saturating_sub(MAX_SHOWN) {
             0 => Ok(()),
             more => write!(f, " or one of {more} more"),
         }

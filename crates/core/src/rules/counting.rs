@@ -3,112 +3,116 @@
 //! Where only one node counts, every way is exact, and a rule is read as if it said so. What makes no
 //! sense together is a fault all the same, so that a file is good for every store or for none.
 
-use super::choices::unknown;
-use super::fault::shown;
-use super::slots::Report;
-use super::span::parse_span;
-use super::yaml::Node;
+use super::diagnostics::quoted;
+use super::duration::parse_positive_duration;
+use super::fields::Reporter;
+use super::scalar_fields::unknown_value;
+use super::yaml::YamlNode;
 use crate::algorithms::Algorithm;
-use crate::store::{Abilities, Counting, Durability};
+use crate::store::{Capabilities, Counting, Durability};
 use crate::units::Nanos;
 
 /// How long units wait that were drawn in advance, where a rule does not say: twice the longest time
 /// over which a node plans its needs, and within what every node is to see of the others.
-const USUAL_LEASE: Nanos = Nanos::from_millis(100);
+const DEFAULT_LEASE: Nanos = Nanos::from_millis(100);
 /// A shorter one would not outlast a few round trips.
-const SHORTEST_LEASE: Nanos = Nanos::from_millis(5);
+const MIN_LEASE: Nanos = Nanos::from_millis(5);
 /// A longer one would keep units from others for longer than anybody waits.
-const LONGEST_LEASE: Nanos = Nanos::from_secs(60);
+const MAX_LEASE: Nanos = Nanos::from_secs(60);
 
 /// How a rule counts, and for how long it may draw in advance.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Way {
+pub(crate) struct CountingOptions {
     pub(crate) counting: Counting,
-    pub(crate) leased: Option<Nanos>,
+    pub(crate) lease_duration: Option<Nanos>,
 }
 
 /// What else the rule says that has to go with it.
 #[derive(Clone, Copy)]
-pub(crate) struct Beside {
+pub(crate) struct CountingContext {
     pub(crate) algorithm: Algorithm,
     pub(crate) durability: Durability,
-    pub(crate) store: Abilities,
+    pub(crate) store: Capabilities,
 }
 
 /// Reads `exact`, `leased`, `leased 250ms` or `lenient`.
-pub(crate) fn read(node: Option<Node<'_>>, beside: Beside, report: &mut Report<'_>) -> Way {
+pub(crate) fn read(
+    node: Option<YamlNode<'_>>,
+    context: CountingContext,
+    report: &mut Reporter<'_>,
+) -> CountingOptions {
     let Some(node) = node else {
-        return Way::default();
+        return CountingOptions::default();
     };
-    let Some(way) = way(node, report) else {
-        return Way::default();
+    let Some(options) = parse_counting(node, report) else {
+        return CountingOptions::default();
     };
-    if let Some(message) = clash(way.counting, beside) {
-        report.fault(node.line(), message);
-        return Way::default();
+    if let Some(message) = conflict(options.counting, context) {
+        report.error(node.line(), message);
+        return CountingOptions::default();
     }
-    match beside.store.is_shared() {
-        true => way,
-        false => Way::default(),
+    match context.store.is_shared() {
+        true => options,
+        false => CountingOptions::default(),
     }
 }
 
-fn way(node: Node<'_>, report: &mut Report<'_>) -> Option<Way> {
+fn parse_counting(node: YamlNode<'_>, report: &mut Reporter<'_>) -> Option<CountingOptions> {
     let text = report.text("counting", node, "exact, leased or lenient")?;
     let (word, span) = match text.split_once(' ') {
         Some((word, span)) => (word, Some(span.trim())),
         None => (text, None),
     };
     let known = Counting::ALL.into_iter().find(|c| c.name() == word);
-    let leased = match (known, span) {
-        (Some(Counting::Leased), None) => Some(USUAL_LEASE),
-        (Some(Counting::Leased), Some(span)) => Some(lease(span, node, report)?),
+    let lease_duration = match (known, span) {
+        (Some(Counting::Leased), None) => Some(DEFAULT_LEASE),
+        (Some(Counting::Leased), Some(span)) => Some(parse_lease(span, node, report)?),
         (Some(_), None) => None,
         (_, span) => {
-            report.fault(node.line(), not_counting(text, known.zip(span)));
+            report.error(node.line(), invalid_counting(text, known.zip(span)));
             return None;
         }
     };
-    Some(Way {
+    Some(CountingOptions {
         counting: known?,
-        leased,
+        lease_duration,
     })
 }
 
 /// What is wrong with a text that is no way to count, or one with a span that means nothing to it.
-fn not_counting(text: &str, spanned: Option<(Counting, &str)>) -> String {
-    match spanned {
+fn invalid_counting(text: &str, with_duration: Option<(Counting, &str)>) -> String {
+    match with_duration {
         Some((counting, span)) => format!(
             "has counting {}, but only leases have a life such as {}; write {}",
-            shown(text),
-            shown(span),
+            quoted(text),
+            quoted(span),
             counting.name()
         ),
-        None => unknown("counting", text, &Counting::ALL.map(Counting::name)),
+        None => unknown_value("counting", text, &Counting::ALL.map(Counting::name)),
     }
 }
 
-fn lease(text: &str, node: Node<'_>, report: &mut Report<'_>) -> Option<Nanos> {
-    let span = parse_span(text).ok();
-    let fits = span.filter(|span| (SHORTEST_LEASE..=LONGEST_LEASE).contains(span));
+fn parse_lease(text: &str, node: YamlNode<'_>, report: &mut Reporter<'_>) -> Option<Nanos> {
+    let span = parse_positive_duration(text).ok();
+    let fits = span.filter(|span| (MIN_LEASE..=MAX_LEASE).contains(span));
     if fits.is_none() {
         let message = format!(
             "has leases of {}; write a duration from 5ms to 1m, such as `counting: leased 100ms`",
-            shown(text)
+            quoted(text)
         );
-        report.fault(node.line(), message);
+        report.error(node.line(), message);
     }
     fits
 }
 
-fn clash(counting: Counting, beside: Beside) -> Option<String> {
-    let algorithm = beside.algorithm;
-    if counting != Counting::Exact && beside.durability.waits() {
+fn conflict(counting: Counting, context: CountingContext) -> Option<String> {
+    let algorithm = context.algorithm;
+    if counting != Counting::Exact && context.durability.is_required() {
         return Some(format!(
             "has counting {} with durability {}, which wants every count safe before its request \
              passes; write `counting: exact`, or `durability: none`",
             counting.name(),
-            beside.durability.name()
+            context.durability.name()
         ));
     }
     let ordered = matches!(algorithm, Algorithm::SlidingLog | Algorithm::LeakyQueue);

@@ -2,12 +2,12 @@
 //!
 //! A durability that the store cannot give is a fault, never a silent `none`.
 
-use super::choices::choice;
-use super::head::Defaults;
-use super::slots::Report;
-use super::yaml::Node;
+use super::fields::Reporter;
+use super::scalar_fields::read_choice;
+use super::top_level::Defaults;
+use super::yaml::YamlNode;
 use crate::algorithms::Precision;
-use crate::store::{Abilities, Durability, Keeps, OnStoreFailure, OnStoreLate};
+use crate::store::{Capabilities, Durability, OnStoreFailure, OnStoreLate, StoreDurability};
 use crate::units::Nanos;
 
 pub(crate) const DURABILITIES: [(&str, Durability); 4] = {
@@ -21,48 +21,49 @@ pub(crate) const DURABILITIES: [(&str, Durability); 4] = {
 };
 
 /// A write that is acknowledged from elsewhere takes longer than a decision usually may.
-const USUAL_BUDGET: Nanos = Nanos::from_millis(50);
+const DEFAULT_BUDGET: Nanos = Nanos::from_millis(50);
 
 /// What the rule at `rule` asks, by itself or by the defaults of its file.
 pub(crate) fn read(
-    own: Option<Node<'_>>,
+    own: Option<YamlNode<'_>>,
     defaults: Defaults,
-    store: Abilities,
-    rule: Node<'_>,
-    report: &mut Report<'_>,
+    store: Capabilities,
+    rule: YamlNode<'_>,
+    report: &mut Reporter<'_>,
 ) -> Durability {
     let durability = match own {
-        Some(_) => choice(&own, "durability", &DURABILITIES, report),
+        Some(_) => read_choice(&own, "durability", &DURABILITIES, report),
         None => defaults.durability,
     };
-    if let Some(instead) = missing(durability, store.keeps) {
+    if let Some(instead) = unsupported_reason(durability, store.durability) {
         let message = format!("has durability {}, but {instead}", durability.name());
-        report.fault(own.unwrap_or(rule).line(), message);
+        report.error(own.unwrap_or(rule).line(), message);
     }
     durability
 }
 
 /// Why the store cannot give it, and what to write.
-fn missing(durability: Durability, keeps: Keeps) -> Option<&'static str> {
+fn unsupported_reason(durability: Durability, keeps: StoreDurability) -> Option<&'static str> {
     match (durability, keeps) {
-        (Durability::None, _) | (_, Keeps::Unknown) => None,
-        (Durability::Disk, Keeps::OnDisk) => None,
-        (Durability::Replica | Durability::ReplicaAof, Keeps::OnReplicas) => None,
-        (Durability::Disk, Keeps::Nothing) => Some(
+        (Durability::None, _) | (_, StoreDurability::Unknown) => None,
+        (Durability::Disk, StoreDurability::Disk) => None,
+        (Durability::Replica | Durability::ReplicaAof, StoreDurability::Replicas) => None,
+        (Durability::Disk, StoreDurability::None) => Some(
             "counters are in memory and there is no folder for a journal; name one with \
              `--data`, or write none",
         ),
-        (Durability::Disk, Keeps::OnReplicas) => {
+        (Durability::Disk, StoreDurability::Replicas) => {
             Some("the store is a server of its own; write replica, replica+aof or none")
         }
-        (Durability::Replica | Durability::ReplicaAof, Keeps::Nothing | Keeps::OnDisk) => {
-            Some("counters in memory have no replica; write disk or none")
-        }
+        (
+            Durability::Replica | Durability::ReplicaAof,
+            StoreDurability::None | StoreDurability::Disk,
+        ) => Some("counters in memory have no replica; write disk or none"),
     }
 }
 
 /// A journal holds the same records as a script, so its counters are computed as there.
-pub(crate) fn precision(durability: Durability, store: Abilities) -> Precision {
+pub(crate) fn precision(durability: Durability, store: Capabilities) -> Precision {
     match durability {
         Durability::Disk => Precision::Script,
         _ => store.precision,
@@ -73,12 +74,12 @@ pub(crate) fn precision(durability: Durability, store: Abilities) -> Precision {
 /// on a late reply, because the charge may not be safe yet.
 pub(crate) fn default_on_late(durability: Durability, on_failure: OnStoreFailure) -> OnStoreLate {
     match on_failure {
-        OnStoreFailure::Deny if durability.waits() => OnStoreLate::Deny,
+        OnStoreFailure::Deny if durability.is_required() => OnStoreLate::Deny,
         _ => OnStoreLate::Local,
     }
 }
 
 /// How long a decision waits if its rule does not say.
-pub(crate) fn usual_budget(durability: Durability) -> Option<Nanos> {
-    durability.waits().then_some(USUAL_BUDGET)
+pub(crate) fn default_budget(durability: Durability) -> Option<Nanos> {
+    durability.is_required().then_some(DEFAULT_BUDGET)
 }

@@ -3,29 +3,29 @@
 //! Meant for people: `tidegate explain` and `/v1/explain`. Nothing is charged. Of a client's subject
 //! it names the attributes, never the value of an API key.
 
-mod handling;
+mod effective_options;
 
 use std::fmt;
 
+use super::access_lists::{ListDecision, ListEntry};
+use super::algorithm_profile::AlgorithmProfile;
 use super::condition::{Attribute, Condition};
-use super::fault::shown;
-use super::lists::{Entry, Listed};
-use super::matrix::Fit;
-use super::model::{By, Mode, Purpose, Rule, RuleKind};
-use super::set::RuleSet;
+use super::diagnostics::quoted;
+use super::rule::{By, Mode, Purpose, Rule, RuleKind};
+use super::rule_set::RuleSet;
 use super::subject::subject_text;
 use crate::algorithms::Algorithm;
 use crate::request::Request;
 use crate::subject::RuleName;
 use crate::units::Nanos;
 
-pub use self::handling::{Ceiling, Handling, Leased, UnitCost};
+pub use self::effective_options::{EffectiveCeiling, EffectiveOptions, LeasedRate, UnitCost};
 
 /// What the lists and every rule have to say about one request, in the order of the files.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Explanation {
     /// The list that decides, if one does, and by which entry. Then rules do not matter.
-    pub listed: Option<(Listed, Entry)>,
+    pub listed: Option<(ListDecision, ListEntry)>,
     /// One view per rule.
     pub rules: Vec<RuleView>,
 }
@@ -36,7 +36,7 @@ pub struct RuleView {
     /// Which rule.
     pub rule: RuleName,
     /// Whether it applies, and if not, why.
-    pub standing: Standing,
+    pub applicability: Applicability,
     /// Whether it refuses or only watches.
     pub mode: Mode,
     /// The attributes that say whose counter it is. Empty for everybody together.
@@ -44,14 +44,14 @@ pub struct RuleView {
     /// The rates of this client, as written. Empty means unlimited, unless open requests are limited.
     pub rates: Vec<Box<str>>,
     /// What else it does.
-    pub handling: Handling,
+    pub options: EffectiveOptions,
     /// How it counts, and what that means.
-    pub fit: Fit,
+    pub profile: AlgorithmProfile,
 }
 
 /// Whether a rule applies to a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Standing {
+pub enum Applicability {
     /// It does.
     Applies,
     /// Another rule that applies takes its place.
@@ -92,19 +92,19 @@ pub struct SubjectPart {
 impl RuleSet {
     /// What the lists and every rule have to say about a check of `request` at `now`.
     pub fn explain(&self, request: &Request<'_>, now: Nanos) -> Explanation {
-        let matching = self.matching(request);
+        let matching = self.matching_rules(request);
         let views = (0_u32..).zip(&self.rules).map(|(at, rule)| {
-            let standing = if matching.binary_search(&at).is_ok() {
+            let applicability = if matching.binary_search(&at).is_ok() {
                 match self.replaced_by(at, &matching, Purpose::Check) {
-                    Some(other) => Standing::ReplacedBy(other.name.clone()),
-                    None => Standing::Applies,
+                    Some(other) => Applicability::ReplacedBy(other.name.clone()),
+                    None => Applicability::Applies,
                 }
             } else {
-                absence(rule, request)
+                inapplicable_reason(rule, request)
             };
-            view(rule, standing, request)
+            explain_rule(rule, applicability, request)
         });
-        let listed = self.listing(request, now);
+        let listed = self.list_decision_with_entry(request, now);
         Explanation {
             listed: listed.map(|(listed, entry)| (listed, entry.clone())),
             rules: views.collect(),
@@ -112,53 +112,55 @@ impl RuleSet {
     }
 }
 
-fn view(rule: &Rule, standing: Standing, request: &Request<'_>) -> RuleView {
+fn explain_rule(rule: &Rule, applicability: Applicability, request: &Request<'_>) -> RuleView {
     let tier = request.api_key.and_then(|key| key.tier);
-    let rates = rule.rates(rule.class(tier, &subject_text(rule, request).unwrap_or_default()));
+    let rates = rule.rates(rule.rate_class(tier, &subject_text(rule, request).unwrap_or_default()));
     RuleView {
         rule: rule.name.clone(),
-        standing,
+        applicability,
         mode: rule.mode,
-        subject: subject(rule, request),
-        rates: rates.written.to_vec(),
-        handling: Handling::of(rule, rates, request),
-        fit: Fit::of(rule.algorithm),
+        subject: subject_parts(rule, request),
+        rates: rates.texts.to_vec(),
+        options: EffectiveOptions::of(rule, rates, request),
+        profile: AlgorithmProfile::of(rule.algorithm),
     }
 }
 
 /// Why a rule does not apply: the first reason, in the order people would look.
-fn absence(rule: &Rule, request: &Request<'_>) -> Standing {
+fn inapplicable_reason(rule: &Rule, request: &Request<'_>) -> Applicability {
     if rule.kind != RuleKind::Match {
-        return Standing::ByDescriptor;
+        return Applicability::ByDescriptor;
     }
     if rule.mode == Mode::Off {
-        return Standing::Off;
+        return Applicability::Off;
     }
-    let failing = rule.matching.all.iter().find(|c| !c.holds(request));
+    let failing = rule.matching.all.iter().find(|c| !c.matches(request));
     if let Some(condition) = failing {
         return unmatched(condition, request, false);
     }
-    if let Some(condition) = rule.matching.none.iter().find(|c| c.holds(request)) {
+    if let Some(condition) = rule.matching.none.iter().find(|c| c.matches(request)) {
         return unmatched(condition, request, true);
     }
     match &rule.unit {
-        Some(unit) if !rule.counts(request) => Standing::NoCost {
+        Some(unit) if !rule.counts(request) => Applicability::NoCost {
             unit: (&**unit).into(),
         },
-        _ => Standing::Skipped,
+        _ => Applicability::Skipped,
     }
 }
 
-fn unmatched(condition: &Condition, request: &Request<'_>, negated: bool) -> Standing {
-    Standing::Unmatched {
+fn unmatched(condition: &Condition, request: &Request<'_>, negated: bool) -> Applicability {
+    Applicability::Unmatched {
         attribute: condition.attribute.name().into(),
-        found: condition.found(request).map(|found| (&*found).into()),
-        wanted: condition.wanted.to_string().into(),
+        found: condition
+            .actual_value(request)
+            .map(|found| (&*found).into()),
+        wanted: condition.matcher.to_string().into(),
         negated,
     }
 }
 
-fn subject(rule: &Rule, request: &Request<'_>) -> Vec<SubjectPart> {
+fn subject_parts(rule: &Rule, request: &Request<'_>) -> Vec<SubjectPart> {
     let By::All(parts) = &*rule.by else {
         return Vec::new();
     };
@@ -166,10 +168,10 @@ fn subject(rule: &Rule, request: &Request<'_>) -> Vec<SubjectPart> {
         let present = names
             .iter()
             .find(|name| Attribute::is_present(name, request));
-        let stand_in = || request.ip.map(|_| "ip".into());
+        let substitute = || request.ip.map(|_| "ip".into());
         SubjectPart {
             wanted: names.join("|").into(),
-            counted: present.cloned().or_else(stand_in),
+            counted: present.cloned().or_else(substitute),
         }
     };
     parts.iter().map(part).collect()
@@ -178,12 +180,12 @@ fn subject(rule: &Rule, request: &Request<'_>) -> Vec<SubjectPart> {
 /// One line per rule that does not apply; for one that does, whose counter, how much and how.
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let applies = |view: &RuleView| view.standing == Standing::Applies;
+        let applies = |view: &RuleView| view.applicability == Applicability::Applies;
         match &self.listed {
-            Some((Listed::Allow, entry)) => {
+            Some((ListDecision::Allow, entry)) => {
                 writeln!(f, "the allow list decides, by {entry}: the request passes")?;
             }
-            Some((Listed::Block { .. }, entry)) => {
+            Some((ListDecision::Block { .. }, entry)) => {
                 writeln!(
                     f,
                     "the block list decides, by {entry}: the request is refused"
@@ -206,42 +208,42 @@ impl fmt::Display for Explanation {
 
 impl fmt::Display for RuleView {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.rule, self.standing)?;
-        if self.standing != Standing::Applies {
+        write!(f, "{}: {}", self.rule, self.applicability)?;
+        if self.applicability != Applicability::Applies {
             return Ok(());
         }
         if self.mode == Mode::Shadow {
             f.write_str(", but only watches (mode: shadow)")?;
         }
-        write!(f, "\n  counted for: {}", Subject(&self.subject))?;
+        write!(f, "\n  counted for: {}", SubjectDisplay(&self.subject))?;
         if self.rates.is_empty() {
-            let rate = match self.handling.concurrent {
+            let rate = match self.options.concurrent {
                 Some(_) => "none",
                 None => "unlimited",
             };
-            return write!(f, "\n  rate: {rate}{}", self.handling);
+            return write!(f, "\n  rate: {rate}{}", self.options);
         }
-        let Fit {
+        let AlgorithmProfile {
             algorithm,
-            fits,
+            suited_for: fits,
             memory,
             accuracy,
             burst,
-            worst,
-        } = self.fit;
+            worst_case: worst,
+        } = self.profile;
         write!(f, "\n  rate: {}", self.rates.join(" and "))?;
-        write!(f, "{}", self.handling)?;
+        write!(f, "{}", self.options)?;
         write!(f, "\n  algorithm: {algorithm}, good for {fits}")?;
         write!(f, "\n    memory: {memory}\n    accuracy: {accuracy}")?;
         write!(
             f,
             "\n    burst: {burst}\n    worst case in one window: {worst}"
         )?;
-        f.write_str(letters(algorithm))
+        f.write_str(legend(algorithm))
     }
 }
 
-fn letters(algorithm: Algorithm) -> &'static str {
+fn legend(algorithm: Algorithm) -> &'static str {
     if algorithm.takes_burst() {
         " (L the count, B the burst)"
     } else {
@@ -249,18 +251,18 @@ fn letters(algorithm: Algorithm) -> &'static str {
     }
 }
 
-struct Subject<'a>(&'a [SubjectPart]);
+struct SubjectDisplay<'a>(&'a [SubjectPart]);
 
-impl fmt::Display for Subject<'_> {
+impl fmt::Display for SubjectDisplay<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
             return f.write_str("everybody together");
         }
         for (i, part) in self.0.iter().enumerate() {
             let comma = if i == 0 { "" } else { ", " };
-            let asked = |name: &str| part.wanted.split('|').any(|wanted| wanted == name);
+            let is_listed = |name: &str| part.wanted.split('|').any(|wanted| wanted == name);
             match &part.counted {
-                Some(name) if asked(name) => write!(f, "{comma}{name}")?,
+                Some(name) if is_listed(name) => write!(f, "{comma}{name}")?,
                 Some(name) => write!(f, "{comma}{name}, in place of the absent {}", part.wanted)?,
                 None => write!(f, "{comma}all requests without {} together", part.wanted)?,
             }
@@ -269,39 +271,41 @@ impl fmt::Display for Subject<'_> {
     }
 }
 
-impl fmt::Display for Standing {
+impl fmt::Display for Applicability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Standing::Applies => f.write_str("applies"),
-            Standing::ReplacedBy(other) => write!(f, "does not apply: `{other}` replaces it"),
-            Standing::Unmatched {
+            Applicability::Applies => f.write_str("applies"),
+            Applicability::ReplacedBy(other) => write!(f, "does not apply: `{other}` replaces it"),
+            Applicability::Unmatched {
                 attribute,
                 found: None,
                 wanted,
                 ..
             } => write!(f, "does not apply: {attribute} is absent, wanted {wanted}"),
-            Standing::Unmatched {
+            Applicability::Unmatched {
                 attribute,
                 found: Some(found),
                 wanted,
                 negated,
             } => {
                 let not = if *negated { "not " } else { "" };
-                let found = shown(found);
+                let found = quoted(found);
                 write!(
                     f,
                     "does not apply: {attribute} is {found}, wanted {not}{wanted}"
                 )
             }
-            Standing::NoCost { unit } => {
+            Applicability::NoCost { unit } => {
                 write!(f, "does not apply: the request costs 0 {unit}")
             }
-            Standing::Skipped => f.write_str(IF_SKIPPED),
-            Standing::Off => f.write_str("does not apply: its mode is off"),
-            Standing::ByDescriptor => f.write_str("does not apply: only descriptors lead to it"),
+            Applicability::Skipped => f.write_str(SKIPPED_TEXT),
+            Applicability::Off => f.write_str("does not apply: its mode is off"),
+            Applicability::ByDescriptor => {
+                f.write_str("does not apply: only descriptors lead to it")
+            }
         }
     }
 }
 
-const IF_SKIPPED: &str =
+const SKIPPED_TEXT: &str =
     "does not apply: what it counts by is absent, and it says `if_missing: skip`";

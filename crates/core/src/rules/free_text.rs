@@ -4,10 +4,10 @@
 //! they are and match nothing. Values of headers that have a known form cannot be such texts: there they are errors.
 //! Elsewhere they may be meant, because no text can be marked as literal: there they are warnings.
 
-use crate::request::HEADER;
+use crate::request::HEADER_PREFIX;
 
 /// Headers whose values never look like a regular expression.
-const OF_KNOWN_FORM: [&str; 7] = [
+const STRUCTURED_HEADERS: [&str; 7] = [
     "accept",
     "accept-encoding",
     "accept-language",
@@ -17,28 +17,28 @@ const OF_KNOWN_FORM: [&str; 7] = [
     "user-agent",
 ];
 
-const CURE: &str = "which is a regular expression and would be compared as it is; write `*` for any text, such as \
+const REGEX_ERROR: &str = "which is a regular expression and would be compared as it is; write `*` for any text, such as \
                     \"*bot*\", and a list for several; case counts, so write both where both are meant: [\"*bot*\", \"*Bot*\"]";
 
 /// What is wrong with `text` as a value or pattern of the attribute `name`, and what to write.
 pub(super) fn check(name: &str, text: &str) -> Result<(), String> {
-    let header = name.strip_prefix(HEADER);
-    let has_form = header.is_some_and(|header| OF_KNOWN_FORM.contains(&header));
-    if has_form && (is_anchored(text) || has_signs(text) || is_delimited(text)) {
-        return Err(CURE.to_owned());
+    let header = name.strip_prefix(HEADER_PREFIX);
+    let has_form = header.is_some_and(|header| STRUCTURED_HEADERS.contains(&header));
+    if has_form && (is_anchored(text) || has_regex_syntax(text) || is_delimited(text)) {
+        return Err(REGEX_ERROR.to_owned());
     }
     Ok(())
 }
 
 /// What is probably not meant by `text` as a value or pattern of the attribute `name`.
-pub(super) fn doubt(name: &str, text: &str) -> Option<String> {
-    let header = name.strip_prefix(HEADER);
+pub(super) fn warning(name: &str, text: &str) -> Option<String> {
+    let header = name.strip_prefix(HEADER_PREFIX);
     let is_expression = match header {
-        Some(_) => is_anchored(text) || has_signs(text),
+        Some(_) => is_anchored(text) || has_regex_syntax(text),
         // A name may end with `$`, and `DOMAIN\dave` has a backslash.
         None => {
             let begins = text.starts_with('^') || text.starts_with(".*");
-            begins || is_nginx(text) || has_group(text)
+            begins || is_nginx_regex(text) || has_group(text)
         }
     };
     if is_expression {
@@ -53,42 +53,42 @@ pub(super) fn doubt(name: &str, text: &str) -> Option<String> {
             "in which `.*` is a dot and any text; write `*` if any text is meant".to_owned(),
         );
     }
-    if header == Some("content-type") && is_bare_type(text) {
+    if header == Some("content-type") && is_bare_media_type(text) {
         return Some(
             "without what clients send behind it, such as `; charset=utf-8` or `; boundary=x`; write it with `*` at its end"
                 .to_owned(),
         );
     }
-    let is_list = header.is_some_and(is_of_lists);
-    let several = has_alternatives(name, text) || !is_list && are_values(text);
+    let is_list = header.is_some_and(is_list_header);
+    let several = has_alternatives(name, text) || !is_list && is_comma_list(text);
     several.then(|| {
         "which may be several values in one text and is compared as it is; write a list of them if they are".to_owned()
     })
 }
 
 /// A media type without parameters, and not a pattern.
-fn is_bare_type(text: &str) -> bool {
+fn is_bare_media_type(text: &str) -> bool {
     text.contains('/') && !text.contains(['*', ';', ',', ' '])
 }
 
 /// `^curl`, `curl$`, `.*bot` and the `~*bot` of nginx.
 fn is_anchored(text: &str) -> bool {
     let ends = text.len() > 1 && text.ends_with('$');
-    ends || text.starts_with('^') || text.starts_with(".*") || is_nginx(text)
+    ends || text.starts_with('^') || text.starts_with(".*") || is_nginx_regex(text)
 }
 
 /// `~ bot`, `~*bot`, `~^curl`. A plain `~1.2` is a range of versions.
-fn is_nginx(text: &str) -> bool {
+fn is_nginx_regex(text: &str) -> bool {
     let rest = text.strip_prefix('~');
     rest.is_some_and(|rest| rest.starts_with(['*', '^', ' ', '(', '.']))
 }
 
 /// `(?i)bot`, `[Bb]ot`, `[a-z]`, `\d+`, `(curl|wget)`.
-fn has_signs(text: &str) -> bool {
+fn has_regex_syntax(text: &str) -> bool {
     let signs = [
         "(?", "[^", "[0-9", "[a-z", "[A-Z", r"\d", r"\w", r"\s", r"\b", r"\.", r"\/",
     ];
-    has_group(text) || has_cases(text) || signs.iter().any(|sign| text.contains(sign))
+    has_group(text) || has_case_class(text) || signs.iter().any(|sign| text.contains(sign))
 }
 
 /// Alternatives in parentheses. The comment of a user agent has blanks: `(Linux; U|X)`.
@@ -100,7 +100,7 @@ fn has_group(text: &str) -> bool {
 }
 
 /// A letter in both cases in brackets: `[Bb]`.
-fn has_cases(text: &str) -> bool {
+fn has_case_class(text: &str) -> bool {
     text.as_bytes().windows(4).any(|four| match four {
         [b'[', a, b, b']'] => a != b && a.is_ascii_alphabetic() && a.eq_ignore_ascii_case(b),
         _ => false,
@@ -139,7 +139,7 @@ fn has_alternatives(name: &str, text: &str) -> bool {
 
 /// Whether commas stand between values, as in `free, pro`, `curl/*, wget/*` and `Basic *, Bearer *`. `Acme, Inc.`, `1,000`,
 /// dates and user agents such as `(KHTML, like Gecko)` are one value.
-fn are_values(text: &str) -> bool {
+fn is_comma_list(text: &str) -> bool {
     let is_value = |part: &str| {
         let scheme = part.strip_suffix(" *").unwrap_or(part);
         let is_one = !scheme.contains(|c: char| c.is_whitespace() || matches!(c, '(' | ')' | ';'));
@@ -152,7 +152,7 @@ fn are_values(text: &str) -> bool {
 }
 
 /// Headers whose values are lists with commas.
-fn is_of_lists(header: &str) -> bool {
+fn is_list_header(header: &str) -> bool {
     header.starts_with("accept")
         || matches!(
             header,
@@ -173,23 +173,23 @@ mod tests {
     use super::*;
 
     #[derive(PartialEq, Debug)]
-    enum Finding {
-        Wrong,
-        Doubted,
-        Nothing,
+    enum ValueVerdict {
+        Invalid,
+        Suspicious,
+        Valid,
     }
-    use Finding::{Doubted, Nothing, Wrong};
+    use ValueVerdict::{Invalid, Suspicious, Valid};
 
-    fn finding(name: &str, text: &str) -> Finding {
-        match (check(name, text), doubt(name, text)) {
-            (Err(_), _) => Wrong,
-            (Ok(()), Some(_)) => Doubted,
-            (Ok(()), None) => Nothing,
+    fn verdict(name: &str, text: &str) -> ValueVerdict {
+        match (check(name, text), warning(name, text)) {
+            (Err(_), _) => Invalid,
+            (Ok(()), Some(_)) => Suspicious,
+            (Ok(()), None) => Valid,
         }
     }
 
     #[test]
-    fn regular_expressions_are_wrong_where_values_have_a_form_and_doubted_elsewhere() {
+    fn regular_expressions_are_errors_in_structured_headers_and_warnings_elsewhere() {
         for text in [
             ".*[Bb]ot.*",
             "(?i).*bot.*",
@@ -200,18 +200,18 @@ mod tests {
             r"curl/\d+",
             "[Bb]ot",
         ] {
-            assert_eq!(finding("header.user-agent", text), Wrong, "{text}");
-            assert_eq!(finding("header.x-agent", text), Doubted, "{text}");
+            assert_eq!(verdict("header.user-agent", text), Invalid, "{text}");
+            assert_eq!(verdict("header.x-agent", text), Suspicious, "{text}");
         }
-        assert_eq!(finding("header.user-agent", "/bot/i"), Wrong);
-        assert_eq!(finding("header.x-uri", "/a/i"), Nothing);
+        assert_eq!(verdict("header.user-agent", "/bot/i"), Invalid);
+        assert_eq!(verdict("header.x-uri", "/a/i"), Valid);
         for text in [".*bot", "^ada", "~*ada"] {
-            assert_eq!(finding("user", text), Doubted, "{text}");
+            assert_eq!(verdict("user", text), Suspicious, "{text}");
         }
     }
 
     #[test]
-    fn several_values_in_one_text_are_doubted() {
+    fn several_values_in_one_text_cause_a_warning() {
         for (name, text) in [
             ("header.user-agent", "curl|wget"),
             ("header.user-agent", "curl, wget"),
@@ -239,7 +239,7 @@ mod tests {
             ("org", "(acme|beta)"),
             ("header.x-tenant", "a.example, b.example"),
         ] {
-            assert_eq!(finding(name, text), Doubted, "{name} {text}");
+            assert_eq!(verdict(name, text), Suspicious, "{name} {text}");
         }
     }
 
@@ -288,7 +288,7 @@ mod tests {
             ("header.x-name", "Jones, Ada Maria"),
             ("generic_key", "a/b"),
         ] {
-            assert_eq!(finding(name, text), Nothing, "{name} {text}");
+            assert_eq!(verdict(name, text), Valid, "{name} {text}");
         }
     }
 }

@@ -17,12 +17,12 @@ impl Glob {
     pub(crate) fn new(name: &str, pattern: &str) -> Self {
         Glob {
             pattern: pattern.into(),
-            has_segments: Self::is_by_segments(name) && pattern.contains('/'),
+            has_segments: Self::is_path_attribute(name) && pattern.contains('/'),
         }
     }
 
     /// Whether the values of the attribute `name` are paths.
-    pub(crate) fn is_by_segments(name: &str) -> bool {
+    pub(crate) fn is_path_attribute(name: &str) -> bool {
         matches!(name, "path" | "raw_path")
     }
 
@@ -46,7 +46,7 @@ impl Glob {
     }
 
     /// Whether it matches everything there is.
-    pub(crate) fn is_anything(&self) -> bool {
+    pub(crate) fn matches_everything(&self) -> bool {
         if self.has_segments {
             matches!(&*self.pattern, "/**" | "**/**")
         } else {
@@ -66,33 +66,36 @@ impl Glob {
 fn segments_match(pattern: &str, text: &str) -> bool {
     let (mut pattern, mut text) = (Some(pattern), Some(text));
     // What follows the last `**`, and the text it has not swallowed yet.
-    let mut again: Option<(&str, Option<&str>)> = None;
+    let mut backtrack: Option<(&str, Option<&str>)> = None;
     loop {
-        match (pattern.map(head), text.map(head)) {
+        match (
+            pattern.map(split_first_segment),
+            text.map(split_first_segment),
+        ) {
             (None, None) => return true,
             (Some(("**", rest)), _) => {
                 let Some(rest) = rest else { return true };
-                again = Some((rest, text));
+                backtrack = Some((rest, text));
                 pattern = Some(rest);
                 continue;
             }
-            (Some((wanted, rest)), Some((found, left))) if segment_matches(wanted, found) => {
+            (Some((expected, rest)), Some((found, left))) if segment_matches(expected, found) => {
                 (pattern, text) = (rest, left);
                 continue;
             }
             _ => {}
         }
-        let Some((rest, Some(unswallowed))) = again else {
+        let Some((rest, Some(unswallowed))) = backtrack else {
             return false;
         };
-        let left = head(unswallowed).1;
-        again = Some((rest, left));
+        let left = split_first_segment(unswallowed).1;
+        backtrack = Some((rest, left));
         (pattern, text) = (Some(rest), left);
     }
 }
 
 /// The first segment and what follows it.
-pub(crate) fn head(text: &str) -> (&str, Option<&str>) {
+pub(crate) fn split_first_segment(text: &str) -> (&str, Option<&str>) {
     match text.split_once('/') {
         Some((first, rest)) => (first, Some(rest)),
         None => (text, None),
@@ -103,22 +106,22 @@ pub(crate) fn head(text: &str) -> (&str, Option<&str>) {
 pub(crate) fn segment_matches(pattern: &str, text: &str) -> bool {
     let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
     let (mut p, mut t) = (0, 0);
-    let mut again: Option<(usize, usize)> = None;
+    let mut backtrack: Option<(usize, usize)> = None;
     while t < text.len() {
         match pattern.get(p) {
             Some(b'*') => {
                 p += 1;
-                again = Some((p, t));
+                backtrack = Some((p, t));
             }
-            Some(wanted) if *wanted == text[t] => {
+            Some(expected) if *expected == text[t] => {
                 p += 1;
                 t += 1;
             }
             _ => {
-                let Some((after, swallowed)) = again else {
+                let Some((after, swallowed)) = backtrack else {
                     return false;
                 };
-                again = Some((after, swallowed + 1));
+                backtrack = Some((after, swallowed + 1));
                 (p, t) = (after, swallowed + 1);
             }
         }
@@ -193,7 +196,10 @@ mod tests {
         }
         check_for("user", "a/*", &["a/b", "a/b/c", "a/"], &["a", "b/a/"]);
         check_for("raw_path", "/a/*", &["/a/b"], &["/a/b/c"]);
-        assert!(Glob::new("user", "***").is_anything() && !Glob::new("user", "/**").is_anything());
+        assert!(
+            Glob::new("user", "***").matches_everything()
+                && !Glob::new("user", "/**").matches_everything()
+        );
     }
 
     #[test]

@@ -3,11 +3,11 @@
 //! A proxy describes the client's request at `/v1/auth` by a request of its own. Headers that belong to that
 //! request, or that a proxy writes for Tidegate to read, say nothing about the client, or say it in no one form.
 
-use super::names::nearest_name;
-use crate::request::HEADER;
+use super::names::find_within_one_edit;
+use crate::request::HEADER_PREFIX;
 
 /// Headers that many clients send. A name within one letter of one of them is misspelt, unless it is declared.
-const COMMON: [&str; 8] = [
+const COMMON_HEADERS: [&str; 8] = [
     "accept-encoding",
     "accept-language",
     "authorization",
@@ -19,7 +19,7 @@ const COMMON: [&str; 8] = [
 ];
 
 /// Headers of one connection: of the proxy's connection to Tidegate, where a proxy sends them at all.
-const OF_A_CONNECTION: [&str; 9] = [
+const CONNECTION_HEADERS: [&str; 9] = [
     "connection",
     "content-length",
     "expect",
@@ -32,7 +32,7 @@ const OF_A_CONNECTION: [&str; 9] = [
 ];
 
 /// Headers by which proxies describe the client's request, and the attribute that is made of each.
-const OF_PROXIES: [(&str, &str); 9] = [
+const PROXY_HEADERS: [(&str, &str); 9] = [
     ("forwarded", "ip"),
     ("x-forwarded-for", "ip"),
     ("x-forwarded-host", "host"),
@@ -45,11 +45,12 @@ const OF_PROXIES: [(&str, &str); 9] = [
 ];
 
 /// Attributes that are no headers.
-const ATTRIBUTES: [&str; 6] = ["ip", "path", "raw_path", "method", "api_key", "priority"];
+const NON_HEADER_ATTRIBUTES: [&str; 6] =
+    ["ip", "path", "raw_path", "method", "api_key", "priority"];
 
 /// What is wrong with the attribute `name`, in lower case, if it is a header that never has the client's value.
 pub(super) fn check(name: &str) -> Result<(), String> {
-    let header = name.strip_prefix(HEADER).unwrap_or(name);
+    let header = name.strip_prefix(HEADER_PREFIX).unwrap_or(name);
     let wrong = match header {
         ":authority" => "which is `host` in rules; write `host`",
         ":path" => "which is `path` in rules; write `path`",
@@ -63,30 +64,30 @@ pub(super) fn check(name: &str) -> Result<(), String> {
 }
 
 /// The common header that the attribute `name` was probably meant to be.
-pub(super) fn misspelt(name: &str) -> Option<String> {
-    let header = name.strip_prefix(HEADER)?;
-    if COMMON.contains(&header) {
+pub(super) fn correct_spelling(name: &str) -> Option<String> {
+    let header = name.strip_prefix(HEADER_PREFIX)?;
+    if COMMON_HEADERS.contains(&header) {
         return None;
     }
-    nearest_name(header, COMMON).map(|near| format!("{HEADER}{near}"))
+    find_within_one_edit(header, COMMON_HEADERS).map(|near| format!("{HEADER_PREFIX}{near}"))
 }
 
 /// What is probably not meant by the attribute `name`. Follows the name.
-pub(super) fn doubt(name: &str) -> Option<String> {
-    let header = name.strip_prefix(HEADER)?;
-    if OF_A_CONNECTION.contains(&header) {
+pub(super) fn warning(name: &str) -> Option<String> {
+    let header = name.strip_prefix(HEADER_PREFIX)?;
+    if CONNECTION_HEADERS.contains(&header) {
         return Some(
             "which behind a proxy is about the connection of the proxy and never the client's; remove it unless \
              callers of /v1/check send it"
                 .to_owned(),
         );
     }
-    if let Some((_, attribute)) = OF_PROXIES.iter().find(|(known, _)| *known == header) {
+    if let Some((_, attribute)) = PROXY_HEADERS.iter().find(|(known, _)| *known == header) {
         return Some(format!(
             "which proxies and clients write in different forms; write `{attribute}`, which has one"
         ));
     }
-    if ATTRIBUTES.contains(&header) {
+    if NON_HEADER_ATTRIBUTES.contains(&header) {
         return Some(format!(
             "a header that clients do not send by themselves; write `{header}` unless they do"
         ));
@@ -94,7 +95,7 @@ pub(super) fn doubt(name: &str) -> Option<String> {
     header.contains('_').then(|| {
         let hyphens = header.replace('_', "-");
         format!(
-            "but proxies drop headers with `_` in their names; write `{HEADER}{hyphens}`, or declare it: \
+            "but proxies drop headers with `_` in their names; write `{HEADER_PREFIX}{hyphens}`, or declare it: \
              `attributes: [{name}]`"
         )
     })
@@ -129,7 +130,7 @@ mod tests {
             ("header.authorisation", "header.authorization"),
             ("header.content_type", "header.content-type"),
         ] {
-            assert_eq!(misspelt(name).as_deref(), Some(near));
+            assert_eq!(correct_spelling(name).as_deref(), Some(near));
         }
         for name in [
             "header.user-agent",
@@ -139,12 +140,12 @@ mod tests {
             "header.x-plan",
             "useragent",
         ] {
-            assert_eq!(misspelt(name), None, "{name}");
+            assert_eq!(correct_spelling(name), None, "{name}");
         }
     }
 
     #[test]
-    fn headers_that_proxies_write_or_drop_are_doubted() {
+    fn headers_that_proxies_write_or_drop_cause_warnings() {
         for (name, cure) in [
             ("header.content-length", "remove it unless"),
             ("header.connection", "remove it unless"),
@@ -153,8 +154,8 @@ mod tests {
             ("header.method", "write `method`"),
             ("header.x_plan", "write `header.x-plan`"),
         ] {
-            let doubt = doubt(name).unwrap_or_default();
-            assert!(doubt.contains(cure), "{name}: {doubt}");
+            let warning = warning(name).unwrap_or_default();
+            assert!(warning.contains(cure), "{name}: {warning}");
         }
         for name in [
             "header.x-plan",
@@ -162,7 +163,7 @@ mod tests {
             "header.accept",
             "x_plan",
         ] {
-            assert_eq!(doubt(name), None, "{name}");
+            assert_eq!(warning(name), None, "{name}");
         }
     }
 }

@@ -29,10 +29,10 @@ pub(super) fn check(text: &str) -> Result<(), String> {
     }
     // A host in which every `*` stands for the letter `a`: also a digit of an IPv6 address.
     let example = text.replace('*', "a");
-    check_host(&example).map_err(|wrong| cure(text, wrong))
+    check_host(&example).map_err(|wrong| error_text(text, wrong))
 }
 
-fn cure(text: &str, wrong: HostError) -> String {
+fn error_text(text: &str, wrong: HostError) -> String {
     let shown = |text: &str| text.escape_debug().to_string();
     match wrong {
         HostError::Url => {

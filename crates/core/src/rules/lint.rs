@@ -3,27 +3,27 @@
 //! Each check looks at one thing and says what it leads to and what to write. A warning never stops
 //! a reload.
 
+mod access_lists;
 mod counting;
 pub(super) mod keys;
-mod lists;
 mod names;
-mod reach;
 mod tiers;
+mod unreachable_rules;
 
-use super::condition::{Attribute, Wanted};
-use super::fault::{Place, Warning, shown};
-use super::model::{By, IfMissing, Mode, Rates, Rule, RuleKind};
+use super::condition::{Attribute, AttributeMatcher};
+use super::diagnostics::{SourceLocation, Warning, quoted};
+use super::duration::RateWindow;
 use super::rate::{Rate, parse_rate};
-use super::set::RuleSet;
-use super::span::Span;
+use super::rule::{By, IfMissing, Mode, Rates, Rule, RuleKind};
+use super::rule_set::RuleSet;
 use super::{methods, values};
-use crate::algorithms::{Algorithm, MOST_ENTRIES};
+use crate::algorithms::{Algorithm, MAX_LOG_ENTRIES};
 use crate::units::Nanos;
 
 /// Everything in `set` that is allowed and probably not meant, in the order of the files.
 pub fn lint(set: &RuleSet) -> Vec<Warning> {
-    let mut warnings = set.doubts.clone();
-    whole_set(set, &mut warnings);
+    let mut warnings = set.warnings.clone();
+    check_set(set, &mut warnings);
     let native = |rule: &&Rule| rule.kind == RuleKind::Match;
     let guarded = set.rules().iter().filter(native).any(limits_addresses);
     for rule in set.rules().iter().filter(native) {
@@ -32,11 +32,11 @@ pub fn lint(set: &RuleSet) -> Vec<Warning> {
         large_log(rule, &mut warn);
         skipped_when_missing(rule, &mut warn);
         small_burst(rule, &mut warn);
-        useless_rate(rule, &mut warn);
+        redundant_rate(rule, &mut warn);
         client_chosen_subject(rule, guarded, &mut warn);
-        invented_keys(rule, set, &mut warn);
+        unverified_keys(rule, set, &mut warn);
         named_keys(rule, set, &mut warn);
-        useless_fields(rule, &mut warn);
+        ineffective_fields(rule, &mut warn);
         durable_for_seconds(rule, &mut warn);
         counting::check(rule, &mut warn);
         unknown_method(rule, &mut warn);
@@ -44,8 +44,8 @@ pub fn lint(set: &RuleSet) -> Vec<Warning> {
     }
     domains_without_limits(set, &mut warnings);
     names::check(set, &mut warnings);
-    reach::check(set, &mut warnings);
-    lists::check(set, &mut warnings);
+    unreachable_rules::check(set, &mut warnings);
+    access_lists::check(set, &mut warnings);
     sort(set, &mut warnings);
     warnings
 }
@@ -53,14 +53,14 @@ pub fn lint(set: &RuleSet) -> Vec<Warning> {
 /// The same, and what depends on the time and on the keys file: entries of lists that have ended at `now`,
 /// names of keys for which `is_listed` does not hold, and overrides for `sha256:HEX` where `name_of` has a name
 /// for that key.
-pub fn lint_loaded<'k>(
+pub fn lint_with_keys<'k>(
     set: &RuleSet,
     now: Nanos,
     is_listed: impl Fn(&str) -> bool,
     name_of: impl Fn(&str) -> Option<&'k str>,
 ) -> Vec<Warning> {
     let mut warnings = lint(set);
-    lists::check_ended(set, now, &mut warnings);
+    access_lists::check_ended(set, now, &mut warnings);
     keys::check(set, &is_listed, &mut warnings);
     keys::check_digests(set, &name_of, &mut warnings);
     sort(set, &mut warnings);
@@ -69,26 +69,28 @@ pub fn lint_loaded<'k>(
 
 /// In the order of the files and of their lines.
 fn sort(set: &RuleSet, warnings: &mut [Warning]) {
-    let mut files: Vec<_> = set.rules().iter().map(|rule| &rule.place.file).collect();
+    let mut files: Vec<_> = set.rules().iter().map(|rule| &rule.location.file).collect();
     files.dedup();
     warnings.sort_by_key(|warning| {
-        let file = files.iter().position(|file| **file == warning.place.file);
-        (file, warning.place.line)
+        let file = files
+            .iter()
+            .position(|file| **file == warning.location.file);
+        (file, warning.location.line)
     });
 }
 
 fn warning(rule: &Rule, message: String) -> Warning {
     Warning {
-        place: rule.place.clone(),
+        location: rule.location.clone(),
         rule: Some(rule.name.as_str().into()),
         message,
     }
 }
 
-fn whole_set(set: &RuleSet, warnings: &mut Vec<Warning>) {
+fn check_set(set: &RuleSet, warnings: &mut Vec<Warning>) {
     let mut warn = |message: &str| {
         warnings.push(Warning {
-            place: Place {
+            location: SourceLocation {
                 file: set.source.clone(),
                 line: 0,
             },
@@ -113,35 +115,39 @@ fn whole_set(set: &RuleSet, warnings: &mut Vec<Warning>) {
 /// Domains of Envoy in which nothing is limited.
 fn domains_without_limits(set: &RuleSet, warnings: &mut Vec<Warning>) {
     let domains = set.descriptors.domains.iter();
-    warnings.extend(domains.filter(|domain| !domain.top.limits()).map(|domain| {
-        let name = shown(&domain.name);
-        Warning {
-            place: domain.place.clone(),
-            rule: None,
-            message: format!("has no limits in the domain {name}: everything passes"),
-        }
-    }));
+    warnings.extend(
+        domains
+            .filter(|domain| !domain.root.has_limits())
+            .map(|domain| {
+                let name = quoted(&domain.name);
+                Warning {
+                    location: domain.location.clone(),
+                    rule: None,
+                    message: format!("has no limits in the domain {name}: everything passes"),
+                }
+            }),
+    );
 }
 
 /// Whether a rule has a window of the calendar.
 fn follows_calendar(rule: &Rule) -> bool {
-    let mut written = all_rates(rule).flat_map(|rates| &rates.written);
+    let mut written = all_rates(rule).flat_map(|rates| &rates.texts);
     let on_calendar = |text: &str| match parse_rate(text) {
-        Ok(Rate::PerWindow(rate)) => matches!(rate.window, Span::Calendar(_)),
+        Ok(Rate::PerWindow(rate)) => matches!(rate.window, RateWindow::Calendar(_)),
         _ => false,
     };
     rule.algorithm == Algorithm::FixedWindow && written.any(|text| on_calendar(text))
 }
 
 /// Words in a path at which passwords are guessed.
-const GUESSED: [&str; 8] = [
+const LOGIN_WORDS: [&str; 8] = [
     "login", "signin", "sign-in", "password", "otp", "token", "auth", "session",
 ];
 
 fn login_by_fixed_window(rule: &Rule, warn: &mut impl FnMut(String)) {
-    let login = reach::paths(rule).find(|path| {
+    let login = unreachable_rules::paths(rule).find(|path| {
         let path = path.to_ascii_lowercase();
-        GUESSED.iter().any(|word| path.contains(word))
+        LOGIN_WORDS.iter().any(|word| path.contains(word))
     });
     if let Some(path) = login
         && rule.algorithm == Algorithm::FixedWindow
@@ -158,12 +164,12 @@ fn large_log(rule: &Rule, warn: &mut impl FnMut(String)) {
     if rule.algorithm != Algorithm::SlidingLog {
         return;
     }
-    let largest = all_rates(rule)
+    let counts = all_rates(rule)
         .flat_map(|rates| rates.limits.iter())
         .map(|limit| limit.count());
-    if let Some(count) = largest.max().filter(|count| *count > MOST_ENTRIES) {
+    if let Some(count) = counts.max().filter(|count| *count > MAX_LOG_ENTRIES) {
         warn(format!(
-            "keeps a log of {count} requests per subject, of which {MOST_ENTRIES} times are kept and \
+            "keeps a log of {count} requests per subject, of which {MAX_LOG_ENTRIES} times are kept and \
              rounded; write `algorithm: sliding-window-strict`"
         ));
     }
@@ -180,14 +186,14 @@ fn skipped_when_missing(rule: &Rule, warn: &mut impl FnMut(String)) {
 }
 
 /// The largest cost people usually mean by a unit: an answer of a language model, an upload.
-const USUAL_UNIT_COST: u64 = 1_000;
+const TYPICAL_UNIT_COST: u64 = 1_000;
 
 fn small_burst(rule: &Rule, warn: &mut impl FnMut(String)) {
     let Some(unit) = &rule.unit else { return };
     for rates in all_rates(rule) {
-        for (limit, written) in rates.limits.iter().zip(&rates.written) {
-            let bytes_or_tokens = limit.count() >= USUAL_UNIT_COST;
-            if bytes_or_tokens && limit.capacity() < USUAL_UNIT_COST {
+        for (limit, written) in rates.limits.iter().zip(&rates.texts) {
+            let bytes_or_tokens = limit.count() >= TYPICAL_UNIT_COST;
+            if bytes_or_tokens && limit.capacity() < TYPICAL_UNIT_COST {
                 warn(format!(
                     "has rate `{written}`, which refuses for ever what costs more than {} {unit}; \
                      write a larger burst",
@@ -199,7 +205,7 @@ fn small_burst(rule: &Rule, warn: &mut impl FnMut(String)) {
 }
 
 /// Of several rates, one that another always undercuts.
-fn useless_rate(rule: &Rule, warn: &mut impl FnMut(String)) {
+fn redundant_rate(rule: &Rule, warn: &mut impl FnMut(String)) {
     for rates in all_rates(rule) {
         for (i, limit) in rates.limits.iter().enumerate() {
             let binds_first = rates.limits.iter().enumerate().position(|(j, other)| {
@@ -211,7 +217,7 @@ fn useless_rate(rule: &Rule, warn: &mut impl FnMut(String)) {
             if let Some(other) = binds_first {
                 warn(format!(
                     "has rate `{}`, which can never bind beside `{}`; remove it",
-                    rates.written[i], rates.written[other]
+                    rates.texts[i], rates.texts[other]
                 ));
             }
         }
@@ -234,7 +240,7 @@ fn limits_addresses(rule: &Rule) -> bool {
     by_address && rule.mode == Mode::Enforce && !rule.rates[0].limits.is_empty()
 }
 
-fn invented_keys(rule: &Rule, set: &RuleSet, warn: &mut impl FnMut(String)) {
+fn unverified_keys(rule: &Rule, set: &RuleSet, warn: &mut impl FnMut(String)) {
     if set.keys_file().is_none() && rule.by.names().any(|name| name == "api_key") {
         warn(
             "counts by api_key, but there is no `keys_file`: every invented key has a budget of its \
@@ -251,13 +257,13 @@ fn named_keys(rule: &Rule, set: &RuleSet, warn: &mut impl FnMut(String)) {
     }
     let conditions = rule.matching.all.iter().chain(&rule.matching.none);
     for condition in conditions.filter(|condition| condition.attribute == Attribute::ApiKey) {
-        let Wanted::Texts(texts) = &condition.wanted else {
+        let AttributeMatcher::Texts(texts) = &condition.matcher else {
             continue;
         };
-        if let Some(glob) = texts.globs.iter().find(|glob| !glob.is_anything()) {
+        if let Some(glob) = texts.globs.iter().find(|glob| !glob.matches_everything()) {
             warn(format!(
                 "matches api_key {}, but without a `keys_file` no key has a name, so that it has no effect; write one",
-                shown(glob.as_str())
+                quoted(glob.as_str())
             ));
         }
     }
@@ -266,7 +272,7 @@ fn named_keys(rule: &Rule, set: &RuleSet, warn: &mut impl FnMut(String)) {
 fn unknown_method(rule: &Rule, warn: &mut impl FnMut(String)) {
     let conditions = rule.matching.all.iter().chain(&rule.matching.none);
     for condition in conditions.filter(|condition| condition.attribute.name() == "method") {
-        let Wanted::Texts(texts) = &condition.wanted else {
+        let AttributeMatcher::Texts(texts) = &condition.matcher else {
             continue;
         };
         for method in texts
@@ -274,16 +280,16 @@ fn unknown_method(rule: &Rule, warn: &mut impl FnMut(String)) {
             .iter()
             .filter(|text| !methods::is_known(text))
         {
-            warn(format!("matches {}", values::unregistered(method)));
+            warn(format!("matches {}", values::unregistered_method(method)));
         }
     }
 }
 
-fn useless_fields(rule: &Rule, warn: &mut impl FnMut(String)) {
-    let rates = all_rates(rule).flat_map(|rates| rates.limits.iter().zip(&rates.written));
-    let mut on_the_calendar = rates.filter(|(limit, _)| !limit.is_staggered());
+fn ineffective_fields(rule: &Rule, warn: &mut impl FnMut(String)) {
+    let rates = all_rates(rule).flat_map(|rates| rates.limits.iter().zip(&rates.texts));
+    let mut calendar_rates = rates.filter(|(limit, _)| !limit.is_staggered());
     if rule.stagger
-        && let Some((_, rate)) = on_the_calendar.next()
+        && let Some((_, rate)) = calendar_rates.next()
     {
         warn(format!(
             "has `stagger`, but the windows of {rate} stay where the calendar has them; write days as \
@@ -297,17 +303,19 @@ fn useless_fields(rule: &Rule, warn: &mut impl FnMut(String)) {
 }
 
 /// Who starts a process or promotes a replica takes about as long.
-const OUTLIVED: Nanos = Nanos::from_secs(10);
+const TYPICAL_FAILOVER_TIME: Nanos = Nanos::from_secs(10);
 
 fn durable_for_seconds(rule: &Rule, warn: &mut impl FnMut(String)) {
     let spans = all_rates(rule).flat_map(|rates| rates.limits.iter().map(|limit| limit.per()));
-    if let Some(longest) = spans.max().filter(|longest| *longest <= OUTLIVED)
-        && rule.terms.durability.waits()
+    if let Some(longest) = spans
+        .max()
+        .filter(|longest| *longest <= TYPICAL_FAILOVER_TIME)
+        && rule.options.durability.is_required()
     {
         warn(format!(
             "has durability {}, but what it counts in {longest} is forgotten before a crash is \
              over; remove it, or write a longer window",
-            rule.terms.durability.name()
+            rule.options.durability.name()
         ));
     }
 }

@@ -2,15 +2,15 @@
 
 use std::borrow::Cow;
 
-use super::condition::{Attribute, Condition, Match, Nets, Texts, Wanted};
-use super::fault::shown;
+use super::cidr::parse_client_net;
+use super::condition::{Attribute, AttributeMatcher, Condition, Match, NetMatcher, TextMatcher};
+use super::diagnostics::quoted;
+use super::fields::Reporter;
 use super::glob::Glob;
 use super::names::AttributeNames;
-use super::net_text::parse_client_net;
-use super::slots::Report;
 use super::values;
-use super::yaml::{Kind, Node, Pairs};
-use crate::request::{PRIORITY, normal_pattern, normal_value};
+use super::yaml::{Pairs, YamlNode, YamlValue};
+use crate::request::{PRIORITY, normalize_pattern, normalize_value};
 
 /// What reading a match needs to know and keeps.
 pub(crate) struct MatchReader<'s> {
@@ -19,8 +19,8 @@ pub(crate) struct MatchReader<'s> {
 }
 
 impl MatchReader<'_> {
-    pub(crate) fn read(&mut self, node: Node<'_>, report: &mut Report<'_>) -> Match {
-        let Some(pairs) = mapping("match", node, report) else {
+    pub(crate) fn read(&mut self, node: YamlNode<'_>, report: &mut Reporter<'_>) -> Match {
+        let Some(pairs) = read_mapping("match", node, report) else {
             return Match::default();
         };
         let mut none = Vec::new();
@@ -29,9 +29,9 @@ impl MatchReader<'_> {
         for (key, value) in pairs {
             if key.text() == Some("not") {
                 if negated.replace(()).is_some() {
-                    report.fault(key.line(), "has `not` twice in its match; keep one");
+                    report.error(key.line(), "has `not` twice in its match; keep one");
                 }
-                if let Some(pairs) = mapping("not", value, report) {
+                if let Some(pairs) = read_mapping("not", value, report) {
                     self.conditions("not", pairs, &mut none, report);
                 }
             } else {
@@ -49,7 +49,7 @@ impl MatchReader<'_> {
         field: &str,
         pairs: Pairs<'_>,
         into: &mut Vec<Condition>,
-        report: &mut Report<'_>,
+        report: &mut Reporter<'_>,
     ) {
         for (key, value) in pairs {
             self.condition(field, key, value, into, report);
@@ -59,10 +59,10 @@ impl MatchReader<'_> {
     fn condition(
         &mut self,
         field: &str,
-        key: Node<'_>,
-        value: Node<'_>,
+        key: YamlNode<'_>,
+        value: YamlNode<'_>,
         into: &mut Vec<Condition>,
-        report: &mut Report<'_>,
+        report: &mut Reporter<'_>,
     ) {
         let Some(name) = report.text(field, key, "the name of an attribute") else {
             return;
@@ -73,20 +73,20 @@ impl MatchReader<'_> {
         if into.iter().any(|known| known.attribute == attribute) {
             let message = format!(
                 "has {} twice in its {field}; write one list of values",
-                shown(name)
+                quoted(name)
             );
-            report.fault(key.line(), message);
+            report.error(key.line(), message);
             return;
         }
         let texts = report.texts(name, value, "a text, a pattern or a list of them");
-        let wanted = match attribute {
+        let matcher = match attribute {
             Attribute::Ip => self.nets(&texts, report),
             _ => patterns(attribute.name(), &texts, report),
         };
-        into.push(Condition { attribute, wanted });
+        into.push(Condition { attribute, matcher });
     }
 
-    fn attribute(&mut self, name: &str, line: u32, report: &mut Report<'_>) -> Option<Attribute> {
+    fn attribute(&mut self, name: &str, line: u32, report: &mut Reporter<'_>) -> Option<Attribute> {
         match self.names.find(name) {
             Ok(name) => Some(match &*name {
                 "ip" => Attribute::Ip,
@@ -95,66 +95,70 @@ impl MatchReader<'_> {
                 _ => Attribute::Text(name),
             }),
             Err(wrong) => {
-                report.fault(line, format!("matches {wrong}"));
+                report.error(line, format!("matches {wrong}"));
                 None
             }
         }
     }
 
-    fn nets(&self, texts: &[(&str, u32)], report: &mut Report<'_>) -> Wanted {
+    fn nets(&self, texts: &[(&str, u32)], report: &mut Reporter<'_>) -> AttributeMatcher {
         let mut nets = Vec::with_capacity(texts.len());
         for (text, line) in texts {
             match parse_client_net(text, self.ipv6_prefix) {
                 Ok(net) => nets.push(net),
-                Err(wrong) => report.fault(*line, format!("matches ip {wrong}")),
+                Err(wrong) => report.error(*line, format!("matches ip {wrong}")),
             }
         }
-        Wanted::Nets(Nets::new(nets))
+        AttributeMatcher::Nets(NetMatcher::new(nets))
     }
 }
 
-fn mapping<'d>(field: &str, node: Node<'d>, report: &mut Report<'_>) -> Option<Pairs<'d>> {
+fn read_mapping<'d>(
+    field: &str,
+    node: YamlNode<'d>,
+    report: &mut Reporter<'_>,
+) -> Option<Pairs<'d>> {
     match node.kind() {
-        Kind::Map(pairs) => Some(pairs),
+        YamlValue::Map(pairs) => Some(pairs),
         kind => {
             let found = match kind {
-                Kind::Text(text) => shown(text),
-                Kind::List(_) => "a list".to_owned(),
+                YamlValue::Text(text) => quoted(text),
+                YamlValue::List(_) => "a list".to_owned(),
                 _ => "nothing".to_owned(),
             };
             let message = format!(
                 "has {found} for `{field}`; write attributes and values, such as \
                  {{ path: /login, method: POST }}"
             );
-            report.fault(node.line(), message);
+            report.error(node.line(), message);
             None
         }
     }
 }
 
 /// The texts and patterns of an attribute, in the normal form that requests have.
-fn patterns(name: &str, texts: &[(&str, u32)], report: &mut Report<'_>) -> Wanted {
+fn patterns(name: &str, texts: &[(&str, u32)], report: &mut Reporter<'_>) -> AttributeMatcher {
     let (mut literals, mut globs) = (Vec::new(), Vec::new());
     for (text, line) in texts {
-        if let Some(doubt) = values::doubt(name, text) {
-            report.doubt(*line, format!("matches {name} {}, {doubt}", shown(text)));
+        if let Some(warning) = values::warning(name, text) {
+            report.warn(*line, format!("matches {name} {}, {warning}", quoted(text)));
         }
         match pattern(name, text) {
             Ok(normal) if Glob::is_glob(text) => globs.push(Glob::new(name, &normal)),
             Ok(normal) => literals.push(Box::from(&*normal)),
             Err(wrong) => {
-                report.fault(*line, format!("matches {name} {}, {wrong}", shown(text)));
+                report.error(*line, format!("matches {name} {}, {wrong}", quoted(text)));
             }
         }
     }
-    Wanted::Texts(Texts::new(literals, globs))
+    AttributeMatcher::Texts(TextMatcher::new(literals, globs))
 }
 
 /// A text or pattern in normal form, or what is wrong with it.
 fn pattern<'t>(name: &str, text: &'t str) -> Result<Cow<'t, str>, String> {
     values::check(name, text)?;
     if name == "path" && Glob::is_glob(text) {
-        let normal = normal_pattern(text);
+        let normal = normalize_pattern(text);
         return normal.map(Cow::Owned).map_err(str::to_owned);
     }
     normal_text(name, text)
@@ -162,7 +166,7 @@ fn pattern<'t>(name: &str, text: &'t str) -> Result<Cow<'t, str>, String> {
 
 /// A text in normal form, or what is wrong with it.
 pub(super) fn normal_text<'t>(name: &str, text: &'t str) -> Result<Cow<'t, str>, String> {
-    normal_value(name, text.into()).map_err(|ambiguous| {
+    normalize_value(name, text.into()).map_err(|ambiguous| {
         let resolved = ambiguous.resolved.escape_debug();
         format!("which servers read in different ways; write {resolved}")
     })

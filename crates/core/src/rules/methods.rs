@@ -1,14 +1,14 @@
 //! The methods of HTTP, and texts that are probably meant to be one.
 
 use super::glob::Glob;
-use super::names::nearest_name;
-use crate::request::normal_method;
+use super::names::find_within_one_edit;
+use crate::request::normalize_method;
 
 /// Methods that most requests have. A text within one letter of these is a mistake.
-const COMMON: [&str; 7] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];
+const COMMON_METHODS: [&str; 7] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];
 
 /// The other methods in the registry of IANA, and two that servers know without it.
-const OTHERS: [&str; 34] = [
+const OTHER_METHODS: [&str; 34] = [
     "ACL",
     "BASELINE-CONTROL",
     "BIND",
@@ -57,17 +57,17 @@ pub(crate) fn check(text: &str) -> Result<(), String> {
         return Err("which is several methods in one text; write a list: [GET, POST]".to_owned());
     }
     if let Some(method) = text.strip_prefix('!') {
-        let method = normal_method(method);
+        let method = normalize_method(method);
         return Err(format!(
             "which has a `!`; write `not: {{ method: {} }}`",
             method.escape_debug()
         ));
     }
-    let method = normal_method(text);
+    let method = normalize_method(text);
     if is_known(&method) || Glob::is_glob(text) {
         return Ok(());
     }
-    match nearest_name(&method, COMMON) {
+    match find_within_one_edit(&method, COMMON_METHODS) {
         Some(near) => Err(format!(
             "which differs from {near} by one letter; write {near}"
         )),
@@ -77,12 +77,12 @@ pub(crate) fn check(text: &str) -> Result<(), String> {
 
 /// Every method of HTTP.
 pub(crate) fn all() -> impl Iterator<Item = &'static str> {
-    COMMON.into_iter().chain(OTHERS)
+    COMMON_METHODS.into_iter().chain(OTHER_METHODS)
 }
 
 /// Whether `method`, in capitals, is a method of HTTP.
 pub(crate) fn is_known(method: &str) -> bool {
-    COMMON.contains(&method) || OTHERS.contains(&method)
+    COMMON_METHODS.contains(&method) || OTHER_METHODS.contains(&method)
 }
 
 #[cfg(test)]
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn every_known_method_passes_and_near_misses_of_common_ones_do_not() {
-        for method in COMMON.into_iter().chain(OTHERS) {
+        for method in COMMON_METHODS.into_iter().chain(OTHER_METHODS) {
             assert_eq!(check(method), Ok(()), "{method}");
             assert_eq!(check(&method.to_lowercase()), Ok(()), "{method}");
         }

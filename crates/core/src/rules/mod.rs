@@ -1,83 +1,88 @@
 //! The rules: read, checked, indexed, matched, explained.
 //!
 //! [`parse`] takes the texts of one file or of a folder's files and gives a [`RuleSet`], or every
-//! [`Fault`] at once. Files of the Envoy reference service may lie among them: they have a `domain` at
+//! [`RuleError`] at once. Files of the Envoy reference service may lie among them: they have a `domain` at
 //! their top. A set never changes: a reload makes another. Nothing here reads a file or a
 //! clock, knows a store, or decides a request; the language is described in `docs/rules.md`.
 
+mod access_list_reader;
+mod access_lists;
+mod algorithm_profile;
+mod attribute_case;
+mod attribute_usage;
 mod calendar;
-mod changes;
-mod choices;
+mod cidr;
 mod compile;
-mod concurrent;
+mod concurrency;
 mod condition;
 mod counting;
 mod descriptors;
-mod dialect;
+mod diagnostics;
+mod diff;
 mod durability;
+mod duration;
 mod explain;
-mod fault;
+mod fields;
 mod free_text;
 mod glob;
-mod head;
 mod headers;
 mod hosts;
 mod index;
 mod lint;
-mod list_reader;
-mod lists;
+mod load_shedding;
 mod match_reader;
-mod matrix;
 mod methods;
-mod miscased;
-mod model;
 mod names;
-mod net_text;
-mod nets;
+mod net_map;
 mod override_reader;
+mod parse_options;
 mod paths;
 mod rate;
 mod rates_reader;
 mod replaces;
+mod rule;
 mod rule_reader;
+mod rule_set;
+mod scalar_fields;
 mod schema;
-mod set;
-mod shedding;
-mod slots;
-mod span;
 mod subject;
-mod uses;
+mod top_level;
 mod values;
 mod yaml;
-mod yaml_words;
+mod yaml_errors;
 
-pub use changes::{FreedDescriptors, LiftedBlocks, LiftedLimits, freed_descriptors, lifted_blocks};
-pub use concurrent::Concurrent;
-pub use descriptors::{DomainForm, LimitForm, Listing, NodeForm, stat_name};
-pub use dialect::Dialect;
-pub use explain::{
-    Ceiling, Explanation, Handling, Leased, RuleView, Standing, SubjectPart, UnitCost,
+pub use access_lists::{ListDecision, ListEntry};
+pub use algorithm_profile::AlgorithmProfile;
+pub use attribute_case::{AttributeCaseError, may_have_case_mismatch};
+pub use concurrency::Concurrency;
+pub use descriptors::{ConfigDump, DescriptorConfig, DomainConfig, LimitConfig, stat_name};
+pub use diagnostics::{RuleError, RuleErrors, SourceLocation, Warning};
+pub use diff::{
+    LiftedBlocks, LiftedDescriptorLimits, LiftedLimits, lifted_blocks, lifted_descriptor_limits,
 };
-pub use fault::{Fault, Faults, Place, Warning};
-pub use lint::{lint, lint_loaded};
-pub use lists::{Entry, Listed};
-pub use matrix::Fit;
-pub use miscased::{MiscasedAttribute, may_be_miscased};
-pub use model::{Alternatives, By, Class, IfMissing, Mode, Purpose, Rates, Rule, RuleKind};
-pub use names::{meant_name, nearest_name as within_one_letter};
+pub use duration::parse_duration;
+pub use explain::{
+    Applicability, EffectiveCeiling, EffectiveOptions, Explanation, LeasedRate, RuleView,
+    SubjectPart, UnitCost,
+};
+pub use lint::{lint, lint_with_keys};
+pub use load_shedding::{Permille, PriorityCeilings, SoftLimit};
+pub use names::{find_within_one_edit as within_one_letter, suggest_name};
+pub use parse_options::ParseOptions;
 pub use rate::{PerWindow, Rate, RateError, parse_rate};
+pub use rule::{Alternatives, By, IfMissing, Mode, Purpose, RateClass, Rates, Rule, RuleKind};
+pub use rule_set::{Identity, RuleSet, UnknownUnitError};
 pub use schema::schema;
-pub use set::{Identity, RuleSet, UnknownUnit};
-pub use shedding::{Ceilings, Part, Soft};
-pub use span::parse_duration;
-pub use yaml::MOST_BYTES;
+pub use yaml::MAX_FILE_BYTES;
 
-pub(crate) use descriptors::{Domain, Found, counter_name, stats_key, window, written};
-pub(crate) use subject::{Value, subject_text, value_of};
+pub(crate) use descriptors::{
+    DescriptorLookup, Domain, counter_name, rate_text, stats_key, window,
+};
+pub(crate) use subject::{SubjectValue, subject_text, subject_value};
 
-pub use crate::described::Metadata;
+pub use crate::envoy::Metadata;
 pub use crate::request::Priority;
-use crate::store::Abilities;
+use crate::store::Capabilities;
 
 /// A rules file: its name as faults show it, and its text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,8 +97,8 @@ pub struct SourceFile<'a> {
 ///
 /// # Errors
 /// Everything that is wrong with any of them.
-pub fn parse(files: &[SourceFile<'_>]) -> Result<RuleSet, Faults> {
-    parse_for(files, Abilities::MEMORY)
+pub fn parse(files: &[SourceFile<'_>]) -> Result<RuleSet, RuleErrors> {
+    parse_with_options(files, Capabilities::MEMORY)
 }
 
 /// The same for a store with other abilities, or in another dialect.
@@ -101,19 +106,22 @@ pub fn parse(files: &[SourceFile<'_>]) -> Result<RuleSet, Faults> {
 /// # Errors
 /// As [`parse`]; also a rate that this store cannot compute exactly, and a durability that it cannot
 /// give.
-pub fn parse_for(files: &[SourceFile<'_>], dialect: impl Into<Dialect>) -> Result<RuleSet, Faults> {
-    compile::compile(files, None, dialect.into())
+pub fn parse_with_options(
+    files: &[SourceFile<'_>],
+    options: impl Into<ParseOptions>,
+) -> Result<RuleSet, RuleErrors> {
+    compile::compile(files, None, options.into())
 }
 
 /// The same, with domains from another source than files. There need be no file then, and no domain
 /// either: a source may have none.
 ///
 /// # Errors
-/// As [`parse_for`]; what is wrong with the domains is told of their places.
-pub fn parse_with(
+/// As [`parse_with_options`]; what is wrong with the domains is told of their places.
+pub fn parse_with_domains(
     files: &[SourceFile<'_>],
-    domains: &[DomainForm],
-    dialect: impl Into<Dialect>,
-) -> Result<RuleSet, Faults> {
-    compile::compile(files, Some(domains), dialect.into())
+    domains: &[DomainConfig],
+    options: impl Into<ParseOptions>,
+) -> Result<RuleSet, RuleErrors> {
+    compile::compile(files, Some(domains), options.into())
 }

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::fault::shown;
+use super::diagnostics::quoted;
+use super::fields::closest_name;
 use super::headers;
-use super::slots::nearest;
-use crate::request::{HEADER, PRIORITY, normal_name};
+use crate::request::{HEADER_PREFIX, PRIORITY, normalize_name};
 
 /// Attributes that edges fill in or treat in a way of their own.
 pub(super) const BUILT_IN: [&str; 9] = [
@@ -19,7 +19,7 @@ pub(super) const BUILT_IN: [&str; 9] = [
 ];
 
 /// Names that Envoy gives to the entries of its descriptors.
-const ENVOY: [&str; 6] = [
+const ENVOY_KEYS: [&str; 6] = [
     "generic_key",
     "header_match",
     "query_match",
@@ -39,17 +39,17 @@ pub(crate) const MAX_DECLARED: usize = 256;
 
 /// Names that the rules declare at their top.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Declared {
+pub(crate) struct DeclaredNames {
     pub(crate) attributes: FxHashSet<Box<str>>,
     pub(crate) units: FxHashSet<Box<str>>,
 }
 
-impl Declared {
+impl DeclaredNames {
     /// Whether nothing can be wrong with the attribute `name`: it is built in or declared.
     pub(crate) fn knows_attribute(&self, name: &str) -> bool {
-        name.starts_with(HEADER)
+        name.starts_with(HEADER_PREFIX)
             || BUILT_IN.contains(&name)
-            || ENVOY.contains(&name)
+            || ENVOY_KEYS.contains(&name)
             || self.attributes.contains(name)
     }
 
@@ -58,8 +58,8 @@ impl Declared {
         if self.attributes.contains(name) {
             return None;
         }
-        if let Some(near) = headers::misspelt(name) {
-            return Some(misspelt(name, &near, "attributes"));
+        if let Some(near) = headers::correct_spelling(name) {
+            return Some(misspelling_message(name, &near, "attributes"));
         }
         if self.knows_attribute(name) {
             return None;
@@ -70,22 +70,22 @@ impl Declared {
             ));
         }
         let declared = self.attributes.iter().map(|known| &**known);
-        let known = BUILT_IN.into_iter().chain(ENVOY).chain(declared);
-        let near = nearest_name(name, known).map(str::to_owned);
-        let near = near.or_else(|| misspelt_header(name))?;
-        Some(misspelt(name, &near, "attributes"))
+        let known = BUILT_IN.into_iter().chain(ENVOY_KEYS).chain(declared);
+        let near = find_within_one_edit(name, known).map(str::to_owned);
+        let near = near.or_else(|| correct_header_prefix(name))?;
+        Some(misspelling_message(name, &near, "attributes"))
     }
 }
 
 /// `Header.x-team` and `headers.x-team` are meant to be `header.x-team`.
-fn misspelt_header(name: &str) -> Option<String> {
+fn correct_header_prefix(name: &str) -> Option<String> {
     let (prefix, header) = name.split_once('.')?;
-    let known = HEADER.trim_end_matches('.');
-    nearest_name(prefix, [known])?;
-    Some(format!("{HEADER}{}", header.to_ascii_lowercase()))
+    let known = HEADER_PREFIX.trim_end_matches('.');
+    find_within_one_edit(prefix, [known])?;
+    Some(format!("{HEADER_PREFIX}{}", header.to_ascii_lowercase()))
 }
 
-fn misspelt(name: &str, near: &str, field: &str) -> String {
+fn misspelling_message(name: &str, near: &str, field: &str) -> String {
     let by = if name.eq_ignore_ascii_case(near) {
         "case"
     } else {
@@ -99,12 +99,12 @@ fn misspelt(name: &str, near: &str, field: &str) -> String {
 
 /// The names of attributes seen while rules are read, each checked and kept once.
 pub(crate) struct AttributeNames<'s> {
-    declared: &'s Declared,
+    declared: &'s DeclaredNames,
     seen: FxHashMap<Box<str>, Result<Arc<str>, String>>,
 }
 
 impl<'s> AttributeNames<'s> {
-    pub(crate) fn new(declared: &'s Declared) -> Self {
+    pub(crate) fn new(declared: &'s DeclaredNames) -> Self {
         AttributeNames {
             declared,
             seen: FxHashMap::default(),
@@ -130,9 +130,9 @@ impl AttributeNames<'_> {
     /// an attribute that no request has, and the limit for all together would become one for each address.
     pub(crate) fn find_in_by(&mut self, name: &str) -> Result<Arc<str>, String> {
         let found = self.find(name)?;
-        let is_global = nearest_name(&found, [GLOBAL]).is_some();
+        let is_global = find_within_one_edit(&found, [GLOBAL]).is_some();
         if is_global && !self.declared.knows_attribute(&found) {
-            return Err(misspelt(&found, GLOBAL, "attributes"));
+            return Err(misspelling_message(&found, GLOBAL, "attributes"));
         }
         Ok(found)
     }
@@ -141,15 +141,15 @@ impl AttributeNames<'_> {
 /// The name of an attribute as requests carry it.
 pub(crate) fn attribute_name(name: &str) -> Result<Arc<str>, String> {
     headers::check(&name.to_ascii_lowercase())?;
-    let bare_header = name.len() == HEADER.len() && name.eq_ignore_ascii_case(HEADER);
+    let bare_header = name.len() == HEADER_PREFIX.len() && name.eq_ignore_ascii_case(HEADER_PREFIX);
     if !is_name(name) || bare_header || matches!(name, GLOBAL | "not") {
         return Err(format!(
             "{}, which is no name of an attribute; write ip, user, api_key, path, method, \
              header.NAME or a name of your own of letters, digits, `_`, `-` and `.`",
-            shown(name)
+            quoted(name)
         ));
     }
-    Ok((&*normal_name(name.into())).into())
+    Ok((&*normalize_name(name.into())).into())
 }
 
 fn is_name(name: &str) -> bool {
@@ -159,12 +159,12 @@ fn is_name(name: &str) -> bool {
 
 /// The units seen while rules are read.
 pub(crate) struct UnitNames<'s> {
-    declared: &'s Declared,
+    declared: &'s DeclaredNames,
     seen: FxHashMap<Box<str>, Arc<str>>,
 }
 
 impl<'s> UnitNames<'s> {
-    pub(crate) fn new(declared: &'s Declared) -> Self {
+    pub(crate) fn new(declared: &'s DeclaredNames) -> Self {
         UnitNames {
             declared,
             seen: FxHashMap::default(),
@@ -182,9 +182,9 @@ impl<'s> UnitNames<'s> {
         let seen = self.seen.keys().take(MAX_DECLARED);
         let mut known = declared.chain(seen).map(|known| &**known);
         if !self.declared.units.contains(name)
-            && let Some(near) = nearest_name(name, &mut known)
+            && let Some(near) = find_within_one_edit(name, &mut known)
         {
-            return Err(misspelt(name, near, "units"));
+            return Err(misspelling_message(name, near, "units"));
         }
         let unit: Arc<str> = name.into();
         self.seen.insert(name.into(), Arc::clone(&unit));
@@ -199,18 +199,21 @@ pub(crate) fn check_unit(name: &str) -> Result<(), String> {
     }
     Err(format!(
         "{}, which is no unit; write a name such as tokens, or nothing to count requests",
-        shown(name)
+        quoted(name)
     ))
 }
 
 /// The known name that `name` was probably meant to be: one within a letter of it, else one that differs
 /// in a few.
-pub fn meant_name<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
-    nearest_name(name, known.iter().copied()).or_else(|| nearest(name, known))
+pub fn suggest_name<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
+    find_within_one_edit(name, known.iter().copied()).or_else(|| closest_name(name, known))
 }
 
 /// The first of the `known` names that differs from `name` by case, by one edit, or by both.
-pub fn nearest_name<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
+pub fn find_within_one_edit<'k>(
+    name: &str,
+    known: impl IntoIterator<Item = &'k str>,
+) -> Option<&'k str> {
     let name = name.as_bytes();
     let mut known = known.into_iter();
     known.find(|known| within_one_edit(name, known.as_bytes()))
@@ -239,9 +242,9 @@ mod tests {
 
     #[track_caller]
     fn check(name: &str, want: Option<&str>) {
-        let declared = Declared {
+        let declared = DeclaredNames {
             attributes: ["org".into(), "id".into()].into_iter().collect(),
-            ..Declared::default()
+            ..DeclaredNames::default()
         };
         let wrong = AttributeNames::new(&declared).find(name).err();
         let meant = |near: &str| {
@@ -306,7 +309,7 @@ mod tests {
 
     #[test]
     fn two_units_that_are_nearly_the_same_must_be_declared() {
-        let undeclared = Declared::default();
+        let undeclared = DeclaredNames::default();
         let mut units = UnitNames::new(&undeclared);
         assert!(units.find("tokens").is_ok() && units.find("images").is_ok());
         assert!(
@@ -314,9 +317,9 @@ mod tests {
                 .find("token")
                 .is_err_and(|wrong| wrong.contains("write `tokens`"))
         );
-        let declared = Declared {
+        let declared = DeclaredNames {
             units: ["tokens".into(), "token".into()].into_iter().collect(),
-            ..Declared::default()
+            ..DeclaredNames::default()
         };
         let mut units = UnitNames::new(&declared);
         assert!(units.find("tokens").is_ok() && units.find("token").is_ok());

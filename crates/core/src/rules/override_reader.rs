@@ -9,54 +9,54 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::fault::shown;
+use super::cidr::ipv4_behind_nat64;
+use super::diagnostics::quoted;
 use super::glob::Glob;
 use super::match_reader::normal_text;
-use super::model::{Alternatives, By};
-use super::net_text::behind_nat64;
+use super::rule::{Alternatives, By};
 use super::subject::{push_value, split_values};
 use super::{methods, values};
-use crate::request::{PRIORITY, normal_method};
+use crate::request::{PRIORITY, normalize_method};
 
-/// The text that requests of this subject have, see `subject::subject_text`, or what is wrong with it.
-pub(super) fn subject_text(text: &str, by: &By, ipv6_prefix: u8) -> Result<Box<str>, String> {
-    let By::All(places) = by else {
+/// The text that requests of this subject have, see `subject::normalize_subject`, or what is wrong with it.
+pub(super) fn normalize_subject(text: &str, by: &By, ipv6_prefix: u8) -> Result<Box<str>, String> {
+    let By::All(parts) = by else {
         return Ok(text.into());
     };
-    let values = values_of(text, places);
-    if values.len() != places.len() {
+    let values = split_subject(text, parts);
+    if values.len() != parts.len() {
         return Err(format!(
             "which has {} of the {} values of `by: {by}`; join all of them by `,`, and write a comma \
              inside a value as `\\,`",
             values.len(),
-            places.len()
+            parts.len()
         ));
     }
     let mut out = String::new();
-    for (place, (value, names)) in values.iter().zip(places).enumerate() {
-        let value = value_text(value, names, ipv6_prefix)?;
-        push_value(&mut out, &value, place, places.len());
+    for (index, (value, names)) in values.iter().zip(parts).enumerate() {
+        let value = normalize_value(value, names, ipv6_prefix)?;
+        push_value(&mut out, &value, index, parts.len());
     }
     Ok(out.into())
 }
 
 /// What is probably not meant by a subject that is not wrong. Begins with the value.
-pub(super) fn doubt(text: &str, by: &By) -> Option<String> {
-    let By::All(places) = by else { return None };
-    let values = values_of(text, places);
-    let mut pairs = values.iter().zip(places);
-    pairs.find_map(|(value, names)| value_doubt(value, names))
+pub(super) fn warning(text: &str, by: &By) -> Option<String> {
+    let By::All(parts) = by else { return None };
+    let values = split_subject(text, parts);
+    let mut pairs = values.iter().zip(parts);
+    pairs.find_map(|(value, names)| value_warning(value, names))
 }
 
-fn values_of(text: &str, places: &[Alternatives]) -> Vec<String> {
-    match places.len() {
+fn split_subject(text: &str, parts: &[Alternatives]) -> Vec<String> {
+    match parts.len() {
         1 => vec![text.to_owned()],
         _ => split_values(text),
     }
 }
 
 /// One value of a subject: an address as clients are seen, a path and its like in normal form.
-fn value_text<'t>(
+fn normalize_value<'t>(
     text: &'t str,
     names: &Alternatives,
     ipv6_prefix: u8,
@@ -70,22 +70,22 @@ fn value_text<'t>(
         return Err("which has white space at an end; remove it".into());
     }
     const NO_ADDRESS: &str = "which is no address; write one such as 192.0.2.7";
-    if has(names, "ip") {
+    if contains_name(names, "ip") {
         let ip = text
             .parse::<IpAddr>()
             .map(|ip| IpNet::from(ip.to_canonical()));
         match ip.or_else(|_| text.parse::<IpNet>()) {
-            Ok(net) => return address_text(net, ipv6_prefix).map(Cow::Owned),
-            Err(_) if is_like_an_address(text) => return Err(NO_ADDRESS.to_owned()),
+            Ok(net) => return normalize_address(net, ipv6_prefix).map(Cow::Owned),
+            Err(_) if looks_like_address(text) => return Err(NO_ADDRESS.to_owned()),
             Err(_) => {}
         }
     }
-    if !names.iter().all(|name| has_a_form(name)) {
+    if !names.iter().all(|name| has_restricted_values(name)) {
         return Ok(text.into());
     }
     let mut wrong = NO_ADDRESS.to_owned();
     for name in names.iter().filter(|name| ***name != *"ip") {
-        match exact(name, text) {
+        match normalize_exact(name, text) {
             Ok(value) => return Ok(value),
             Err(other) => wrong = other,
         }
@@ -93,17 +93,17 @@ fn value_text<'t>(
     Err(wrong)
 }
 
-fn has(names: &Alternatives, name: &str) -> bool {
+fn contains_name(names: &Alternatives, name: &str) -> bool {
     names.iter().any(|known| **known == *name)
 }
 
 /// Whether requests have only some texts for the attribute `name`.
-fn has_a_form(name: &str) -> bool {
+fn has_restricted_values(name: &str) -> bool {
     matches!(name, "ip" | "path" | "host" | "method" | PRIORITY)
 }
 
 /// One value of the attribute `name` in normal form.
-fn exact<'t>(name: &str, text: &'t str) -> Result<Cow<'t, str>, String> {
+fn normalize_exact<'t>(name: &str, text: &'t str) -> Result<Cow<'t, str>, String> {
     if Glob::is_glob(text) {
         return Err(format!(
             "but overrides take no patterns; write one {name}, or a rule with `match: {{ {name}: {text:?} }}`"
@@ -118,7 +118,7 @@ fn exact<'t>(name: &str, text: &'t str) -> Result<Cow<'t, str>, String> {
 }
 
 /// An address that cannot be read as one: `01.2.3.4`, `1.2.3.*`, `1.2.3.4:80`, `2001:db8::g`.
-fn is_like_an_address(text: &str) -> bool {
+fn looks_like_address(text: &str) -> bool {
     let digits = text.bytes().any(|b| b.is_ascii_digit());
     let v4 = |b: u8| b.is_ascii_digit() || b".*/:".contains(&b);
     let dots = text.matches('.').count();
@@ -131,40 +131,41 @@ fn is_like_an_address(text: &str) -> bool {
     digits && (dots == 3 && text.bytes().all(v4) || v6)
 }
 
-fn value_doubt(text: &str, names: &Alternatives) -> Option<String> {
-    if names.iter().all(|name| has_a_form(name)) {
-        let method = normal_method(text);
-        let is_odd = names.len() == 1 && has(names, "method") && !methods::is_known(&method);
-        return is_odd.then(|| values::unregistered(text));
+fn value_warning(text: &str, names: &Alternatives) -> Option<String> {
+    if names.iter().all(|name| has_restricted_values(name)) {
+        let method = normalize_method(text);
+        let is_odd =
+            names.len() == 1 && contains_name(names, "method") && !methods::is_known(&method);
+        return is_odd.then(|| values::unregistered_method(text));
     }
     let name = names.first()?;
-    let shown = shown(text);
+    let quoted = quoted(text);
     if text.contains(['*', '?']) {
         return Some(format!(
-            "{shown}, but overrides take no patterns: only the {} of just that text has these rates; write \
+            "{quoted}, but overrides take no patterns: only the {} of just that text has these rates; write \
              each subject, or a rule with a `match`",
             names.join(" or ")
         ));
     }
     if let [only] = &names[..]
-        && let Some(doubt) = values::check(only, text)
+        && let Some(warning) = values::check(only, text)
             .err()
-            .or_else(|| values::doubt(only, text))
+            .or_else(|| values::warning(only, text))
     {
         // The cure for a `match` may be a pattern or a list, and overrides take neither.
-        let found = doubt
+        let found = warning
             .split_once("; write")
-            .map_or(&*doubt, |(found, _)| found);
+            .map_or(&*warning, |(found, _)| found);
         return Some(format!(
-            "{shown}, {found}; write each subject, or a rule with a `match`"
+            "{quoted}, {found}; write each subject, or a rule with a `match`"
         ));
     }
-    let is_address = text.parse::<IpAddr>().is_ok() && !has(names, "ip");
-    let is_digest = text.starts_with("sha256:") && !has(names, "api_key");
+    let is_address = text.parse::<IpAddr>().is_ok() && !contains_name(names, "ip");
+    let is_digest = text.starts_with("sha256:") && !contains_name(names, "api_key");
     (is_address || is_digest).then(|| {
         let claimed = if is_address { "an address" } else { "a digest of a key" };
         format!(
-            "{shown}, which reads as {claimed}, so that no {name} has it; write a rule with `match: {{ \
+            "{quoted}, which reads as {claimed}, so that no {name} has it; write a rule with `match: {{ \
              {name}: {} }}`",
             text.escape_debug()
         )
@@ -173,8 +174,8 @@ fn value_doubt(text: &str, names: &Alternatives) -> Option<String> {
 
 /// The address of one client in the form that clients are seen in. A client of IPv6 has a whole
 /// network, and is written as that.
-fn address_text(net: IpNet, ipv6_prefix: u8) -> Result<String, String> {
-    if let Some(plain) = behind_nat64(net) {
+fn normalize_address(net: IpNet, ipv6_prefix: u8) -> Result<String, String> {
+    if let Some(plain) = ipv4_behind_nat64(net) {
         return Err(format!(
             "an address of NAT64, but clients behind it are counted by their IPv4 addresses; write \
              {plain}"
@@ -206,13 +207,13 @@ mod tests {
     use super::*;
 
     fn by(text: &str) -> By {
-        let place = |names: &str| names.split('|').map(Box::from).collect();
-        By::All(text.split(", ").map(place).collect())
+        let alternatives = |names: &str| names.split('|').map(Box::from).collect();
+        By::All(text.split(", ").map(alternatives).collect())
     }
 
     #[track_caller]
     fn wrong(names: &str, text: &str, cure: &str) {
-        let found = subject_text(text, &by(names), 64);
+        let found = normalize_subject(text, &by(names), 64);
         assert!(
             found.as_ref().is_err_and(|wrong| wrong.contains(cure)),
             "{names} {text:?}: {found:?}"
@@ -264,14 +265,14 @@ mod tests {
             ("priority", "critical", "critical"),
             ("org, user", "acme, ada", "acme,ada"),
         ] {
-            let found = subject_text(text, &by(names), 64);
+            let found = normalize_subject(text, &by(names), 64);
             assert_eq!(found.as_deref(), Ok(want), "{names}");
-            assert_eq!(doubt(text, &by(names)), None, "{names}");
+            assert_eq!(warning(text, &by(names)), None, "{names}");
         }
     }
 
     #[test]
-    fn texts_that_may_be_meant_are_doubted() {
+    fn suspicious_texts_cause_warnings() {
         for (names, text) in [
             ("user", "bot-*"),
             ("org, user", "acme,*"),
@@ -282,8 +283,8 @@ mod tests {
             ("header.x-plan", "free, pro"),
             ("raw_path", "login"),
         ] {
-            assert!(subject_text(text, &by(names), 64).is_ok(), "{text}");
-            assert!(doubt(text, &by(names)).is_some(), "{text}");
+            assert!(normalize_subject(text, &by(names), 64).is_ok(), "{text}");
+            assert!(warning(text, &by(names)).is_some(), "{text}");
         }
     }
 }

@@ -4,7 +4,7 @@ use super::methods;
 
 /// What is wrong with a path that a rule names, and what to write.
 pub(super) fn check(text: &str) -> Result<(), String> {
-    if let Some(meant) = of_nginx(text) {
+    if let Some(meant) = nginx_location(text) {
         return Err(format!(
             "which is a location of nginx; write {}",
             meant.escape_debug()
@@ -17,20 +17,20 @@ pub(super) fn check(text: &str) -> Result<(), String> {
                 .to_owned(),
         );
     }
-    if let Some((path, method)) = with_method(text) {
+    if let Some((path, method)) = split_method(text) {
         return Err(format!(
             "which is a path and a method; write `path: {}` and `method: {method}`",
             path.escape_debug()
         ));
     }
-    if let Some((host, path)) = with_origin(text) {
+    if let Some((host, path)) = split_origin(text) {
         return Err(format!(
             "but a path has no origin; write `path: {}` and `host: {}`",
             path.escape_debug(),
             host.escape_debug()
         ));
     }
-    check_beginning(text)?;
+    check_leading_slash(text)?;
     if text.split('/').any(is_optional) {
         return Err(
             "in which a segment is optional; write a list without it and with `*` for it: [/files, /files/*]"
@@ -40,7 +40,7 @@ pub(super) fn check(text: &str) -> Result<(), String> {
     if text.contains(['?', '#']) {
         return Err("but a path has no query; write what stands before `?` or `#`".to_owned());
     }
-    if is_several(text) {
+    if is_path_list(text) {
         return Err("which is several paths in one text; write a list: [/login, /signup]".into());
     }
     if text.contains('|') {
@@ -55,7 +55,7 @@ pub(super) fn check(text: &str) -> Result<(), String> {
                 .to_owned(),
         );
     }
-    if has_named_segment(text) {
+    if has_path_parameter(text) {
         return Err("in which a segment has a name; write `*` for it".into());
     }
     if text.contains("(/") || text.contains("(.") {
@@ -95,7 +95,7 @@ pub(super) fn check(text: &str) -> Result<(), String> {
 
 /// What `= /login`, `^~ /api/`, `~ ^/api` and `~ /admin` mean: all but the first hold for all below too. None where
 /// the path has signs of a regular expression: they would stand in the advice.
-fn of_nginx(text: &str) -> Option<String> {
+fn nginx_location(text: &str) -> Option<String> {
     let (modifier, path) = text.split_once(char::is_whitespace)?;
     let path = path.trim_start();
     let (path, is_anchored) = match path.strip_prefix('^') {
@@ -117,7 +117,7 @@ fn of_nginx(text: &str) -> Option<String> {
 }
 
 /// The host and the path of `http://example.com/login`, also behind a slash.
-fn with_origin(text: &str) -> Option<(&str, &str)> {
+fn split_origin(text: &str) -> Option<(&str, &str)> {
     let text = text.strip_prefix('/').unwrap_or(text);
     let (scheme, rest) = text.split_once("://")?;
     if scheme.is_empty() || !scheme.chars().all(|c| c.is_ascii_alphanumeric()) {
@@ -128,7 +128,7 @@ fn with_origin(text: &str) -> Option<(&str, &str)> {
     Some((host, if path.is_empty() { "/" } else { path }))
 }
 
-fn check_beginning(text: &str) -> Result<(), String> {
+fn check_leading_slash(text: &str) -> Result<(), String> {
     if let Some(path) = text.strip_prefix('!') {
         let path = path.trim_start().escape_debug();
         return Err(format!(
@@ -170,24 +170,24 @@ pub(super) fn check_raw(text: &str) -> Result<(), String> {
                 .to_owned(),
         );
     }
-    if let Some((path, method)) = with_method(text) {
+    if let Some((path, method)) = split_method(text) {
         return Err(format!(
             "which is a path and a method; write `raw_path: {}` and `method: {method}`",
             path.escape_debug()
         ));
     }
-    if is_several(text) && text.contains(char::is_whitespace) {
+    if is_path_list(text) && text.contains(char::is_whitespace) {
         return Err("which is several paths in one text; write a list: [/login, /signup]".into());
     }
     if text.contains("://") {
         return Ok(());
     }
-    check_beginning(text)
+    check_leading_slash(text)
 }
 
 /// A path as it is sent that may be right and is probably not.
-pub(super) fn doubt_raw(text: &str) -> Option<&'static str> {
-    if is_several(text) {
+pub(super) fn raw_warning(text: &str) -> Option<&'static str> {
+    if is_path_list(text) {
         return Some("which may be several paths in one text; write a list if it is");
     }
     if is_regular_expression(text) || text.contains(['|', '[', ']', '\\']) {
@@ -195,7 +195,7 @@ pub(super) fn doubt_raw(text: &str) -> Option<&'static str> {
             "which may be a regular expression and is compared as it is; write `*` within a segment and /** for all below",
         );
     }
-    if text.contains('/') && has_named_segment(text) {
+    if text.contains('/') && has_path_parameter(text) {
         return Some(
             "in which a segment may be a name and is compared as it is; write `*` for any",
         );
@@ -205,11 +205,11 @@ pub(super) fn doubt_raw(text: &str) -> Option<&'static str> {
 }
 
 /// A path that may be right and is probably not: blanks are rare in paths and common between them.
-pub(super) fn doubt(text: &str) -> Option<&'static str> {
+pub(super) fn warning(text: &str) -> Option<&'static str> {
     if text.contains(",*.") {
         return Some("which may be several patterns in one text; write a list if it is");
     }
-    if has_named_star(text) {
+    if has_named_wildcard(text) {
         return Some(
             "in which the last segment is any text with that end; write /** for all below",
         );
@@ -229,7 +229,7 @@ fn is_regular_expression(text: &str) -> bool {
 }
 
 /// The path and the method of `/login POST` and `POST /login`. Only capitals are a method: `/my report` is a path.
-fn with_method(text: &str) -> Option<(&str, &str)> {
+fn split_method(text: &str) -> Option<(&str, &str)> {
     let mut words = text.split_whitespace();
     match (words.next()?, words.next()?) {
         (method, path) if methods::is_known(method) && path.starts_with('/') => {
@@ -243,18 +243,18 @@ fn with_method(text: &str) -> Option<(&str, &str)> {
 }
 
 /// Whether something that separates values stands before a slash.
-fn is_several(text: &str) -> bool {
+fn is_path_list(text: &str) -> bool {
     let separates = |c: char| matches!(c, ',' | '|' | ';') || c.is_whitespace();
     let mut parts = text.split(separates).skip(1);
     parts.any(|part| part.starts_with('/'))
 }
 
 /// Whether a segment is a variable of a framework: `{id}`, `<id>`, `[id]`, `(id)`, `:id`.
-pub(super) fn has_named_segment(text: &str) -> bool {
-    text.split('/').any(is_named)
+pub(super) fn has_path_parameter(text: &str) -> bool {
+    text.split('/').any(is_path_parameter)
 }
 
-fn is_named(segment: &str) -> bool {
+fn is_path_parameter(segment: &str) -> bool {
     let enclosed = |open, close| segment.starts_with(open) && segment.ends_with(close);
     let pairs = [('{', '}'), ('<', '>'), ('[', ']'), ('(', ')')];
     segment.starts_with(':') || pairs.iter().any(|(open, close)| enclosed(*open, *close))
@@ -263,7 +263,8 @@ fn is_named(segment: &str) -> bool {
 /// `:id?` and `{id?}`.
 fn is_optional(segment: &str) -> bool {
     let name = segment.trim_end_matches(['}', '>', ']', ')']);
-    is_named(segment.trim_end_matches('?')) && (name.ends_with('?') || segment.ends_with('?'))
+    is_path_parameter(segment.trim_end_matches('?'))
+        && (name.ends_with('?') || segment.ends_with('?'))
 }
 
 fn has_bad_escape(text: &str) -> bool {
@@ -278,11 +279,12 @@ fn has_bad_escape(text: &str) -> bool {
 fn is_catch_all(segment: &str) -> bool {
     let name = segment.trim_end_matches(['}', '>', ']', ')']);
     let marks = ["*", "..", ":path", "<path:", "{+"];
-    is_named(segment) && (name.ends_with('+') || marks.iter().any(|mark| segment.contains(mark)))
+    is_path_parameter(segment)
+        && (name.ends_with('+') || marks.iter().any(|mark| segment.contains(mark)))
 }
 
 /// `/files/*path`, as Rails, Gin and Express write it for all below.
-fn has_named_star(text: &str) -> bool {
+fn has_named_wildcard(text: &str) -> bool {
     const NAMES: [&str; 12] = [
         "all", "any", "args", "catchall", "file", "filepath", "path", "proxy", "rest", "slug",
         "splat", "wildcard",
@@ -309,7 +311,7 @@ mod tests {
             "/a,b",
             "/docs%20/x",
         ] {
-            assert_eq!((check(path), doubt(path)), (Ok(()), None), "{path}");
+            assert_eq!((check(path), warning(path)), (Ok(()), None), "{path}");
         }
         for path in [
             "^/api", "/api$", "/(a|b)", "/x/.*", "/x/.+", "/[0-9]*", r"/\d",
@@ -370,7 +372,7 @@ mod tests {
             "/(a|b)",
         ] {
             assert_eq!(check_raw(text), Ok(()), "{text}");
-            assert!(doubt_raw(text).is_some(), "{text}");
+            assert!(raw_warning(text).is_some(), "{text}");
         }
         for text in [
             "/a?x=1",
@@ -384,7 +386,11 @@ mod tests {
             "http://a.example/x",
             "/$batch?$top=1",
         ] {
-            assert_eq!((check_raw(text), doubt_raw(text)), (Ok(()), None), "{text}");
+            assert_eq!(
+                (check_raw(text), raw_warning(text)),
+                (Ok(()), None),
+                "{text}"
+            );
         }
     }
 
@@ -447,14 +453,14 @@ mod tests {
             assert!(wrong.contains(cure), "{text} {wrong}");
         }
         for right in ["/a%7Cb", "/v%5B1%5D", "/proxy/http:/x", "/a,b"] {
-            assert_eq!((check(right), doubt(right)), (Ok(()), None), "{right}");
+            assert_eq!((check(right), warning(right)), (Ok(()), None), "{right}");
         }
-        for doubted in ["*.php,*.asp", "/files/*path", "/*splat"] {
-            assert!(doubt(doubted).is_some(), "{doubted}");
+        for suspicious in ["*.php,*.asp", "/files/*path", "/*splat"] {
+            assert!(warning(suspicious).is_some(), "{suspicious}");
         }
-        assert_eq!(doubt("/api/*login"), None);
+        assert_eq!(warning("/api/*login"), None);
         for raw in ["/login|signup", "/v[12]", r"/wp-login\.php"] {
-            assert!(doubt_raw(raw).is_some(), "{raw}");
+            assert!(raw_warning(raw).is_some(), "{raw}");
         }
     }
 
@@ -469,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn a_method_beside_a_path_is_wrong_and_another_blank_is_doubted() {
+    fn a_method_beside_a_path_is_an_error_and_another_blank_a_warning() {
         for text in ["/login POST", "POST /login", "/login  POST"] {
             let cure = "write `path: /login` and `method: POST`";
             assert!(
@@ -479,7 +485,7 @@ mod tests {
         }
         for text in ["/my report", "/a b"] {
             assert_eq!(check(text), Ok(()), "{text}");
-            assert!(doubt(text).is_some(), "{text}");
+            assert!(warning(text).is_some(), "{text}");
         }
     }
 }

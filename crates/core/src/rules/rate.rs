@@ -8,10 +8,10 @@
 use std::fmt;
 
 use super::calendar::{Calendar, CalendarUnit};
-use super::fault::shown;
-use super::shedding::Ceilings;
-use super::span::{Span, SpanError, parse_window};
-use crate::algorithms::{Algorithm, Limit, Precision, Spec, Unfit, Window};
+use super::diagnostics::quoted;
+use super::duration::{DurationError, RateWindow, parse_window};
+use super::load_shedding::PriorityCeilings;
+use crate::algorithms::{Algorithm, Limit, Precision, Spec, SpecError, Window};
 use crate::units::Nanos;
 
 /// A rate, read but not yet bound to an algorithm.
@@ -27,7 +27,7 @@ pub enum Rate {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PerWindow {
     pub(crate) count: u64,
-    pub(crate) window: Span,
+    pub(crate) window: RateWindow,
     pub(crate) burst: Option<u64>,
 }
 
@@ -35,47 +35,47 @@ pub struct PerWindow {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RateError {
     found: String,
-    wrong: String,
+    problem: String,
 }
 
 impl fmt::Display for RateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, {}", self.found, self.wrong)
+        write!(f, "{}, {}", self.found, self.problem)
     }
 }
 
 impl std::error::Error for RateError {}
 
 impl RateError {
-    fn new(found: impl Into<String>, wrong: impl Into<String>) -> Self {
+    fn new(found: impl Into<String>, problem: impl Into<String>) -> Self {
         RateError {
             found: found.into(),
-            wrong: wrong.into(),
+            problem: problem.into(),
         }
     }
 }
 
 /// How a rate is counted, apart from the rate itself.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Manner {
+pub(crate) struct LimitOptions {
     pub(crate) algorithm: Algorithm,
     pub(crate) precision: Precision,
     pub(crate) guard: Nanos,
     pub(crate) stagger: bool,
     pub(crate) max_delay: Option<Nanos>,
-    pub(crate) leased: Option<Nanos>,
-    pub(crate) ceilings: Option<Ceilings>,
+    pub(crate) lease_duration: Option<Nanos>,
+    pub(crate) ceilings: Option<PriorityCeilings>,
 }
 
-impl Manner {
-    pub(crate) fn plain(algorithm: Algorithm) -> Self {
-        Manner {
+impl LimitOptions {
+    pub(crate) fn new(algorithm: Algorithm) -> Self {
+        LimitOptions {
             algorithm,
             precision: Precision::Memory,
             guard: Nanos::ZERO,
             stagger: false,
             max_delay: None,
-            leased: None,
+            lease_duration: None,
             ceilings: None,
         }
     }
@@ -90,25 +90,25 @@ pub fn parse_rate(text: &str) -> Result<Rate, RateError> {
     if text == "unlimited" {
         return Ok(Rate::Unlimited);
     }
-    let found = || format!("rate {}", shown(text));
+    let found = || format!("rate {}", quoted(text));
     let Some((count, rest)) = text.split_once('/') else {
-        return Err(RateError::new(found(), no_window(text)));
+        return Err(RateError::new(found(), missing_window_text(text)));
     };
     let count = parse_count(count.trim()).map_err(|wrong| match wrong {
-        NotACount::TooSmall => RateError::new(found(), REFUSES_ALL),
-        NotACount::TooLarge => RateError::new(found(), TOO_LARGE),
-        NotACount::NotWhole => RateError::new(found(), NOT_WHOLE),
+        CountError::TooSmall => RateError::new(found(), DENIES_ALL),
+        CountError::TooLarge => RateError::new(found(), TOO_LARGE),
+        CountError::NotWhole => RateError::new(found(), NOT_WHOLE),
     })?;
     let mut words = rest.split_ascii_whitespace();
     let window = parse_window(words.next().unwrap_or(""))
-        .map_err(|error| RateError::new(found(), window_words(error)))?;
+        .map_err(|error| RateError::new(found(), window_error_text(error)))?;
     let burst = match (words.next(), words.next(), words.next()) {
         (None, ..) => None,
         (Some("burst"), Some(burst), None) => Some(parse_burst(burst)?),
         _ => {
-            let wrong = "which does not end after its window; write 100/minute or \
+            let problem = "which does not end after its window; write 100/minute or \
                          100/minute burst 20";
-            return Err(RateError::new(found(), wrong));
+            return Err(RateError::new(found(), problem));
         }
     };
     Ok(Rate::PerWindow(PerWindow {
@@ -130,11 +130,11 @@ impl Rate {
     /// # Errors
     /// When it is unlimited, or cannot be computed exactly.
     pub fn limit(&self) -> Result<Limit, RateError> {
-        let usual = match self.has_burst() {
+        let algorithm = match self.has_burst() {
             true => Algorithm::TokenBucket,
             false => Algorithm::SlidingWindow,
         };
-        self.limit_with(usual)
+        self.limit_with(algorithm)
     }
 
     /// The same with an algorithm of one's own choice.
@@ -143,45 +143,51 @@ impl Rate {
     /// As [`Rate::limit`]; also a burst for an algorithm that keeps none.
     pub fn limit_with(&self, algorithm: Algorithm) -> Result<Limit, RateError> {
         let Rate::PerWindow(rate) = self else {
-            let wrong = "which limits nothing; write a rate such as 100/minute";
-            return Err(RateError::new("rate `unlimited`", wrong));
+            let problem = "which limits nothing; write a rate such as 100/minute";
+            return Err(RateError::new("rate `unlimited`", problem));
         };
-        let manner = Manner::plain(algorithm);
-        rate.compile(manner, &Calendar::utc())
+        let options = LimitOptions::new(algorithm);
+        rate.compile(options, &Calendar::utc())
     }
 }
 
 impl PerWindow {
-    pub(crate) fn compile(&self, manner: Manner, calendar: &Calendar) -> Result<Limit, RateError> {
+    pub(crate) fn compile(
+        &self,
+        options: LimitOptions,
+        calendar: &Calendar,
+    ) -> Result<Limit, RateError> {
         let spec = Spec {
-            algorithm: manner.algorithm,
+            algorithm: options.algorithm,
             count: self.count,
-            window: self.window(manner.algorithm, calendar),
+            window: self.window(options.algorithm, calendar),
             burst: self.burst,
-            guard: manner.guard,
+            guard: options.guard,
             // A day is the same day for everybody, in UTC as in any other zone.
-            stagger: manner.stagger && matches!(self.window, Span::Time(_)),
-            max_delay: manner.max_delay,
-            leased: manner.leased,
+            stagger: options.stagger && matches!(self.window, RateWindow::Duration(_)),
+            max_delay: options.max_delay,
+            lease_ttl: options.lease_duration,
         };
-        let precision = manner.precision;
-        Limit::compile(&spec, precision).map_err(|unfit| self.unfit(&spec, unfit, precision))
+        let precision = options.precision;
+        Limit::compile(&spec, precision).map_err(|error| self.rate_error(&spec, error, precision))
     }
 
     /// Days, weeks and months of a fixed window follow the calendar; elsewhere they are spans.
     fn window(&self, algorithm: Algorithm, calendar: &Calendar) -> Window {
         match self.window {
-            Span::Time(span) => Window::Span(span),
-            Span::Calendar(unit) if algorithm == Algorithm::FixedWindow => calendar.window(unit),
-            Span::Calendar(unit) => Window::Span(unit.usual()),
+            RateWindow::Duration(span) => Window::Span(span),
+            RateWindow::Calendar(unit) if algorithm == Algorithm::FixedWindow => {
+                calendar.window(unit)
+            }
+            RateWindow::Calendar(unit) => Window::Span(unit.nominal_length()),
         }
     }
 
-    fn unfit(&self, spec: &Spec, unfit: Unfit, precision: Precision) -> RateError {
+    fn rate_error(&self, spec: &Spec, error: SpecError, precision: Precision) -> RateError {
         let found = format!("rate `{self}`");
-        match unfit {
-            Unfit::Zero => RateError::new(found, REFUSES_ALL),
-            Unfit::BurstOnWindow => RateError::new(
+        match error {
+            SpecError::Zero => RateError::new(found, DENIES_ALL),
+            SpecError::BurstOnWindow => RateError::new(
                 format!(
                     "burst {} with algorithm {}",
                     self.burst.unwrap_or_default(),
@@ -189,23 +195,23 @@ impl PerWindow {
                 ),
                 "which keeps no burst; remove the burst or write `algorithm: token-bucket`",
             ),
-            Unfit::TooMany { most } => RateError::new(
+            SpecError::TooMany { max: most } => RateError::new(
                 found,
                 format!("whose count is above the {most} that a window can hold; write less"),
             ),
-            Unfit::BurstBelowLeases { least } => RateError::new(
+            SpecError::BurstBelowLeases { least } => RateError::new(
                 found,
                 format!(
                     "whose burst is too small for leases of 5ms; write burst {least} or more, or \
                      `counting: exact`"
                 ),
             ),
-            Unfit::NotLeased => RateError::new(
+            SpecError::NotLeasable => RateError::new(
                 format!("counting leased with algorithm {}", spec.algorithm),
                 "which keeps an order that units drawn in advance have no place in; write \
                  `counting: exact` or another algorithm",
             ),
-            Unfit::Inexact => RateError::new(found, inexact(spec, precision)),
+            SpecError::Inexact => RateError::new(found, inexact_text(spec, precision)),
         }
     }
 }
@@ -221,51 +227,51 @@ impl fmt::Display for PerWindow {
     }
 }
 
-const REFUSES_ALL: &str = "which would refuse everything; write 1 or more";
+const DENIES_ALL: &str = "which would refuse everything; write 1 or more";
 const TOO_LARGE: &str = "whose count is more than a counter can hold; write less";
 const NOT_WHOLE: &str =
     "whose count is not a whole number; write digits only, and 3/2s for 1.5 per second";
 
-enum NotACount {
+enum CountError {
     TooSmall,
     TooLarge,
     NotWhole,
 }
 
-fn parse_count(text: &str) -> Result<u64, NotACount> {
+fn parse_count(text: &str) -> Result<u64, CountError> {
     let digits = text.strip_prefix('-').unwrap_or(text);
     let whole = digits.starts_with(|c: char| c.is_ascii_digit())
         && digits.bytes().all(|b| b.is_ascii_digit() || b == b'_');
     if !whole {
-        return Err(NotACount::NotWhole);
+        return Err(CountError::NotWhole);
     }
     let mut digits = digits.bytes().filter(u8::is_ascii_digit);
     let count = digits.try_fold(0_u64, |sum, digit| {
         sum.checked_mul(10)?.checked_add(u64::from(digit - b'0'))
     });
     match count {
-        Some(0) => Err(NotACount::TooSmall),
-        _ if text.starts_with('-') => Err(NotACount::TooSmall),
+        Some(0) => Err(CountError::TooSmall),
+        _ if text.starts_with('-') => Err(CountError::TooSmall),
         Some(count) => Ok(count),
-        None => Err(NotACount::TooLarge),
+        None => Err(CountError::TooLarge),
     }
 }
 
 fn parse_burst(text: &str) -> Result<u64, RateError> {
     let found = || format!("burst {}", text.escape_debug());
     parse_count(text).map_err(|wrong| match wrong {
-        NotACount::TooSmall => RateError::new(found(), REFUSES_ALL),
-        NotACount::TooLarge => {
+        CountError::TooSmall => RateError::new(found(), DENIES_ALL),
+        CountError::TooLarge => {
             RateError::new(found(), "which is more than a counter can hold; write less")
         }
-        NotACount::NotWhole => RateError::new(
-            format!("burst {}", shown(text)),
+        CountError::NotWhole => RateError::new(
+            format!("burst {}", quoted(text)),
             "which is not a whole number; write digits only",
         ),
     })
 }
 
-fn no_window(text: &str) -> String {
+fn missing_window_text(text: &str) -> String {
     let example = match parse_count(text) {
         Ok(count) => format!("{count}/minute"),
         Err(_) => "100/minute".to_owned(),
@@ -273,20 +279,20 @@ fn no_window(text: &str) -> String {
     format!("which has no window; write {example}, for example, or unlimited")
 }
 
-fn window_words(error: SpanError) -> &'static str {
+fn window_error_text(error: DurationError) -> &'static str {
     match error {
-        SpanError::Unknown => {
+        DurationError::Unknown => {
             "whose window is unknown; write second, minute, hour, day, week, month, or a duration \
              such as 5m"
         }
-        SpanError::Zero => "whose window has no length; write 1s or more",
-        SpanError::TooLong => "whose window is longer than can be counted; write less",
-        SpanError::Months => "whose months have no calendar; write month, or days such as 90d",
+        DurationError::Zero => "whose window has no length; write 1s or more",
+        DurationError::TooLong => "whose window is longer than can be counted; write less",
+        DurationError::Months => "whose months have no calendar; write month, or days such as 90d",
     }
 }
 
 /// What to write instead of a rate whose products do not stay exact.
-fn inexact(spec: &Spec, precision: Precision) -> String {
+fn inexact_text(spec: &Spec, precision: Precision) -> String {
     let fits = |burst: u64| {
         let smaller = Spec {
             burst: Some(burst),
@@ -309,7 +315,7 @@ fn inexact(spec: &Spec, precision: Precision) -> String {
 
 impl CalendarUnit {
     /// How long it is where no calendar is followed.
-    pub(crate) const fn usual(self) -> Nanos {
+    pub(crate) const fn nominal_length(self) -> Nanos {
         const DAY_SECS: u64 = 86_400;
         match self {
             CalendarUnit::Day => Nanos::from_secs(DAY_SECS),

@@ -6,30 +6,30 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::calendar::{Calendar, CalendarUnit};
-use super::fault::shown;
-use super::model::{By, Class, Rates};
+use super::diagnostics::quoted;
+use super::duration::RateWindow;
+use super::fields::{Reporter, closest_name};
 use super::override_reader;
-use super::rate::{Manner, PerWindow, Rate, parse_rate};
-use super::slots::{Report, nearest};
-use super::span::Span;
-use super::yaml::{Kind, Node};
+use super::rate::{LimitOptions, PerWindow, Rate, parse_rate};
+use super::rule::{By, RateClass, Rates};
+use super::yaml::{YamlNode, YamlValue};
 use crate::algorithms::{Algorithm, Limit};
 use crate::request::Priority;
 
 /// The most rates of one subject. A store record holds them all.
-const MOST_RATES: usize = 8;
-const WANTS: &str = "a rate such as 100/minute, or a list of them";
+const MAX_RATES: usize = 8;
+const EXPECTED: &str = "a rate such as 100/minute, or a list of them";
 
 /// One set of rates as written.
-type Written<'d> = SmallVec<[(Rate, &'d str, u32); 2]>;
-type SetKey<'d> = (SmallVec<[&'d str; 2]>, Manner);
+type ParsedRates<'d> = SmallVec<[(Rate, &'d str, u32); 2]>;
+type RateSetKey<'d> = (SmallVec<[&'d str; 2]>, LimitOptions);
 
 /// All sets of rates of one rule, read but not compiled: the algorithm may depend on them.
 #[derive(Default)]
-pub(crate) struct RuleRates<'d> {
-    usual: Written<'d>,
-    by_tier: Vec<(usize, Written<'d>)>,
-    by_subject: Vec<(Box<str>, Written<'d>)>,
+pub(crate) struct ParsedRuleRates<'d> {
+    default_rates: ParsedRates<'d>,
+    by_tier: Vec<(usize, ParsedRates<'d>)>,
+    by_subject: Vec<(Box<str>, ParsedRates<'d>)>,
 }
 
 /// A rate whose window is a unit of the calendar, as written.
@@ -42,10 +42,10 @@ pub(crate) struct CalendarRate<'d> {
 
 /// The sets of rates of one rule, compiled.
 #[derive(Default)]
-pub(crate) struct Compiled {
+pub(crate) struct CompiledRates {
     pub(crate) rates: Vec<Arc<Rates>>,
-    pub(crate) tiers: Vec<Class>,
-    pub(crate) overrides: FxHashMap<Box<str>, Class>,
+    pub(crate) tiers: Vec<RateClass>,
+    pub(crate) overrides: FxHashMap<Box<str>, RateClass>,
 }
 
 /// What reading rates needs to know and keeps.
@@ -54,20 +54,20 @@ pub(crate) struct RatesReader<'d, 's> {
     pub(crate) calendar: &'s Calendar,
     pub(crate) ipv6_prefix: u8,
     /// Sets compiled so far. Files with many rules have few different rates.
-    pub(crate) known: FxHashMap<SetKey<'d>, Arc<Rates>>,
+    pub(crate) compiled_sets: FxHashMap<RateSetKey<'d>, Arc<Rates>>,
 }
 
-impl<'d> RuleRates<'d> {
+impl<'d> ParsedRuleRates<'d> {
     /// Whether any of them names a burst.
     pub(crate) fn has_burst(&self) -> bool {
         self.all().any(|(rate, ..)| rate.has_burst())
     }
 
     /// The first rate per day, week or month.
-    pub(crate) fn on_calendar(&self) -> Option<CalendarRate<'d>> {
+    pub(crate) fn first_calendar_rate(&self) -> Option<CalendarRate<'d>> {
         self.all().find_map(|(rate, text, line)| match rate {
             Rate::PerWindow(PerWindow {
-                window: Span::Calendar(unit),
+                window: RateWindow::Calendar(unit),
                 ..
             }) => Some(CalendarRate {
                 text,
@@ -79,8 +79,8 @@ impl<'d> RuleRates<'d> {
     }
 
     /// The first rate per span of time.
-    pub(crate) fn off_calendar(&self) -> Option<&'d str> {
-        let spans = |rate: &Rate| matches!(rate, Rate::PerWindow(rate) if matches!(rate.window, Span::Time(_)));
+    pub(crate) fn first_fixed_rate(&self) -> Option<&'d str> {
+        let spans = |rate: &Rate| matches!(rate, Rate::PerWindow(rate) if matches!(rate.window, RateWindow::Duration(_)));
         let mut all = self.all();
         all.find(|(rate, ..)| spans(rate)).map(|(_, text, _)| *text)
     }
@@ -88,7 +88,7 @@ impl<'d> RuleRates<'d> {
     fn all(&self) -> impl Iterator<Item = &(Rate, &'d str, u32)> {
         let tiers = self.by_tier.iter().map(|(_, written)| written);
         let subjects = self.by_subject.iter().map(|(_, written)| written);
-        [&self.usual]
+        [&self.default_rates]
             .into_iter()
             .chain(tiers)
             .chain(subjects)
@@ -104,15 +104,15 @@ impl<'d> RuleRates<'d> {
 impl<'d> RatesReader<'d, '_> {
     pub(crate) fn read(
         &self,
-        rate: Option<Node<'d>>,
-        tiers: Option<Node<'d>>,
-        overrides: Option<Node<'d>>,
+        rate: Option<YamlNode<'d>>,
+        tiers: Option<YamlNode<'d>>,
+        overrides: Option<YamlNode<'d>>,
         by: &By,
-        report: &mut Report<'_>,
-    ) -> RuleRates<'d> {
-        let mut rates = RuleRates::default();
+        report: &mut Reporter<'_>,
+    ) -> ParsedRuleRates<'d> {
+        let mut rates = ParsedRuleRates::default();
         if let Some(node) = rate {
-            rates.usual = read_set("rate", node, report);
+            rates.default_rates = read_set("rate", node, report);
         }
         if let Some(node) = tiers {
             rates.by_tier = self.read_tiers(node, report);
@@ -123,8 +123,12 @@ impl<'d> RatesReader<'d, '_> {
         rates
     }
 
-    fn read_tiers(&self, node: Node<'d>, report: &mut Report<'_>) -> Vec<(usize, Written<'d>)> {
-        let Kind::Map(pairs) = node.kind() else {
+    fn read_tiers(
+        &self,
+        node: YamlNode<'d>,
+        report: &mut Reporter<'_>,
+    ) -> Vec<(usize, ParsedRates<'d>)> {
+        let YamlValue::Map(pairs) = node.kind() else {
             report.text(
                 "tiers",
                 node,
@@ -132,7 +136,7 @@ impl<'d> RatesReader<'d, '_> {
             );
             return Vec::new();
         };
-        let mut found: Vec<(usize, Written<'d>)> = Vec::new();
+        let mut found: Vec<(usize, ParsedRates<'d>)> = Vec::new();
         for (key, value) in pairs {
             let Some(name) = report.text("tiers", key, "the name of a tier") else {
                 continue;
@@ -140,14 +144,14 @@ impl<'d> RatesReader<'d, '_> {
             let Some(tier) = self.tiers.iter().position(|known| **known == *name) else {
                 let message = format!(
                     "has rates for tier {}, {}",
-                    shown(name),
+                    quoted(name),
                     self.known_tiers(name)
                 );
-                report.fault(key.line(), message);
+                report.error(key.line(), message);
                 continue;
             };
             if found.iter().any(|(known, _)| *known == tier) {
-                report.fault(
+                report.error(
                     key.line(),
                     format!("has rates for tier `{name}` twice; keep one"),
                 );
@@ -160,7 +164,7 @@ impl<'d> RatesReader<'d, '_> {
 
     fn known_tiers(&self, name: &str) -> String {
         let known: Vec<&str> = self.tiers.iter().map(|tier| &**tier).collect();
-        match nearest(name, &known) {
+        match closest_name(name, &known) {
             _ if known.is_empty() => {
                 format!(
                     "but there are no tiers; write `tiers: [{}]` at the top",
@@ -174,11 +178,11 @@ impl<'d> RatesReader<'d, '_> {
 
     fn read_overrides(
         &self,
-        node: Node<'d>,
+        node: YamlNode<'d>,
         by: &By,
-        report: &mut Report<'_>,
-    ) -> Vec<(Box<str>, Written<'d>)> {
-        let Kind::Map(pairs) = node.kind() else {
+        report: &mut Reporter<'_>,
+    ) -> Vec<(Box<str>, ParsedRates<'d>)> {
+        let YamlValue::Map(pairs) = node.kind() else {
             report.text(
                 "overrides",
                 node,
@@ -189,23 +193,23 @@ impl<'d> RatesReader<'d, '_> {
         if *by == By::Global {
             let message =
                 "has `overrides`, but counts everybody together; remove them or write `by`";
-            report.fault(node.line(), message);
+            report.error(node.line(), message);
         }
         let mut found = Vec::new();
         for (key, value) in pairs {
             let Some(text) = report.text("overrides", key, "the text of a subject") else {
                 continue;
             };
-            let subject = match override_reader::subject_text(text, by, self.ipv6_prefix) {
+            let subject = match override_reader::normalize_subject(text, by, self.ipv6_prefix) {
                 Ok(subject) => subject,
                 Err(wrong) => {
-                    let message = format!("overrides {}, {wrong}", shown(text));
-                    report.fault(key.line(), message);
+                    let message = format!("overrides {}, {wrong}", quoted(text));
+                    report.error(key.line(), message);
                     continue;
                 }
             };
-            if let Some(doubt) = override_reader::doubt(text, by) {
-                report.doubt(key.line(), format!("overrides {doubt}"));
+            if let Some(warning) = override_reader::warning(text, by) {
+                report.warn(key.line(), format!("overrides {warning}"));
             }
             found.push((subject, read_set("overrides", value, report)));
         }
@@ -214,84 +218,84 @@ impl<'d> RatesReader<'d, '_> {
 
     pub(crate) fn compile(
         &mut self,
-        written: RuleRates<'d>,
-        manner: Manner,
-        report: &mut Report<'_>,
-    ) -> Compiled {
-        let mut compiled = Compiled::default();
+        written: ParsedRuleRates<'d>,
+        options: LimitOptions,
+        report: &mut Reporter<'_>,
+    ) -> CompiledRates {
+        let mut compiled = CompiledRates::default();
         compiled
             .rates
-            .push(self.set(&written.usual, manner, report));
+            .push(self.compile_set(&written.default_rates, options, report));
         for (tier, set) in &written.by_tier {
-            let class = compiled.push(self.set(set, manner, report));
+            let class = compiled.push(self.compile_set(set, options, report));
             if compiled.tiers.len() <= *tier {
-                compiled.tiers.resize(*tier + 1, Class::default());
+                compiled.tiers.resize(*tier + 1, RateClass::default());
             }
             compiled.tiers[*tier] = class;
         }
         for (subject, set) in written.by_subject {
-            let class = compiled.push(self.set(&set, manner, report));
+            let class = compiled.push(self.compile_set(&set, options, report));
             let line = set.first().map_or(0, |(_, _, line)| *line);
             if compiled.overrides.contains_key(&subject) {
-                let message = format!("overrides {} twice; keep one", shown(&subject));
-                report.fault(line, message);
+                let message = format!("overrides {} twice; keep one", quoted(&subject));
+                report.error(line, message);
             }
             compiled.overrides.insert(subject, class);
         }
         compiled
     }
 
-    fn set(
+    fn compile_set(
         &mut self,
-        written: &Written<'d>,
-        manner: Manner,
-        report: &mut Report<'_>,
+        written: &ParsedRates<'d>,
+        options: LimitOptions,
+        report: &mut Reporter<'_>,
     ) -> Arc<Rates> {
         let texts = written.iter().map(|(_, text, _)| *text).collect();
-        let key = (texts, manner);
-        if let Some(known) = self.known.get(&key) {
+        let key = (texts, options);
+        if let Some(known) = self.compiled_sets.get(&key) {
             return Arc::clone(known);
         }
         let mut limits = Vec::with_capacity(written.len());
         let mut texts = Vec::with_capacity(written.len());
-        let mut sound = true;
+        let mut is_valid = true;
         for (rate, text, line) in written {
             let Rate::PerWindow(rate) = rate else {
                 continue;
             };
-            match self.limit(rate, manner) {
+            match self.compile_limit(rate, options) {
                 Ok(limit) => {
                     limits.push(limit);
                     texts.push(Box::from(*text));
                 }
                 Err(wrong) => {
-                    sound = false;
-                    report.fault(*line, format!("has {wrong}"));
+                    is_valid = false;
+                    report.error(*line, format!("has {wrong}"));
                 }
             }
         }
         let rates = Rates::new(limits, texts);
-        let rates = Arc::new(match manner.ceilings {
-            Some(ceilings) => rates.shared_by(ceilings),
+        let rates = Arc::new(match options.ceilings {
+            Some(ceilings) => rates.with_ceilings(ceilings),
             None => rates,
         });
-        if sound {
-            self.known.insert(key, Arc::clone(&rates));
+        if is_valid {
+            self.compiled_sets.insert(key, Arc::clone(&rates));
         }
         rates
     }
 
-    fn limit(&self, rate: &PerWindow, manner: Manner) -> Result<Limit, String> {
-        let limit = rate.compile(manner, self.calendar);
+    fn compile_limit(&self, rate: &PerWindow, options: LimitOptions) -> Result<Limit, String> {
+        let limit = rate.compile(options, self.calendar);
         let limit = limit.map_err(|wrong| wrong.to_string())?;
-        if manner.algorithm == Algorithm::FixedWindow && manner.guard >= limit.per() {
+        if options.algorithm == Algorithm::FixedWindow && options.guard >= limit.per() {
             return Err(format!(
                 "a guard of {}, which is not shorter than the window of `{rate}`; write less",
-                manner.guard
+                options.guard
             ));
         }
-        if let Some(ceilings) = manner.ceilings {
-            let none = |priority: &Priority| ceilings.units(*priority, limit.whole()) == 0;
+        if let Some(ceilings) = options.ceilings {
+            let none = |priority: &Priority| ceilings.units(*priority, limit.full_capacity()) == 0;
             if let Some(priority) = Priority::ALL.into_iter().find(none) {
                 return Err(format!(
                     "rate `{rate}`, of which {} for priority {} is less than one request; write a \
@@ -305,8 +309,8 @@ impl<'d> RatesReader<'d, '_> {
     }
 }
 
-impl Compiled {
-    fn push(&mut self, rates: Arc<Rates>) -> Class {
+impl CompiledRates {
+    fn push(&mut self, rates: Arc<Rates>) -> RateClass {
         let known = self
             .rates
             .iter()
@@ -315,24 +319,24 @@ impl Compiled {
         if at == self.rates.len() {
             self.rates.push(rates);
         }
-        Class(u32::try_from(at).unwrap_or(0))
+        RateClass(u32::try_from(at).unwrap_or(0))
     }
 }
 
-fn read_set<'d>(field: &str, node: Node<'d>, report: &mut Report<'_>) -> Written<'d> {
-    let mut rates = Written::new();
-    let texts = report.texts(field, node, WANTS);
-    if texts.len() > MOST_RATES {
+fn read_set<'d>(field: &str, node: YamlNode<'d>, report: &mut Reporter<'_>) -> ParsedRates<'d> {
+    let mut rates = ParsedRates::new();
+    let texts = report.texts(field, node, EXPECTED);
+    if texts.len() > MAX_RATES {
         let message = format!(
-            "has {} rates at once; write at most {MOST_RATES}",
+            "has {} rates at once; write at most {MAX_RATES}",
             texts.len()
         );
-        report.fault(node.line(), message);
+        report.error(node.line(), message);
     }
-    for (text, line) in texts.into_iter().take(MOST_RATES) {
+    for (text, line) in texts.into_iter().take(MAX_RATES) {
         match parse_rate(text) {
             Ok(rate) => rates.push((rate, text.trim(), line)),
-            Err(wrong) => report.fault(line, format!("has {wrong}")),
+            Err(wrong) => report.error(line, format!("has {wrong}")),
         }
     }
     let unlimited = rates.iter().position(|(rate, ..)| *rate == Rate::Unlimited);
@@ -341,7 +345,7 @@ fn read_set<'d>(field: &str, node: Node<'d>, report: &mut Report<'_>) -> Written
     {
         let message =
             "has `unlimited` beside other rates, which would still limit; keep one or the other";
-        report.fault(rates[at].2, message);
+        report.error(rates[at].2, message);
     }
     rates
 }

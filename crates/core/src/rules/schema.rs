@@ -9,13 +9,13 @@ pub fn schema() -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::schema;
-    use crate::rules::head::TopSlots;
-    use crate::rules::rule_reader::RuleSlots;
-    use crate::rules::slots::Slots;
+    use crate::rules::fields::MappingFields;
+    use crate::rules::rule_reader::RuleFields;
+    use crate::rules::top_level::TopLevelFields;
 
     #[test]
     fn every_field_of_the_language_is_in_the_schema() {
-        for field in TopSlots::KNOWN.iter().chain(RuleSlots::KNOWN) {
+        for field in TopLevelFields::KNOWN.iter().chain(RuleFields::KNOWN) {
             assert!(schema().contains(&format!("\"{field}\": {{")), "{field}");
         }
     }

@@ -6,49 +6,49 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use super::model::{By, IfMissing, Rule};
+use super::rule::{By, IfMissing, Rule};
 use crate::request::{PRIORITY, Request};
 
 /// The value that counts for one place of a rule's `by`.
-pub(crate) enum Value<'r> {
+pub(crate) enum SubjectValue<'r> {
     Text(&'r str, &'r str),
     Ip(IpAddr),
     Key([u8; 32]),
-    Nobody,
+    Anonymous,
 }
 
 /// The subject as an operator writes it in `overrides`: values joined by commas as [`push_value`] does, a
 /// key by the name it is listed under. Nothing where the address stands in for what is absent, and nothing for a
 /// text that reads as an address or a digest: overrides are for who one is, not for what one claims.
 pub(crate) fn subject_text(rule: &Rule, request: &Request<'_>) -> Option<String> {
-    let By::All(places) = rule.by() else {
+    let By::All(parts) = rule.by() else {
         return None;
     };
     let mut out = String::new();
-    for (place, alternatives) in places.iter().enumerate() {
-        let value = match value_of(alternatives, IfMissing::Skip, request)? {
-            Value::Text(_, value) if claims_another_kind(value) => return None,
-            Value::Text(_, value) => Cow::Borrowed(value),
-            Value::Ip(ip) => Cow::Owned(ip.to_string()),
-            Value::Key(digest) => match request.api_key.and_then(|key| key.name) {
+    for (index, alternatives) in parts.iter().enumerate() {
+        let value = match subject_value(alternatives, IfMissing::Skip, request)? {
+            SubjectValue::Text(_, value) if looks_like_other_kind(value) => return None,
+            SubjectValue::Text(_, value) => Cow::Borrowed(value),
+            SubjectValue::Ip(ip) => Cow::Owned(ip.to_string()),
+            SubjectValue::Key(digest) => match request.api_key.and_then(|key| key.name) {
                 Some(name) => Cow::Borrowed(name),
                 None => Cow::Owned(digest_text(&digest)),
             },
-            Value::Nobody => return None,
+            SubjectValue::Anonymous => return None,
         };
-        push_value(&mut out, &value, place, places.len());
+        push_value(&mut out, &value, index, parts.len());
     }
     Some(out)
 }
 
-/// Appends the value of place `place` of `places`. A single value stands as it is. Of several, a comma or
+/// Appends the value of place `index` of `places`. A single value stands as it is. Of several, a comma or
 /// backslash inside a value has a backslash before it, because a client chooses values: without that
 /// `a,b` and `c` would read as `a` and `b,c`, and one subject would have the rates of another.
-pub(super) fn push_value(out: &mut String, value: &str, place: usize, places: usize) {
-    if places == 1 {
+pub(super) fn push_value(out: &mut String, value: &str, index: usize, count: usize) {
+    if count == 1 {
         return out.push_str(value);
     }
-    if place > 0 {
+    if index > 0 {
         out.push(',');
     }
     for char in value.chars() {
@@ -76,7 +76,7 @@ pub(super) fn split_values(text: &str) -> Vec<String> {
     trimmed.collect()
 }
 
-fn claims_another_kind(value: &str) -> bool {
+fn looks_like_other_kind(value: &str) -> bool {
     value.starts_with("sha256:") || value.parse::<IpAddr>().is_ok()
 }
 
@@ -86,25 +86,27 @@ fn digest_text(digest: &[u8; 32]) -> String {
 }
 
 /// What counts for one place of a `by`; nothing if the rule wants to be skipped without it.
-pub(crate) fn value_of<'r>(
+pub(crate) fn subject_value<'r>(
     alternatives: &'r [Box<str>],
     if_missing: IfMissing,
     request: &'r Request<'_>,
-) -> Option<Value<'r>> {
+) -> Option<SubjectValue<'r>> {
     let present = alternatives.iter().find_map(|name| match &**name {
-        "ip" => request.ip.map(Value::Ip),
-        "api_key" => request.api_key.map(|key| Value::Key(key.digest)),
+        "ip" => request.ip.map(SubjectValue::Ip),
+        "api_key" => request.api_key.map(|key| SubjectValue::Key(key.digest)),
         // Every request has one, and no client can make up another to have a counter of its own.
-        PRIORITY => Some(Value::Text(PRIORITY, request.priority().name())),
+        PRIORITY => Some(SubjectValue::Text(PRIORITY, request.priority().name())),
         name => request
             .text(name)
             .filter(|value| !value.is_empty())
-            .map(|value| Value::Text(name, value)),
+            .map(|value| SubjectValue::Text(name, value)),
     });
     match (present, if_missing) {
         (Some(value), _) => Some(value),
         (None, IfMissing::Skip) => None,
-        (None, IfMissing::Substitute) => Some(request.ip.map_or(Value::Nobody, Value::Ip)),
+        (None, IfMissing::Substitute) => {
+            Some(request.ip.map_or(SubjectValue::Anonymous, SubjectValue::Ip))
+        }
     }
 }
 
@@ -115,8 +117,8 @@ mod tests {
 
     fn joined(values: &[&str]) -> String {
         let mut out = String::new();
-        for (place, value) in values.iter().enumerate() {
-            push_value(&mut out, value, place, values.len());
+        for (index, value) in values.iter().enumerate() {
+            push_value(&mut out, value, index, values.len());
         }
         out
     }
@@ -142,7 +144,7 @@ mod tests {
         };
         let set = parse(&[file]).unwrap();
         let rule = &set.rules()[0];
-        let said = |priority: Option<&'static str>| {
+        let subject_of = |priority: Option<&'static str>| {
             let request = Request {
                 ip: Some([192, 0, 2, 1].into()),
                 ..Request::default()
@@ -161,9 +163,13 @@ mod tests {
             Some("Normal"),
             Some("normal"),
         ] {
-            assert_eq!(said(priority).as_deref(), Some("normal"), "{priority:?}");
+            assert_eq!(
+                subject_of(priority).as_deref(),
+                Some("normal"),
+                "{priority:?}"
+            );
         }
-        assert_eq!(said(Some("critical")).as_deref(), Some("critical"));
+        assert_eq!(subject_of(Some("critical")).as_deref(), Some("critical"));
         assert_eq!(rule.limits(None, "normal")[0].count(), 1);
     }
 

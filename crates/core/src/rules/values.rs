@@ -3,11 +3,11 @@
 //! `match` and `overrides` are checked by the same functions. A value that can never match would be a
 //! limit that is not there.
 
-use super::fault::shown;
+use super::diagnostics::quoted;
 use super::glob::Glob;
-use super::names::meant_name;
+use super::names::suggest_name;
 use super::{free_text, hosts, methods, paths};
-use crate::request::{PRIORITY, Priority, normal_method};
+use crate::request::{PRIORITY, Priority, normalize_method};
 
 const MAX_PATTERN_BYTES: usize = 1_024;
 
@@ -21,7 +21,8 @@ pub(super) fn check(name: &str, text: &str) -> Result<(), String> {
     if text.trim() != text {
         return Err("which has white space at an end; remove it".to_owned());
     }
-    if Glob::is_by_segments(name) && Glob::is_ambiguous(text) && !paths::has_named_segment(text) {
+    if Glob::is_path_attribute(name) && Glob::is_ambiguous(text) && !paths::has_path_parameter(text)
+    {
         return Err(
             "in which `**` is not a whole segment; write `*` within a segment and /** for all below: [/api*, /api*/**]"
                 .to_owned(),
@@ -38,27 +39,27 @@ pub(super) fn check(name: &str, text: &str) -> Result<(), String> {
 }
 
 /// What is probably not meant by `text` as a value or pattern of the attribute `name`.
-pub(super) fn doubt(name: &str, text: &str) -> Option<String> {
+pub(super) fn warning(name: &str, text: &str) -> Option<String> {
     match name {
-        "path" => paths::doubt(text).map(str::to_owned),
-        "raw_path" if !text.is_empty() => paths::doubt_raw(text).map(str::to_owned),
-        "method" if finds_none(name, &normal_method(text), methods::all()) => Some(
+        "path" => paths::warning(text).map(str::to_owned),
+        "raw_path" if !text.is_empty() => paths::raw_warning(text).map(str::to_owned),
+        "method" if matches_no_known_value(name, &normalize_method(text), methods::all()) => Some(
             "which no registered method of HTTP matches; correct it unless callers send such a one"
                 .to_owned(),
         ),
-        PRIORITY if finds_none(name, text, Priority::ALL.map(Priority::name)) => Some(format!(
+        PRIORITY if matches_no_known_value(name, text, Priority::ALL.map(Priority::name)) => Some(format!(
             "which no priority matches; write one of {}",
             Priority::ALL.map(Priority::name).join(", ")
         )),
         _ if text.is_empty() => Some(format!(
             "which only an empty text is; write `not: {{ {name}: \"**\" }}` for requests without it"
         )),
-        _ if !Glob::is_by_segments(name) && has_path_wildcard(text) => Some(
+        _ if !Glob::is_path_attribute(name) && has_path_wildcard(text) => Some(
             "where `**` is any text and not any number of segments, so that /a/** does not match /a; write both in a list"
                 .to_owned(),
         ),
         "host" | PRIORITY | "method" => None,
-        _ => free_text::doubt(name, text),
+        _ => free_text::warning(name, text),
     }
 }
 
@@ -68,7 +69,11 @@ fn has_path_wildcard(text: &str) -> bool {
 }
 
 /// Whether `text` is a pattern that none of the known values matches.
-fn finds_none(name: &str, text: &str, known: impl IntoIterator<Item = &'static str>) -> bool {
+fn matches_no_known_value(
+    name: &str,
+    text: &str,
+    known: impl IntoIterator<Item = &'static str>,
+) -> bool {
     let glob = Glob::new(name, text);
     Glob::is_glob(text) && !known.into_iter().any(|value| glob.matches(value))
 }
@@ -79,17 +84,17 @@ fn check_priority(text: &str) -> Result<(), String> {
         return Ok(());
     }
     let known = Priority::ALL.map(Priority::name);
-    Err(match meant_name(text, &known) {
+    Err(match suggest_name(text, &known) {
         Some(near) => format!("which is no priority; write `{near}`?"),
         None => format!("which is no priority; write one of {}", known.join(", ")),
     })
 }
 
 /// The warning about a method that is none of HTTP.
-pub(super) fn unregistered(method: &str) -> String {
+pub(super) fn unregistered_method(method: &str) -> String {
     format!(
         "method {}, which is no registered method of HTTP; correct it unless callers send just that",
-        shown(method)
+        quoted(method)
     )
 }
 
@@ -109,8 +114,8 @@ mod tests {
     }
 
     #[test]
-    fn patterns_that_no_known_value_matches_are_doubted() {
-        for (name, text, doubted) in [
+    fn patterns_that_no_known_value_matches_cause_warnings() {
+        for (name, text, is_warned) in [
             ("method", "P*", false),
             ("method", "p*", false),
             ("method", "**", false),
@@ -125,7 +130,7 @@ mod tests {
             ("header.user-agent", "Mozilla/5.0**", false),
             ("raw_path", "/login/**", false),
         ] {
-            assert_eq!(doubt(name, text).is_some(), doubted, "{name} {text:?}");
+            assert_eq!(warning(name, text).is_some(), is_warned, "{name} {text:?}");
         }
     }
 }

@@ -10,21 +10,21 @@ use std::borrow::Cow;
 use granit_parser::{Event, Parser, ScalarStyle, Span};
 use rustc_hash::FxHashMap;
 
-use super::yaml_words;
+use super::yaml_errors;
 
 /// The longest text that is read as rules; a folder may have many of them.
-pub const MOST_BYTES: usize = 16 << 20;
+pub const MAX_FILE_BYTES: usize = 16 << 20;
 /// The most values a file may have, aliases expanded. 100,000 rules have 1,500,000.
-pub(crate) const MOST_NODES: u32 = 4_000_000;
+pub(crate) const MAX_NODES: u32 = 4_000_000;
 /// The deepest nesting. A rules file needs seven levels.
-pub(crate) const MOST_DEPTH: usize = 32;
+pub(crate) const MAX_DEPTH: usize = 32;
 
 /// What a node of a rules file takes with its share of spaces, so that the list seldom has to grow.
-const USUAL_BYTES_PER_NODE: usize = 8;
+const ESTIMATED_BYTES_PER_NODE: usize = 8;
 
 /// Why a text was not read, and on which line.
 #[derive(Debug)]
-pub(crate) struct Unreadable {
+pub(crate) struct YamlError {
     pub(crate) line: u32,
     pub(crate) message: String,
 }
@@ -33,23 +33,23 @@ pub(crate) struct Unreadable {
 #[derive(Debug, Default)]
 pub(crate) struct Document<'a> {
     source: &'a str,
-    nodes: Vec<Raw>,
+    nodes: Vec<RawNode>,
     /// Texts that do not stand in the source as they are: escaped or folded.
     owned: Vec<Box<str>>,
 }
 
 /// Sixteen bytes: a large file has more than a million of them.
 #[derive(Clone, Copy, Debug)]
-struct Raw {
+struct RawNode {
     line: u32,
-    kind: RawKind,
+    kind: RawNodeKind,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum RawKind {
-    Nothing,
+enum RawNodeKind {
+    Null,
     /// A part of the source.
-    Part {
+    Slice {
         start: u32,
         length: u32,
     },
@@ -65,23 +65,23 @@ enum RawKind {
         end: u32,
     },
     /// The node an alias stands for.
-    Same {
+    Alias {
         target: u32,
     },
 }
 
 /// One node of a document.
 #[derive(Clone, Copy)]
-pub(crate) struct Node<'d> {
+pub(crate) struct YamlNode<'d> {
     document: &'d Document<'d>,
     at: u32,
     line: u32,
 }
 
 /// What a node holds.
-pub(crate) enum Kind<'d> {
+pub(crate) enum YamlValue<'d> {
     /// Nothing was written, or `~`, or `null`.
-    Nothing,
+    Null,
     /// A scalar.
     Text(&'d str),
     /// A list.
@@ -90,41 +90,43 @@ pub(crate) enum Kind<'d> {
     Map(Pairs<'d>),
 }
 
-impl<'d> Node<'d> {
+impl<'d> YamlNode<'d> {
     /// Where it is used: for an alias, the line of the alias.
     pub(crate) fn line(self) -> u32 {
         self.line
     }
 
-    pub(crate) fn kind(self) -> Kind<'d> {
+    pub(crate) fn kind(self) -> YamlValue<'d> {
         match self.document.nodes[self.at as usize].kind {
-            RawKind::Nothing => Kind::Nothing,
-            RawKind::Part { start, length } => Kind::Text(self.document.part(start, length)),
-            RawKind::Owned { at } => Kind::Text(&self.document.owned[at as usize]),
-            RawKind::List { end } => Kind::List(self.children(end)),
-            RawKind::Map { end } => Kind::Map(Pairs(self.children(end))),
-            RawKind::Same { target } => Node { at: target, ..self }.kind(),
+            RawNodeKind::Null => YamlValue::Null,
+            RawNodeKind::Slice { start, length } => {
+                YamlValue::Text(self.document.slice(start, length))
+            }
+            RawNodeKind::Owned { at } => YamlValue::Text(&self.document.owned[at as usize]),
+            RawNodeKind::List { end } => YamlValue::List(self.children(end)),
+            RawNodeKind::Map { end } => YamlValue::Map(Pairs(self.children(end))),
+            RawNodeKind::Alias { target } => YamlNode { at: target, ..self }.kind(),
         }
     }
 
     /// The text of a scalar.
     pub(crate) fn text(self) -> Option<&'d str> {
         match self.kind() {
-            Kind::Text(text) => Some(text),
+            YamlValue::Text(text) => Some(text),
             _ => None,
         }
     }
 
     /// The text of a scalar that was written without quotes, and so may mean a number or a yes.
-    pub(crate) fn plain(self) -> Option<&'d str> {
+    pub(crate) fn unquoted(self) -> Option<&'d str> {
         match self.document.nodes[self.at as usize].kind {
-            RawKind::Part { start, length } => {
+            RawNodeKind::Slice { start, length } => {
                 let before = (start as usize).checked_sub(1);
                 let before = before.and_then(|at| self.document.source.as_bytes().get(at));
                 let quoted = matches!(before, Some(b'"' | b'\''));
-                (!quoted).then(|| self.document.part(start, length))
+                (!quoted).then(|| self.document.slice(start, length))
             }
-            RawKind::Same { target } => Node { at: target, ..self }.plain(),
+            RawNodeKind::Alias { target } => YamlNode { at: target, ..self }.unquoted(),
             _ => None,
         }
     }
@@ -140,7 +142,7 @@ impl<'d> Node<'d> {
     /// The first index after this node.
     fn end(self) -> u32 {
         match self.document.nodes[self.at as usize].kind {
-            RawKind::List { end } | RawKind::Map { end } => end,
+            RawNodeKind::List { end } | RawNodeKind::Map { end } => end,
             _ => self.at + 1,
         }
     }
@@ -155,9 +157,9 @@ pub(crate) struct Children<'d> {
 }
 
 impl<'d> Iterator for Children<'d> {
-    type Item = Node<'d>;
+    type Item = YamlNode<'d>;
 
-    fn next(&mut self) -> Option<Node<'d>> {
+    fn next(&mut self) -> Option<YamlNode<'d>> {
         if self.next >= self.end {
             return None;
         }
@@ -172,7 +174,7 @@ impl<'d> Iterator for Children<'d> {
 pub(crate) struct Pairs<'d>(Children<'d>);
 
 impl<'d> Iterator for Pairs<'d> {
-    type Item = (Node<'d>, Node<'d>);
+    type Item = (YamlNode<'d>, YamlNode<'d>);
 
     fn next(&mut self) -> Option<Self::Item> {
         Some((self.0.next()?, self.0.next()?))
@@ -181,23 +183,23 @@ impl<'d> Iterator for Pairs<'d> {
 
 impl<'a> Document<'a> {
     /// Reads one document. An empty text has no root.
-    pub(crate) fn read(text: &'a str) -> Result<Self, Unreadable> {
-        if text.len() > MOST_BYTES {
-            return Err(yaml_words::too_long());
+    pub(crate) fn read(text: &'a str) -> Result<Self, YamlError> {
+        if text.len() > MAX_FILE_BYTES {
+            return Err(yaml_errors::file_too_long());
         }
-        let mut reader = Reader {
+        let mut reader = YamlReader {
             source: text,
-            ..Reader::default()
+            ..YamlReader::default()
         };
-        reader.nodes.reserve(text.len() / USUAL_BYTES_PER_NODE);
+        reader.nodes.reserve(text.len() / ESTIMATED_BYTES_PER_NODE);
         let options = granit_parser::options! {
-            flow_nesting_limit: MOST_DEPTH,
-            block_nesting_limit: MOST_DEPTH,
+            flow_nesting_limit: MAX_DEPTH,
+            block_nesting_limit: MAX_DEPTH,
             emit_comments: false,
         };
         for event in Parser::new_from_str_with_options(text, options) {
-            let (event, span) = event.map_err(|error| yaml_words::unparsed(&error, text))?;
-            reader.take(event, &span)?;
+            let (event, span) = event.map_err(|error| yaml_errors::syntax_error(&error, text))?;
+            reader.handle_event(event, &span)?;
         }
         Ok(Document {
             source: text,
@@ -206,17 +208,17 @@ impl<'a> Document<'a> {
         })
     }
 
-    pub(crate) fn root(&self) -> Option<Node<'_>> {
+    pub(crate) fn root(&self) -> Option<YamlNode<'_>> {
         (!self.nodes.is_empty()).then(|| self.node(0))
     }
 
-    fn part(&self, start: u32, length: u32) -> &str {
+    fn slice(&self, start: u32, length: u32) -> &str {
         let (start, length) = (start as usize, length as usize);
         self.source.get(start..start + length).unwrap_or("")
     }
 
-    fn node(&self, at: u32) -> Node<'_> {
-        Node {
+    fn node(&self, at: u32) -> YamlNode<'_> {
+        YamlNode {
             document: self,
             at,
             line: self.nodes[at as usize].line,
@@ -226,19 +228,19 @@ impl<'a> Document<'a> {
 
 /// Collects events into nodes.
 #[derive(Default)]
-struct Reader<'a> {
+struct YamlReader<'a> {
     source: &'a str,
-    nodes: Vec<Raw>,
+    nodes: Vec<RawNode>,
     owned: Vec<Box<str>>,
     /// The collections that are open.
-    open: Vec<Open>,
+    open: Vec<OpenCollection>,
     anchors: FxHashMap<usize, Anchor>,
     documents: usize,
     /// Nodes so far, as if every alias had been written out.
     expanded: u32,
 }
 
-struct Open {
+struct OpenCollection {
     at: u32,
     anchor: usize,
     expanded_before: u32,
@@ -249,18 +251,18 @@ struct Anchor {
     expanded: u32,
 }
 
-impl<'a> Reader<'a> {
-    fn take(&mut self, event: Event<'a>, span: &Span) -> Result<(), Unreadable> {
+impl<'a> YamlReader<'a> {
+    fn handle_event(&mut self, event: Event<'a>, span: &Span) -> Result<(), YamlError> {
         let line = u32::try_from(span.start.line()).unwrap_or(u32::MAX);
         let tagged = |tag: &Option<_>| match tag {
-            Some(_) => Err(yaml_words::tagged(line)),
+            Some(_) => Err(yaml_errors::unsupported_tag(line)),
             None => Ok(()),
         };
         match event {
             Event::DocumentStart(..) => {
                 self.documents += 1;
                 if self.documents > 1 {
-                    return Err(yaml_words::second_document(line));
+                    return Err(yaml_errors::second_document(line));
                 }
             }
             Event::Scalar(text, style, anchor, tag) => {
@@ -272,20 +274,20 @@ impl<'a> Reader<'a> {
             }
             Event::SequenceStart(_, anchor, tag) => {
                 tagged(&tag)?;
-                self.begin(line, RawKind::List { end: 0 }, anchor)?;
+                self.begin(line, RawNodeKind::List { end: 0 }, anchor)?;
             }
             Event::MappingStart(_, anchor, tag) => {
                 tagged(&tag)?;
-                self.begin(line, RawKind::Map { end: 0 }, anchor)?;
+                self.begin(line, RawNodeKind::Map { end: 0 }, anchor)?;
             }
             Event::SequenceEnd | Event::MappingEnd => self.finish(),
             Event::Alias(id) => {
                 let anchor = self
                     .anchors
                     .get(&id)
-                    .ok_or_else(|| yaml_words::endless(line))?;
+                    .ok_or_else(|| yaml_errors::recursive_alias(line))?;
                 let (target, expanded) = (anchor.at, anchor.expanded);
-                self.push(line, RawKind::Same { target }, expanded)?;
+                self.push(line, RawNodeKind::Alias { target }, expanded)?;
             }
             _ => {}
         }
@@ -293,20 +295,20 @@ impl<'a> Reader<'a> {
     }
 
     /// Where a text stands in the source, or a copy of it.
-    fn scalar(&mut self, text: Cow<'a, str>, plain: bool) -> RawKind {
+    fn scalar(&mut self, text: Cow<'a, str>, plain: bool) -> RawNodeKind {
         if plain && matches!(&*text, "" | "~" | "null") {
-            return RawKind::Nothing;
+            return RawNodeKind::Null;
         }
         let start = match &text {
             Cow::Borrowed(part) => self.offset(part),
             Cow::Owned(_) => None,
         };
         if let (Some(start), Ok(length)) = (start, u32::try_from(text.len())) {
-            return RawKind::Part { start, length };
+            return RawNodeKind::Slice { start, length };
         }
         let at = self.owned.len() as u32; // fewer than nodes
         self.owned.push(text.into());
-        RawKind::Owned { at }
+        RawNodeKind::Owned { at }
     }
 
     /// Where `part` begins in the source, if it is a part of it.
@@ -319,20 +321,20 @@ impl<'a> Reader<'a> {
         u32::try_from(start).ok().filter(|_| same)
     }
 
-    fn push(&mut self, line: u32, kind: RawKind, weight: u32) -> Result<u32, Unreadable> {
+    fn push(&mut self, line: u32, kind: RawNodeKind, weight: u32) -> Result<u32, YamlError> {
         self.expanded = self.expanded.saturating_add(weight);
-        if self.expanded > MOST_NODES {
-            return Err(yaml_words::too_many(line, weight > 1));
+        if self.expanded > MAX_NODES {
+            return Err(yaml_errors::too_many_nodes(line, weight > 1));
         }
         let at = self.nodes.len() as u32; // at most MOST_NODES
-        self.nodes.push(Raw { line, kind });
+        self.nodes.push(RawNode { line, kind });
         Ok(at)
     }
 
-    fn begin(&mut self, line: u32, kind: RawKind, anchor: usize) -> Result<(), Unreadable> {
+    fn begin(&mut self, line: u32, kind: RawNodeKind, anchor: usize) -> Result<(), YamlError> {
         let expanded_before = self.expanded;
         let at = self.push(line, kind, 1)?;
-        self.open.push(Open {
+        self.open.push(OpenCollection {
             at,
             anchor,
             expanded_before,
@@ -343,7 +345,8 @@ impl<'a> Reader<'a> {
     fn finish(&mut self) {
         let now = self.nodes.len() as u32;
         let Some(open) = self.open.pop() else { return };
-        if let RawKind::List { end } | RawKind::Map { end } = &mut self.nodes[open.at as usize].kind
+        if let RawNodeKind::List { end } | RawNodeKind::Map { end } =
+            &mut self.nodes[open.at as usize].kind
         {
             *end = now;
         }

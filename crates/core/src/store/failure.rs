@@ -111,7 +111,7 @@ impl FailureCause {
             StoreError::Unavailable { source, .. } => {
                 FailureCause::new(FailureKind::Other, source.to_string())
             }
-            StoreError::Refused { source, .. } => {
+            StoreError::Rejected { source, .. } => {
                 FailureCause::new(FailureKind::Protocol, source.to_string())
             }
         }

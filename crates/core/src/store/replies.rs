@@ -24,7 +24,7 @@ pub fn one_reply_per_set(
     }
     let found = replies.len();
     let error = |_| {
-        Err(StoreError::Refused {
+        Err(StoreError::Rejected {
             command: "charge_each",
             source: Box::new(ReplyCountError {
                 expected: sets,

@@ -17,14 +17,14 @@ pub struct Reserve<'a> {
     /// Unique to the reservation.
     pub id: u128,
     /// When it ends if nobody settles it, from the store's time of the charge on.
-    pub lasts: Nanos,
+    pub ttl: Nanos,
     /// What is charged: all of it or nothing.
     pub set: ChargeSet<'a>,
 }
 
 impl Reserve<'_> {
     /// The longest a reservation may last.
-    pub const LONGEST: Nanos = Nanos::from_secs(3_600);
+    pub const MAX_TTL: Nanos = Nanos::from_secs(3_600);
 }
 
 /// What became of a reservation.
@@ -34,9 +34,9 @@ pub struct Settle<'a> {
     pub id: u128,
     /// The store's time of its charge. Of one that was charged in several steps the earliest: each
     /// store remembers its own.
-    pub charged: Nanos,
+    pub charged_at: Nanos,
     /// When it ends or ended.
-    pub until: Nanos,
+    pub expires_at: Nanos,
     /// What was charged, with the estimates as costs.
     pub set: ChargeSet<'a>,
     /// What was used of it.
@@ -49,7 +49,7 @@ pub enum Used {
     /// So many units, for each charge in order.
     Known(SmallVec<[u64; 4]>),
     /// Nobody said, and its time is over: the estimate comes back.
-    Unsaid,
+    Unknown,
 }
 
 /// What settling a reservation did.
@@ -67,108 +67,114 @@ pub enum Settled {
 
 /// What a store remembers of one charge of a reservation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kept {
+pub enum ReservationState {
     /// It was charged then, by the store's time, and is open.
     Open(Nanos),
     /// The estimate has come back.
-    Back,
+    Returned,
     /// Nothing.
-    Nothing,
+    Unknown,
 }
 
 /// How a counter has to change for what was used to be what is charged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Correction {
     /// Not at all.
-    Nothing,
+    None,
     /// So much is given back, as far as the bounds allow.
-    Back(Cost),
+    Refund(Cost),
     /// So much is charged, whether it fits or not.
-    More(Cost),
+    Charge(Cost),
 }
 
 impl Settle<'_> {
     /// How long the reservation lasts.
-    pub fn lasts(&self) -> Nanos {
-        self.until.since(self.charged)
+    pub fn ttl(&self) -> Nanos {
+        self.expires_at.since(self.charged_at)
     }
 
     /// Until when it can be settled: as long after its end as it lasted.
-    pub fn forgotten_at(&self) -> Nanos {
-        self.until.plus(self.lasts())
+    pub fn settle_deadline(&self) -> Nanos {
+        self.expires_at.plus(self.ttl())
     }
 
     /// How the counter of the charge `at` has to change, when this was found of it.
-    pub fn correction(&self, at: usize, kept: Kept) -> Correction {
+    pub fn correction(&self, at: usize, state: ReservationState) -> Correction {
         let estimate = self.set.charges[at].cost;
         let used = match &self.used {
             Used::Known(used) => used.get(at).copied().unwrap_or(estimate.get()),
-            Used::Unsaid => 0,
+            Used::Unknown => 0,
         };
-        let (back, more) = match kept {
-            Kept::Open(_) => (
+        let (refund, charge) = match state {
+            ReservationState::Open(_) => (
                 estimate.get().saturating_sub(used),
                 used.saturating_sub(estimate.get()),
             ),
-            Kept::Back => (0, used),
-            Kept::Nothing => (0, 0),
+            ReservationState::Returned => (0, used),
+            ReservationState::Unknown => (0, 0),
         };
-        match (Cost::new(back), Cost::new(more)) {
-            (Some(back), _) => Correction::Back(back),
-            (None, Some(more)) => Correction::More(more),
-            (None, None) => Correction::Nothing,
+        match (Cost::new(refund), Cost::new(charge)) {
+            (Some(refund), _) => Correction::Refund(refund),
+            (None, Some(charge)) => Correction::Charge(charge),
+            (None, None) => Correction::None,
         }
     }
 
     /// What settling did, when this was found of its charges at `now`.
-    pub fn outcome(&self, found: &[Kept], now: Nanos) -> Settled {
-        let open = found.iter().any(|kept| matches!(kept, Kept::Open(_)));
-        match (open, found.contains(&Kept::Back)) {
+    pub fn outcome(&self, states: &[ReservationState], now: Nanos) -> Settled {
+        let open = states
+            .iter()
+            .any(|state| matches!(state, ReservationState::Open(_)));
+        match (open, states.contains(&ReservationState::Returned)) {
             (true, _) => Settled::Done,
             (false, true) => Settled::Late,
-            (false, false) if now < self.forgotten_at() => Settled::Already,
+            (false, false) if now < self.settle_deadline() => Settled::Already,
             (false, false) => Settled::Lapsed,
         }
     }
 
     /// Whether it is too late to say what was used. An estimate comes back however late it is.
     pub fn is_too_late(&self, now: Nanos) -> bool {
-        self.used != Used::Unsaid && now >= self.forgotten_at()
+        self.used != Used::Unknown && now >= self.settle_deadline()
     }
 
-    fn corrected(&self, found: &[Kept], by: impl Fn(Correction) -> Option<Cost>) -> ChargeSet<'_> {
-        let charges = self.set.charges.iter().zip(found).enumerate();
-        let charges = charges.filter_map(|(at, (charge, kept))| {
+    fn corrected(
+        &self,
+        states: &[ReservationState],
+        by: impl Fn(Correction) -> Option<Cost>,
+    ) -> ChargeSet<'_> {
+        let charges = self.set.charges.iter().zip(states).enumerate();
+        let charges = charges.filter_map(|(at, (charge, state))| {
             let mut charge = charge.clone();
-            charge.cost = by(self.correction(at, *kept))?;
+            charge.cost = by(self.correction(at, *state))?;
             Some(charge)
         });
         ChargeSet::of(charges)
     }
 
     /// What is given back.
-    pub fn given_back(&self, found: &[Kept]) -> ChargeSet<'_> {
-        self.corrected(found, |correction| match correction {
-            Correction::Back(units) => Some(units),
-            Correction::Nothing | Correction::More(_) => None,
+    pub fn refunds(&self, states: &[ReservationState]) -> ChargeSet<'_> {
+        self.corrected(states, |correction| match correction {
+            Correction::Refund(units) => Some(units),
+            Correction::None | Correction::Charge(_) => None,
         })
     }
 
     /// When what is given back was charged. The earliest of it: the longer ago, the more has drained since,
     /// and the less comes back.
-    pub fn given_back_of(&self, found: &[Kept]) -> Nanos {
-        let times = found.iter().filter_map(|kept| match kept {
-            Kept::Open(charged) => Some(*charged),
-            Kept::Back | Kept::Nothing => None,
+    pub fn refunds_charged_at(&self, states: &[ReservationState]) -> Nanos {
+        let times = states.iter().filter_map(|state| match state {
+            ReservationState::Open(charged_at) => Some(*charged_at),
+            ReservationState::Returned | ReservationState::Unknown => None,
         });
-        times.min().unwrap_or(self.charged)
+        times.min().unwrap_or(self.charged_at)
     }
 
     /// What is charged on top.
-    pub fn charged_on_top(&self, found: &[Kept]) -> ChargeSet<'_> {
-        self.corrected(found, |correction| match correction {
-            Correction::More(units) => Some(units),
-            Correction::Nothing | Correction::Back(_) => None,
+    pub fn extra_charges(&self, states: &[ReservationState]) -> ChargeSet<'_> {
+        self.corrected(states, |correction| match correction {
+            Correction::Charge(units) => Some(units),
+            Correction::None | Correction::Refund(_) => None,
         })
     }
 }

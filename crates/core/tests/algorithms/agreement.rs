@@ -8,15 +8,15 @@ use tidegate_core::algorithms::{Algorithm, Retry, Verdict};
 use tidegate_core::invariants::{Admission, within_bound};
 use tidegate_core::units::{Cost, Nanos};
 
-use crate::case::Case;
-use crate::oracle::{self, Oracle};
-use crate::rng::{Rng, for_each_seed};
-use crate::subject::{Look, Shipped, Subject};
-use crate::trace::{Clock, Trace};
+use crate::case::LimitCase;
+use crate::limiter::{LimiterUnderTest, PeekResult, ShippedLimiter};
+use crate::oracle::{self, LimitOracle};
+use crate::rng::{TraceRng, for_each_seed};
+use crate::trace::{ClockKind, TrafficTrace};
 
 /// What a run of traces met on its way.
 #[derive(Default, Debug)]
-pub(crate) struct Met {
+pub(crate) struct TraceStats {
     pub(crate) steps: u64,
     pub(crate) allowed: u64,
     pub(crate) waits: u64,
@@ -27,28 +27,28 @@ pub(crate) struct Met {
 }
 
 /// A disagreement, told so that it can be understood without a debugger.
-pub(crate) type Agreed<T = ()> = Result<T, String>;
+pub(crate) type Agreement<T = ()> = Result<T, String>;
 
 const STEPS: u64 = 200;
 
 /// Runs one trace, of one limit, on one subject.
 pub(crate) fn run(
-    rng: &mut Rng,
-    case: &Case,
-    clock: Clock,
-    subject: &mut dyn Subject,
-    met: &mut Met,
-) -> Agreed {
+    rng: &mut TraceRng,
+    case: &LimitCase,
+    clock: ClockKind,
+    subject: &mut dyn LimiterUnderTest,
+    stats: &mut TraceStats,
+) -> Agreement {
     let mut oracle = oracle::of(case);
-    let mut trace = Trace::new(case, clock);
+    let mut trace = TrafficTrace::new(case, clock);
     let mut history = Vec::new();
-    let mut told = None;
-    met.ticks[case.limit.tick() as usize] += 1;
+    let mut last = None;
+    stats.ticks[case.limit.tick() as usize] += 1;
     for _ in 0..STEPS {
-        trace.step(rng, told);
+        trace.step(rng, last);
         let now = trace.now;
-        let stepped = subject.settle(now);
-        let expected = oracle::settle(oracle.as_mut(), case.limit.tick(), now);
+        let stepped = subject.persist_step_back(now);
+        let expected = oracle::apply_step_back(oracle.as_mut(), case.limit.tick(), now);
         same("set back", stepped, expected, now)?;
         if stepped {
             bounded(case, &history)?;
@@ -56,7 +56,7 @@ pub(crate) fn run(
         }
         let cost = trace.cost(rng, oracle.room(now));
         let look = agree(case, subject, oracle.as_ref(), now, cost)?;
-        met.count(look, stepped);
+        stats.count(look, stepped);
         if look.verdict.allows() {
             subject.spend(now, cost);
             oracle.record(now, cost.get());
@@ -65,21 +65,21 @@ pub(crate) fn run(
                 units: cost.get(),
             });
         } else {
-            subject.refused(now, cost);
+            subject.record_denial(now, cost);
         }
-        told = Some(look);
+        last = Some(look);
     }
     bounded(case, &history)
 }
 
 fn agree(
-    case: &Case,
-    subject: &dyn Subject,
-    oracle: &dyn Oracle,
+    case: &LimitCase,
+    subject: &dyn LimiterUnderTest,
+    oracle: &dyn LimitOracle,
     now: Nanos,
     cost: Cost,
-) -> Agreed<Look> {
-    let look = subject.look(now, cost);
+) -> Agreement<PeekResult> {
+    let look = subject.peek(now, cost);
     let (room, capacity) = (oracle.room(now), case.limit.capacity());
     let earliest = |what, wait, units| earliest(what, subject, oracle, now, wait, units);
     same("remaining", look.figures.remaining, room, now)?;
@@ -94,8 +94,8 @@ fn agree(
         Verdict::Deny {
             retry: Retry::After(wait),
         } => {
-            let refused = room < cost.get() && cost.get() <= capacity;
-            same("refused", true, refused, now)?;
+            let denied = room < cost.get() && cost.get() <= capacity;
+            same("refused", true, denied, now)?;
             earliest("retry", wait, cost.get())?;
         }
     }
@@ -114,15 +114,15 @@ fn agree(
 /// `wait` is enough for `units`, and one nanosecond less is not: for the oracle and for the subject.
 fn earliest(
     what: &str,
-    subject: &dyn Subject,
-    oracle: &dyn Oracle,
+    subject: &dyn LimiterUnderTest,
+    oracle: &dyn LimitOracle,
     now: Nanos,
     wait: Nanos,
     units: u64,
-) -> Agreed {
+) -> Agreement {
     let cost = Cost::new(units).ok_or("asked for nothing")?;
     let fits = |at| {
-        let allowed = subject.look(at, cost).verdict.allows();
+        let allowed = subject.peek(at, cost).verdict.allows();
         same(what, allowed, oracle.room(at) >= units, at)?;
         Ok::<bool, String>(allowed)
     };
@@ -138,7 +138,7 @@ fn earliest(
     same(what, fits(then.since(Nanos::new(1)))?, false, then)
 }
 
-fn same<T: PartialEq + std::fmt::Debug>(what: &str, got: T, want: T, now: Nanos) -> Agreed {
+fn same<T: PartialEq + std::fmt::Debug>(what: &str, got: T, want: T, now: Nanos) -> Agreement {
     if got == want {
         return Ok(());
     }
@@ -148,12 +148,12 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, got: T, want: T, now: Nanos)
     ))
 }
 
-fn bounded(case: &Case, history: &[Admission]) -> Agreed {
+fn bounded(case: &LimitCase, history: &[Admission]) -> Agreement {
     within_bound(&case.limit, history).map_err(|violation| violation.to_string())
 }
 
-impl Met {
-    fn count(&mut self, look: Look, stepped: bool) {
+impl TraceStats {
+    fn count(&mut self, look: PeekResult, stepped: bool) {
         self.steps += 1;
         self.set_back += u64::from(stepped);
         match look.verdict {
@@ -170,13 +170,13 @@ impl Met {
 }
 
 fn agrees(algorithm: Algorithm) {
-    let mut met = Met::default();
+    let mut stats = TraceStats::default();
     for_each_seed(1_200, |rng| {
         rng.skip(algorithm as u64); // a bucket and a leaky bucket are not to run the same trace
-        let case = Case::random(rng, algorithm);
-        let clock = rng.pick(&[Clock::Steady, Clock::Unsteady]);
-        let mut subject = Shipped::new(&case.limit);
-        if let Err(wrong) = run(rng, &case, clock, &mut subject, &mut met) {
+        let case = LimitCase::random(rng, algorithm);
+        let clock = rng.pick(&[ClockKind::Steady, ClockKind::Unsteady]);
+        let mut subject = ShippedLimiter::new(&case.limit);
+        if let Err(wrong) = run(rng, &case, clock, &mut subject, &mut stats) {
             panic!(
                 "{wrong}\n{:?} from {:?} {:?}",
                 case.spec,
@@ -185,14 +185,14 @@ fn agrees(algorithm: Algorithm) {
             );
         }
     });
-    eprintln!("{algorithm}: {met:?}");
+    eprintln!("{algorithm}: {stats:?}");
     if std::env::var_os("TG_TEST_SEED").is_none() {
-        assert!(met.steps >= 200_000, "{met:?}");
+        assert!(stats.steps >= 200_000, "{stats:?}");
         assert!(
-            met.allowed > met.steps / 5 && met.waits > met.steps / 5,
-            "{met:?}"
+            stats.allowed > stats.steps / 5 && stats.waits > stats.steps / 5,
+            "{stats:?}"
         );
-        assert!(met.nevers > 0 && met.set_back > 100, "{met:?}");
+        assert!(stats.nevers > 0 && stats.set_back > 100, "{stats:?}");
     }
 }
 

@@ -6,13 +6,13 @@ use tidegate_core::algorithms::{Algorithm, Spec, Verdict};
 use tidegate_core::invariants::{Admission, busiest, steady_release, within_bound};
 use tidegate_core::units::Nanos;
 
-use crate::case::Case;
+use crate::case::LimitCase;
+use crate::limiter::{LimiterUnderTest, ShippedLimiter, cost};
 use crate::rng::for_each_seed;
-use crate::subject::{Shipped, Subject, cost};
-use crate::trace::{Clock, Trace};
+use crate::trace::{ClockKind, TrafficTrace};
 
 /// The promise of an algorithm over one interval, both ends included, `span` ticks apart.
-fn bound(case: &Case, from: u64, to: u64) -> u128 {
+fn bound(case: &LimitCase, from: u64, to: u64) -> u128 {
     let count = u128::from(case.spec.count);
     let (span, width) = (u128::from(to - from), u128::from(case.width()));
     match case.spec.algorithm {
@@ -31,7 +31,7 @@ fn bound(case: &Case, from: u64, to: u64) -> u128 {
 }
 
 /// All pairs, the slow way.
-fn holds_for_all_pairs(case: &Case, history: &[Admission]) -> bool {
+fn holds_for_all_pairs(case: &LimitCase, history: &[Admission]) -> bool {
     (0..history.len()).all(|first| {
         let mut admitted = 0u128;
         history[first..].iter().all(|last| {
@@ -52,7 +52,7 @@ proptest! {
         width in 1u64..30,
         steps in prop::collection::vec((0u64..12, 1u64..4), 1..14),
     ) {
-        let case = Case::new(Spec::new(Algorithm::ALL[which], count, Nanos::new(width)));
+        let case = LimitCase::new(Spec::new(Algorithm::ALL[which], count, Nanos::new(width)));
         let mut at = 0;
         let history: Vec<Admission> = steps
             .into_iter()
@@ -61,9 +61,9 @@ proptest! {
                 Admission { at: Nanos::new(at), units }
             })
             .collect();
-        let said = within_bound(&case.limit, &history);
-        prop_assert_eq!(said.is_ok(), holds_for_all_pairs(&case, &history), "{:?}", said);
-        if let Err(violation) = said {
+        let result = within_bound(&case.limit, &history);
+        prop_assert_eq!(result.is_ok(), holds_for_all_pairs(&case, &history), "{:?}", result);
+        if let Err(violation) = result {
             let inside = history.iter().filter(|a| violation.from <= a.at && a.at <= violation.to);
             prop_assert!(violation.admitted <= inside.map(|a| a.units).sum());
             prop_assert!(violation.admitted > violation.bound);
@@ -75,8 +75,8 @@ proptest! {
 /// fits, for five windows.
 fn greedy(algorithm: Algorithm) -> Vec<Admission> {
     let width = Nanos::from_millis(100);
-    let case = Case::new(Spec::new(algorithm, 10, width));
-    let mut subject = Shipped::new(&case.limit);
+    let case = LimitCase::new(Spec::new(algorithm, 10, width));
+    let mut subject = ShippedLimiter::new(&case.limit);
     let mut history = Vec::new();
     for ms in 99..600 {
         let at = Nanos::from_millis(ms);
@@ -92,13 +92,13 @@ fn greedy(algorithm: Algorithm) -> Vec<Admission> {
 
 #[test]
 fn an_adversary_gets_in_one_window_what_the_table_says() {
-    let most = |algorithm| busiest(&greedy(algorithm), Nanos::from_millis(100));
-    assert_eq!(most(Algorithm::FixedWindow), 20);
-    assert_eq!(most(Algorithm::SlidingLog), 10);
-    assert_eq!(most(Algorithm::SlidingWindow), 19);
-    assert_eq!(most(Algorithm::SlidingWindowStrict), 10);
-    assert_eq!(most(Algorithm::TokenBucket), 19); // its twentieth comes as the window ends
-    assert_eq!(most(Algorithm::LeakyBucket), 19);
+    let peak = |algorithm| busiest(&greedy(algorithm), Nanos::from_millis(100));
+    assert_eq!(peak(Algorithm::FixedWindow), 20);
+    assert_eq!(peak(Algorithm::SlidingLog), 10);
+    assert_eq!(peak(Algorithm::SlidingWindow), 19);
+    assert_eq!(peak(Algorithm::SlidingWindowStrict), 10);
+    assert_eq!(peak(Algorithm::TokenBucket), 19); // its twentieth comes as the window ends
+    assert_eq!(peak(Algorithm::LeakyBucket), 19);
 }
 
 /// The other side: who always asks gets the rate, and of the strict window at least 10/11 of it.
@@ -115,19 +115,19 @@ fn who_always_asks_gets_what_was_promised() {
 #[test]
 fn a_queue_lets_go_at_its_rate() {
     for_each_seed(1_000, |rng| {
-        let case = Case::random(rng, Algorithm::LeakyQueue);
-        let mut subject = Shipped::new(&case.limit);
-        let mut trace = Trace::new(&case, Clock::Steady);
+        let case = LimitCase::random(rng, Algorithm::LeakyQueue);
+        let mut subject = ShippedLimiter::new(&case.limit);
+        let mut trace = TrafficTrace::new(&case, ClockKind::Steady);
         let mut departures = Vec::new();
-        let mut told = None;
+        let mut last = None;
         for _ in 0..100 {
-            trace.step(rng, told);
+            trace.step(rng, last);
             let cost = trace.cost(rng, subject.remaining(trace.now));
-            let look = subject.look(trace.now, cost);
-            told = Some(look);
+            let look = subject.peek(trace.now, cost);
+            last = Some(look);
             if let Verdict::Allow { delay } = look.verdict {
-                let most = case.spec.max_delay.unwrap_or(Nanos::MAX);
-                assert!(delay <= most, "{delay} of {most}: {case:?}");
+                let max_delay = case.spec.max_delay.unwrap_or(Nanos::MAX);
+                assert!(delay <= max_delay, "{delay} of {max_delay}: {case:?}");
                 subject.spend(trace.now, cost);
                 let at = trace.now.plus(delay);
                 if at == Nanos::MAX {
@@ -150,7 +150,7 @@ fn a_queue_lets_go_at_its_rate() {
 /// A release that ignores its delays is seen.
 #[test]
 fn a_queue_that_does_not_delay_is_not_steady() {
-    let case = Case::new(Spec::new(Algorithm::LeakyQueue, 10, Nanos::from_secs(1)));
+    let case = LimitCase::new(Spec::new(Algorithm::LeakyQueue, 10, Nanos::from_secs(1)));
     let at_once = [Admission {
         at: case.start,
         units: 1,
@@ -164,9 +164,9 @@ fn a_queue_that_does_not_delay_is_not_steady() {
 fn within_a_guard_of_an_edge_no_more_than_the_limit_passes() {
     let mut spec = Spec::new(Algorithm::FixedWindow, 10, Nanos::from_millis(100));
     spec.guard = Nanos::from_millis(20);
-    let case = Case::new(spec);
+    let case = LimitCase::new(spec);
     for_each_seed(500, |rng| {
-        let mut subject = Shipped::new(&case.limit);
+        let mut subject = ShippedLimiter::new(&case.limit);
         let mut history = Vec::new();
         let mut at = case.start;
         for _ in 0..100 {

@@ -1,59 +1,59 @@
 //! Limiters that are wrong on purpose. Each must be caught by the traces that the shipped one passes:
 //! a check that no fault can fail proves nothing.
 
-use tidegate_core::algorithms::{Algorithm, Limit, Precision, Retry, State, Verdict};
+use tidegate_core::algorithms::{Algorithm, CounterState, Limit, Precision, Retry, Verdict};
 use tidegate_core::units::{Cost, Nanos};
 
-use crate::agreement::{Met, run};
-use crate::case::Case;
-use crate::rng::Rng;
-use crate::subject::{Look, Shipped, Subject, cost};
-use crate::trace::Clock;
+use crate::agreement::{TraceStats, run};
+use crate::case::LimitCase;
+use crate::limiter::{LimiterUnderTest, PeekResult, ShippedLimiter, cost};
+use crate::rng::TraceRng;
+use crate::trace::ClockKind;
 
 /// One fault around a sound limiter.
-struct Broken {
-    inner: Shipped,
-    fault: Fault,
+struct BrokenLimiter {
+    inner: ShippedLimiter,
+    fault: LimiterFault,
     last_charge: Nanos,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Fault {
-    RefusesAll,
+enum LimiterFault {
+    DeniesAll,
     AdmitsAll,
     AdmitsOneTooMany,
-    RefusesTheLast,
-    ChargesRefusals,
+    DeniesTheLast,
+    ChargesDenials,
     SavesUpIdleTime,
     ForgetsAfterAWindow,
     RefillsWhenTheClockGoesBack,
-    TellsTheWindowAsWait,
-    TellsOneTooFew,
+    ReportsTheWindowAsWait,
+    ReportsOneTooFew,
     ResetsATickLate,
 }
 
-impl Broken {
-    fn new(limit: &Limit, fault: Fault) -> Self {
-        Broken {
-            inner: Shipped::new(limit),
+impl BrokenLimiter {
+    fn new(limit: &Limit, fault: LimiterFault) -> Self {
+        BrokenLimiter {
+            inner: ShippedLimiter::new(limit),
             fault,
             last_charge: Nanos::ZERO,
         }
     }
 
     /// The sound limiter, misled as the fault has it.
-    fn misled(&self, now: Nanos) -> Shipped {
+    fn misled(&self, now: Nanos) -> ShippedLimiter {
         let mut inner = self.inner.clone();
         match (self.fault, &mut inner.state) {
-            (Fault::SavesUpIdleTime, Some(State::Bucket(bucket))) => {
+            (LimiterFault::SavesUpIdleTime, Some(CounterState::Bucket(bucket))) => {
                 // A bucket that goes on filling while nobody asks: idle time is worth more.
                 let idle = now.since(self.last_charge).get() / inner.limit.tick().nanos();
                 bucket.last = bucket.last.saturating_sub(idle);
             }
-            (Fault::RefillsWhenTheClockGoesBack, Some(State::Bucket(bucket))) => {
+            (LimiterFault::RefillsWhenTheClockGoesBack, Some(CounterState::Bucket(bucket))) => {
                 bucket.last = bucket.last.min(inner.limit.tick().floor(now));
             }
-            (Fault::ForgetsAfterAWindow, state)
+            (LimiterFault::ForgetsAfterAWindow, state)
                 if now.since(self.last_charge) >= inner.limit.per() =>
             {
                 *state = None;
@@ -64,26 +64,26 @@ impl Broken {
     }
 }
 
-impl Subject for Broken {
-    fn look(&self, now: Nanos, asked: Cost) -> Look {
-        let mut look = self.misled(now).look(now, asked);
+impl LimiterUnderTest for BrokenLimiter {
+    fn peek(&self, now: Nanos, wanted: Cost) -> PeekResult {
+        let mut look = self.misled(now).peek(now, wanted);
         let remaining = look.figures.remaining;
         let allow = Verdict::Allow { delay: Nanos::ZERO };
         let deny = |wait| Verdict::Deny {
             retry: Retry::After(wait),
         };
         match self.fault {
-            Fault::RefusesAll => look.verdict = deny(Nanos::from_secs(1)),
-            Fault::AdmitsAll => look.verdict = allow,
-            Fault::AdmitsOneTooMany if asked.get() <= remaining + 1 => look.verdict = allow,
-            Fault::RefusesTheLast if asked.get() == remaining => {
+            LimiterFault::DeniesAll => look.verdict = deny(Nanos::from_secs(1)),
+            LimiterFault::AdmitsAll => look.verdict = allow,
+            LimiterFault::AdmitsOneTooMany if wanted.get() <= remaining + 1 => look.verdict = allow,
+            LimiterFault::DeniesTheLast if wanted.get() == remaining => {
                 look.verdict = deny(look.figures.more_after);
             }
-            Fault::TellsTheWindowAsWait if !look.verdict.allows() => {
+            LimiterFault::ReportsTheWindowAsWait if !look.verdict.allows() => {
                 look.verdict = deny(self.inner.limit.per());
             }
-            Fault::TellsOneTooFew => look.figures.remaining = remaining.saturating_sub(1),
-            Fault::ResetsATickLate if look.figures.reset_after > Nanos::ZERO => {
+            LimiterFault::ReportsOneTooFew => look.figures.remaining = remaining.saturating_sub(1),
+            LimiterFault::ResetsATickLate if look.figures.reset_after > Nanos::ZERO => {
                 let tick = Nanos::new(self.inner.limit.tick().nanos());
                 look.figures.reset_after = look.figures.reset_after.plus(tick);
             }
@@ -98,41 +98,41 @@ impl Subject for Broken {
         self.last_charge = now;
     }
 
-    fn refused(&mut self, now: Nanos, asked: Cost) {
-        if self.fault == Fault::ChargesRefusals {
-            let units = asked.get().min(self.inner.limit.capacity());
+    fn record_denial(&mut self, now: Nanos, wanted: Cost) {
+        if self.fault == LimiterFault::ChargesDenials {
+            let units = wanted.get().min(self.inner.limit.capacity());
             self.inner.spend(now, cost(units));
         }
     }
 
-    fn settle(&mut self, now: Nanos) -> bool {
-        self.inner.settle(now)
+    fn persist_step_back(&mut self, now: Nanos) -> bool {
+        self.inner.persist_step_back(now)
     }
 }
 
 /// In how many of 40 traces the fault shows.
-fn caught(algorithm: Algorithm, fault: Fault) -> usize {
+fn caught(algorithm: Algorithm, fault: LimiterFault) -> usize {
     let trace = |seed: &u64| {
-        let mut rng = Rng::new(*seed);
-        let case = Case::random(&mut rng, algorithm);
-        let mut subject = Broken::new(&case.limit, fault);
-        let mut met = Met::default();
-        run(&mut rng, &case, Clock::Unsteady, &mut subject, &mut met).is_err()
+        let mut rng = TraceRng::new(*seed);
+        let case = LimitCase::random(&mut rng, algorithm);
+        let mut subject = BrokenLimiter::new(&case.limit, fault);
+        let mut met = TraceStats::default();
+        run(&mut rng, &case, ClockKind::Unsteady, &mut subject, &mut met).is_err()
     };
     (0..40).filter(trace).count()
 }
 
 #[test]
 fn every_fault_is_caught_in_every_algorithm_that_can_have_it() {
-    use Fault::*;
+    use LimiterFault::*;
     let anywhere = [
-        RefusesAll,
+        DeniesAll,
         AdmitsAll,
         AdmitsOneTooMany,
-        RefusesTheLast,
-        ChargesRefusals,
-        TellsTheWindowAsWait,
-        TellsOneTooFew,
+        DeniesTheLast,
+        ChargesDenials,
+        ReportsTheWindowAsWait,
+        ReportsOneTooFew,
         ResetsATickLate,
     ];
     for algorithm in Algorithm::ALL {

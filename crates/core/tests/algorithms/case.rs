@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec, Window};
 use tidegate_core::units::Nanos;
 
-use crate::rng::Rng;
+use crate::rng::TraceRng;
 
 const SECOND: u64 = 1_000_000_000;
 const DAY: u64 = 86_400 * SECOND;
@@ -15,7 +15,7 @@ pub(crate) const TODAY: u64 = 1_794_700_000 * SECOND;
 
 /// A limit and how it was written.
 #[derive(Clone, Debug)]
-pub(crate) struct Case {
+pub(crate) struct LimitCase {
     pub(crate) spec: Spec,
     pub(crate) precision: Precision,
     pub(crate) limit: Limit,
@@ -25,12 +25,12 @@ pub(crate) struct Case {
     pub(crate) start: Nanos,
 }
 
-impl Case {
+impl LimitCase {
     /// A limit as it is written in most tests.
     pub(crate) fn new(spec: Spec) -> Self {
         let precision = Precision::Memory;
         let limit = Limit::compile(&spec, precision).expect("the test wrote a fit rate");
-        Case {
+        LimitCase {
             spec,
             precision,
             limit,
@@ -40,7 +40,7 @@ impl Case {
     }
 
     /// Any limit of one algorithm.
-    pub(crate) fn random(rng: &mut Rng, algorithm: Algorithm) -> Self {
+    pub(crate) fn random(rng: &mut TraceRng, algorithm: Algorithm) -> Self {
         let start = start(rng);
         loop {
             let spec = spec(rng, algorithm, start);
@@ -49,7 +49,7 @@ impl Case {
                 let aligned = !matches!(spec.window, Window::Edges { .. });
                 let seed = (spec.stagger && aligned).then(|| rng.next());
                 let limit = seed.map_or(limit.clone(), |seed| limit.for_subject(seed));
-                return Case {
+                return LimitCase {
                     spec,
                     precision,
                     limit,
@@ -65,7 +65,7 @@ impl Case {
     }
 }
 
-fn start(rng: &mut Rng) -> Nanos {
+fn start(rng: &mut TraceRng) -> Nanos {
     Nanos::new(match rng.below(4) {
         0 => rng.below(3),
         1 => rng.below(100 * SECOND),
@@ -74,7 +74,7 @@ fn start(rng: &mut Rng) -> Nanos {
     })
 }
 
-fn spec(rng: &mut Rng, algorithm: Algorithm, start: Nanos) -> Spec {
+fn spec(rng: &mut TraceRng, algorithm: Algorithm, start: Nanos) -> Spec {
     let mut spec = Spec::new(algorithm, count(rng, algorithm), Nanos::new(width(rng)));
     match algorithm {
         Algorithm::FixedWindow => {
@@ -99,7 +99,7 @@ fn spec(rng: &mut Rng, algorithm: Algorithm, start: Nanos) -> Spec {
     spec
 }
 
-fn count(rng: &mut Rng, algorithm: Algorithm) -> u64 {
+fn count(rng: &mut TraceRng, algorithm: Algorithm) -> u64 {
     match rng.below(8) {
         0 => 1,
         1..=3 => rng.between(1, 20),
@@ -111,7 +111,7 @@ fn count(rng: &mut Rng, algorithm: Algorithm) -> u64 {
     }
 }
 
-fn width(rng: &mut Rng) -> u64 {
+fn width(rng: &mut TraceRng) -> u64 {
     match rng.below(6) {
         0 => rng.pick(&[1, 2, 7, 10, 11, 109, 1_000, 1_009, 12_000]),
         1 => rng.pick(&[1_000_000, 1_000_003, 13_000_000, 7_001_000]),
@@ -122,7 +122,7 @@ fn width(rng: &mut Rng) -> u64 {
     }
 }
 
-fn burst(rng: &mut Rng, count: u64) -> Option<u64> {
+fn burst(rng: &mut TraceRng, count: u64) -> Option<u64> {
     match rng.below(5) {
         0 => None,
         1 => Some(1),
@@ -132,7 +132,7 @@ fn burst(rng: &mut Rng, count: u64) -> Option<u64> {
     }
 }
 
-fn grid(rng: &mut Rng, start: Nanos, width: Nanos) -> Window {
+fn grid(rng: &mut TraceRng, start: Nanos, width: Nanos) -> Window {
     match rng.below(4) {
         0 => Window::Shifted {
             width,
@@ -149,7 +149,7 @@ fn grid(rng: &mut Rng, start: Nanos, width: Nanos) -> Window {
                 .collect();
             Window::Edges {
                 edges,
-                usual: Nanos::new(30_000_000),
+                nominal: Nanos::new(30_000_000),
             }
         }
         _ => Window::Span(width),

@@ -4,28 +4,34 @@
 use tidegate_core::algorithms::{Algorithm, Division, Limit, Precision, Retry, Spec, Verdict};
 use tidegate_core::units::{Cost, Nanos};
 
-use crate::case::Case;
-use crate::oracle::{self, Oracle};
+use crate::case::LimitCase;
+use crate::limiter::{LimiterUnderTest, PeekResult, ShippedLimiter, cost};
+use crate::oracle::{self, LimitOracle};
 use crate::rng::for_each_seed;
-use crate::subject::{Look, Shipped, Subject, cost};
-use crate::trace::{Clock, Trace};
+use crate::trace::{ClockKind, TrafficTrace};
 
 /// The same counter, looked at by a request that may use `ceiling` of it.
-fn under(subject: &Shipped, ceiling: u64) -> Shipped {
-    Shipped {
-        limit: subject.limit.up_to(ceiling),
+fn under(subject: &ShippedLimiter, ceiling: u64) -> ShippedLimiter {
+    ShippedLimiter {
+        limit: subject.limit.with_ceiling(ceiling),
         state: subject.state.clone(),
     }
 }
 
 /// What a request that may use `ceiling` may still have, by the definition.
-fn room(oracle: &dyn Oracle, whole: u64, ceiling: u64, now: Nanos) -> u64 {
+fn room(oracle: &dyn LimitOracle, whole: u64, ceiling: u64, now: Nanos) -> u64 {
     oracle.room(now).saturating_sub(whole - ceiling)
 }
 
-fn agree(oracle: &dyn Oracle, subject: &Shipped, ceiling: u64, now: Nanos, cost: Cost) -> Look {
-    let (part, whole) = (under(subject, ceiling), subject.limit.whole());
-    let (look, all) = (part.look(now, cost), subject.look(now, cost));
+fn agree(
+    oracle: &dyn LimitOracle,
+    subject: &ShippedLimiter,
+    ceiling: u64,
+    now: Nanos,
+    cost: Cost,
+) -> PeekResult {
+    let (part, whole) = (under(subject, ceiling), subject.limit.full_capacity());
+    let (look, all) = (part.peek(now, cost), subject.peek(now, cost));
     let room = room(oracle, whole, ceiling, now);
     let about = format!("{cost} of {ceiling} of {whole} at {now:?}: {look:?}");
     assert_eq!(look.figures.remaining, room, "{about}");
@@ -57,7 +63,14 @@ fn agree(oracle: &dyn Oracle, subject: &Shipped, ceiling: u64, now: Nanos, cost:
 }
 
 /// `wait` is enough for `units`, and one nanosecond less is not.
-fn earliest(oracle: &dyn Oracle, whole: u64, ceiling: u64, now: Nanos, wait: Nanos, units: u64) {
+fn earliest(
+    oracle: &dyn LimitOracle,
+    whole: u64,
+    ceiling: u64,
+    now: Nanos,
+    wait: Nanos,
+    units: u64,
+) {
     let (then, before) = (now.plus(wait), now.plus(wait).since(Nanos::new(1)));
     let room = |at| room(oracle, whole, ceiling, at);
     let enough = then == Nanos::MAX || room(then) >= units;
@@ -66,20 +79,20 @@ fn earliest(oracle: &dyn Oracle, whole: u64, ceiling: u64, now: Nanos, wait: Nan
 
 #[test]
 fn a_cost_fits_exactly_when_it_and_what_is_used_come_to_the_ceiling_at_most() {
-    let (mut allowed, mut refused, mut only_above) = (0_u64, 0_u64, 0_u64);
+    let (mut allowed, mut denied, mut only_above) = (0_u64, 0_u64, 0_u64);
     for_each_seed(2_100, |rng| {
         let algorithm = rng.pick(&Algorithm::ALL);
-        let case = Case::random(rng, algorithm);
-        let whole = case.limit.whole();
+        let case = LimitCase::random(rng, algorithm);
+        let whole = case.limit.full_capacity();
         let mut oracle = oracle::of(&case);
-        let mut subject = Shipped::new(&case.limit);
-        let mut trace = Trace::new(&case, Clock::Unsteady);
-        let mut told = None;
+        let mut subject = ShippedLimiter::new(&case.limit);
+        let mut trace = TrafficTrace::new(&case, ClockKind::Unsteady);
+        let mut last = None;
         for _ in 0..100 {
-            trace.step(rng, told);
+            trace.step(rng, last);
             let now = trace.now;
-            subject.settle(now);
-            oracle::settle(oracle.as_mut(), case.limit.tick(), now);
+            subject.persist_step_back(now);
+            oracle::apply_step_back(oracle.as_mut(), case.limit.tick(), now);
             let any = rng.between(1, whole);
             let ceiling = rng.pick(&[whole, any, (whole * 4 / 5).max(1), 1]);
             let cost = trace.cost(rng, room(oracle.as_ref(), whole, ceiling, now));
@@ -89,15 +102,15 @@ fn a_cost_fits_exactly_when_it_and_what_is_used_come_to_the_ceiling_at_most() {
                 oracle.record(now, cost.get());
                 allowed += 1;
             } else {
-                refused += 1;
-                only_above += u64::from(subject.look(now, cost).verdict.allows());
+                denied += 1;
+                only_above += u64::from(subject.peek(now, cost).verdict.allows());
             }
-            told = Some(look);
+            last = Some(look);
         }
     });
-    let all_sides = allowed > 20_000 && refused > 20_000 && only_above > 10_000;
+    let all_sides = allowed > 20_000 && denied > 20_000 && only_above > 10_000;
     let single = std::env::var_os("TG_TEST_SEED").is_some();
-    assert!(all_sides || single, "{allowed} {refused} {only_above}");
+    assert!(all_sides || single, "{allowed} {denied} {only_above}");
 }
 
 fn limit(algorithm: Algorithm, count: u64) -> Limit {
@@ -106,23 +119,23 @@ fn limit(algorithm: Algorithm, count: u64) -> Limit {
 }
 
 /// Takes single units until one is refused; how many.
-fn drained(subject: &mut Shipped, ceiling: u64) -> u64 {
+fn charge_until_denied(subject: &mut ShippedLimiter, ceiling: u64) -> u64 {
     let now = Nanos::from_secs(1_000_000);
-    let mut taken = 0;
-    while under(subject, ceiling).look(now, cost(1)).verdict.allows() {
+    let mut charged = 0;
+    while under(subject, ceiling).peek(now, cost(1)).verdict.allows() {
         subject.spend(now, cost(1));
-        taken += 1;
+        charged += 1;
     }
-    taken
+    charged
 }
 
 #[test]
 fn who_may_use_all_gets_what_others_had_to_leave() {
     for algorithm in Algorithm::ALL {
-        let mut subject = Shipped::new(&limit(algorithm, 1_000));
-        let taken = [800, 950, 1_000].map(|ceiling| drained(&mut subject, ceiling));
-        assert_eq!(taken, [800, 150, 50], "{algorithm}");
-        assert_eq!(drained(&mut subject, 800), 0, "{algorithm}");
+        let mut subject = ShippedLimiter::new(&limit(algorithm, 1_000));
+        let charged = [800, 950, 1_000].map(|ceiling| charge_until_denied(&mut subject, ceiling));
+        assert_eq!(charged, [800, 150, 50], "{algorithm}");
+        assert_eq!(charge_until_denied(&mut subject, 800), 0, "{algorithm}");
     }
 }
 
@@ -130,7 +143,7 @@ fn who_may_use_all_gets_what_others_had_to_leave() {
 fn a_ceiling_changes_no_state_and_no_debt() {
     for algorithm in Algorithm::ALL {
         let all = limit(algorithm, 100);
-        let part = all.up_to(10);
+        let part = all.with_ceiling(10);
         assert_eq!(
             (part.tag(), part.parameters()),
             (all.tag(), all.parameters())
@@ -147,14 +160,15 @@ fn a_ceiling_changes_no_state_and_no_debt() {
 }
 
 #[test]
-fn a_draw_takes_half_of_what_is_left_below_the_ceiling_or_an_eighth_of_what_is_asked() {
+fn a_draw_takes_half_of_what_is_left_below_the_ceiling_or_an_eighth_of_the_request() {
     for algorithm in Algorithm::ALL {
         let all = limit(algorithm, 100);
         let now = Nanos::from_secs(1_000_000);
         let mut state = all.fresh(now);
         let at = all.advance(&mut state, now);
         all.spend(&mut state, at, cost(71));
-        let mut drawn = |below: u64, asked| all.up_to(below).draw(&mut state, at, cost(asked));
+        let mut drawn =
+            |below: u64, wanted| all.with_ceiling(below).draw(&mut state, at, cost(wanted));
         assert_eq!(drawn(80, 40), 5, "{algorithm}");
         assert_eq!(drawn(60, 40), 0, "{algorithm}");
         assert_eq!(drawn(100, 40), 12, "{algorithm}");
@@ -169,21 +183,21 @@ fn the_parts_of_a_ceiling_add_up_on_all_nodes_as_those_of_a_limit_do() {
         for (count, ceiling, nodes) in [(100, 80, 3), (10, 8, 4), (10, 1, 4), (7, 7, 7), (3, 2, 9)]
         {
             let limit = limit(algorithm, count);
-            let parts = |ceiling| {
-                let limit = limit.up_to(ceiling);
-                let share = move |place| {
-                    let place = Some(place);
+            let shares = |ceiling| {
+                let limit = limit.with_ceiling(ceiling);
+                let share = move |rank| {
+                    let rank = Some(rank);
                     limit.share(Division {
                         percent: 80,
                         nodes,
-                        place,
+                        rank,
                     })
                 };
                 (0..nodes).map(share)
             };
-            let sum: u64 = parts(ceiling).flatten().map(|part| part.capacity()).sum();
+            let sum: u64 = shares(ceiling).flatten().map(|part| part.capacity()).sum();
             assert_eq!(sum, (ceiling * 4 / 5).max(1), "{algorithm} {ceiling}");
-            for (part, all) in parts(ceiling).zip(parts(count)) {
+            for (part, all) in shares(ceiling).zip(shares(count)) {
                 let tags = part.zip(all).map(|(part, all)| (part.tag(), all.tag()));
                 assert!(tags.is_none_or(|(part, all)| part == all), "{algorithm}");
             }

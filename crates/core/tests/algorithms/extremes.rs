@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use tidegate_core::algorithms::{
-    Algorithm, Limit, MOST_ENTRIES, Precision, Spec, State, Unfit, Verdict, Window,
+    Algorithm, CounterState, Limit, MAX_LOG_ENTRIES, Precision, Spec, SpecError, Verdict, Window,
 };
 use tidegate_core::units::{Nanos, Tick};
 
-use crate::case::Case;
-use crate::rng::{Rng, for_each_seed};
-use crate::subject::{Shipped, Subject, cost};
+use crate::case::LimitCase;
+use crate::limiter::{LimiterUnderTest, ShippedLimiter, cost};
+use crate::rng::{TraceRng, for_each_seed};
 
 const EDGES: [u64; 14] = [
     1,
@@ -28,7 +28,7 @@ const EDGES: [u64; 14] = [
     u64::MAX,
 ];
 
-fn extreme(rng: &mut Rng) -> u64 {
+fn extreme(rng: &mut TraceRng) -> u64 {
     match rng.below(3) {
         0 => rng.next() >> rng.below(64),
         _ => rng.pick(&EDGES),
@@ -36,7 +36,7 @@ fn extreme(rng: &mut Rng) -> u64 {
     .max(1)
 }
 
-fn spec(rng: &mut Rng) -> Spec {
+fn spec(rng: &mut TraceRng) -> Spec {
     let algorithm = rng.pick(&Algorithm::ALL);
     let width = Nanos::new(extreme(rng));
     let mut spec = Spec::new(algorithm, extreme(rng), width);
@@ -55,7 +55,7 @@ fn spec(rng: &mut Rng) -> Spec {
             let edges: Arc<[Nanos]> = edges.into();
             Window::Edges {
                 edges,
-                usual: width,
+                nominal: width,
             }
         }
         _ => Window::Span(width),
@@ -64,19 +64,19 @@ fn spec(rng: &mut Rng) -> Spec {
 }
 
 /// Every verb, at every end of time, with every cost.
-fn exercise(rng: &mut Rng, limit: &Limit) -> State {
+fn exercise(rng: &mut TraceRng, limit: &Limit) -> CounterState {
     let mut state = limit.fresh(Nanos::new(extreme(rng)));
     for _ in 0..12 {
         let now = Nanos::new(extreme(rng) - rng.below(2));
         let at = limit.advance(&mut state, now);
-        let asked = cost(extreme(rng));
+        let wanted = cost(extreme(rng));
         let figures = limit.figures(&state, at);
-        let allowed = limit.judge(&state, at, asked).allows();
-        assert_eq!(allowed, asked.get() <= figures.remaining, "{limit:?}");
+        let allowed = limit.judge(&state, at, wanted).allows();
+        assert_eq!(allowed, wanted.get() <= figures.remaining, "{limit:?}");
         match rng.below(4) {
-            0 => limit.refund(&mut state, at, Nanos::new(extreme(rng)), asked),
-            1 => limit.merge(&mut state, &limit.holding(extreme(rng), now), now),
-            _ => limit.spend(&mut state, at, asked),
+            0 => limit.refund(&mut state, at, Nanos::new(extreme(rng)), wanted),
+            1 => limit.merge(&mut state, &limit.with_used(extreme(rng), now), now),
+            _ => limit.spend(&mut state, at, wanted),
         }
         assert!(limit.remaining(&state, at) <= limit.capacity());
     }
@@ -112,19 +112,19 @@ fn a_rate_that_cannot_be_exact_is_refused() {
         );
     };
     let minute = Nanos::from_secs(60);
-    let most = u64::from(u32::MAX / 2);
+    let max = u64::from(u32::MAX / 2);
     let zero = Spec::new(Algorithm::TokenBucket, 0, minute);
-    check(&zero, Precision::Memory, Unfit::Zero);
+    check(&zero, Precision::Memory, SpecError::Zero);
     let burst = Spec::new(Algorithm::SlidingLog, 5, minute).burst(9);
-    check(&burst, Precision::Memory, Unfit::BurstOnWindow);
-    let many = Spec::new(Algorithm::FixedWindow, most + 1, minute);
-    check(&many, Precision::Memory, Unfit::TooMany { most });
+    check(&burst, Precision::Memory, SpecError::BurstOnWindow);
+    let many = Spec::new(Algorithm::FixedWindow, max + 1, minute);
+    check(&many, Precision::Memory, SpecError::TooMany { max });
     let instant = Spec::new(Algorithm::TokenBucket, 5, Nanos::ZERO);
-    check(&instant, Precision::Memory, Unfit::Inexact);
+    check(&instant, Precision::Memory, SpecError::Inexact);
     let fine = Spec::new(Algorithm::SlidingWindow, 5, Nanos::new(1_500));
-    check(&fine, Precision::Script, Unfit::Inexact);
+    check(&fine, Precision::Script, SpecError::Inexact);
     let huge = Spec::new(Algorithm::TokenBucket, 1, Nanos::MAX).burst(u64::MAX);
-    check(&huge, Precision::Memory, Unfit::Inexact);
+    check(&huge, Precision::Memory, SpecError::Inexact);
 }
 
 /// A million a day is one per 86.4 ms: in lowest terms it needs no coarser tick.
@@ -144,11 +144,11 @@ fn a_rate_is_read_in_lowest_terms() {
 fn a_patient_caller_does_not_lengthen_the_queue() {
     let mut spec = Spec::new(Algorithm::LeakyQueue, 10, Nanos::from_secs(1));
     spec.max_delay = Some(Nanos::from_millis(200));
-    let case = Case::new(spec);
-    let admitted = |most: Nanos| {
-        let mut subject = Shipped::new(&case.limit.clone().waiting_at_most(most));
-        let fits = |subject: &Shipped| match subject.look(case.start, cost(1)).verdict {
-            Verdict::Allow { delay } => delay <= most,
+    let case = LimitCase::new(spec);
+    let admitted = |max_delay: Nanos| {
+        let mut subject = ShippedLimiter::new(&case.limit.clone().with_max_delay(max_delay));
+        let fits = |subject: &ShippedLimiter| match subject.peek(case.start, cost(1)).verdict {
+            Verdict::Allow { delay } => delay <= max_delay,
             Verdict::Deny { .. } => false,
         };
         (0..10)
@@ -168,21 +168,21 @@ fn a_patient_caller_does_not_lengthen_the_queue() {
 /// A log is a record in a store: debt and merging must not let it grow past what the record holds.
 #[test]
 fn a_log_never_outgrows_its_record() {
-    let case = Case::new(Spec::new(
+    let case = LimitCase::new(Spec::new(
         Algorithm::SlidingLog,
         1_000,
         Nanos::from_secs(60),
     ));
-    let entries = |subject: &Shipped| match &subject.state {
-        Some(State::Log(log)) => log.entries().len() as u64,
+    let entries = |subject: &ShippedLimiter| match &subject.state {
+        Some(CounterState::Log(log)) => log.entries().len() as u64,
         _ => 0,
     };
     let mut accounts = [0, 1].map(|offset| {
-        let mut subject = Shipped::new(&case.limit);
+        let mut subject = ShippedLimiter::new(&case.limit);
         for i in 0..1_500 {
             let at = case.start.plus(Nanos::new(2 * i + offset));
             subject.spend(at, cost(1)); // forced, as a settlement does
-            assert!(entries(&subject) <= MOST_ENTRIES);
+            assert!(entries(&subject) <= MAX_LOG_ENTRIES);
         }
         subject
     });
@@ -190,7 +190,7 @@ fn a_log_never_outgrows_its_record() {
     let other = accounts[1].state.clone().expect("it was charged");
     let mine = accounts[0].state.as_mut().expect("it was charged");
     case.limit.merge(mine, &other, now);
-    assert!(entries(&accounts[0]) <= MOST_ENTRIES);
+    assert!(entries(&accounts[0]) <= MAX_LOG_ENTRIES);
     assert_eq!(accounts[0].remaining(now), 0);
 
     let once = accounts[0].clone();

@@ -8,17 +8,17 @@ use tidegate_core::algorithms::{
 use tidegate_core::invariants::{Admission, busiest};
 use tidegate_core::units::Nanos;
 
-use crate::case::Case;
-use crate::rng::Rng;
-use crate::subject::{Shipped, Subject, cost};
+use crate::case::LimitCase;
+use crate::limiter::{LimiterUnderTest, ShippedLimiter, cost};
+use crate::rng::TraceRng;
 
 const LIMIT: u64 = 100;
 const WINDOW: Nanos = Nanos::from_secs(60);
-const SLOTS_PER_WINDOW: u64 = 10_000;
+const STEPS_PER_WINDOW: u64 = 10_000;
 const WINDOWS: u64 = 400;
 
 /// What came of one run.
-struct Outcome {
+struct Measurement {
     admitted: u64,
     /// Of all estimates, how far from the exact count on average and at worst, in units.
     mean_error: f64,
@@ -27,10 +27,13 @@ struct Outcome {
 }
 
 /// Runs one algorithm; beside it a log is told the same admissions, and knows the exact count.
-fn run(algorithm: Algorithm, arrivals: &[Nanos]) -> Outcome {
-    let limiter = Case::new(Spec::new(algorithm, LIMIT, WINDOW));
-    let truth = Case::new(Spec::new(Algorithm::SlidingLog, LIMIT, WINDOW));
-    let (mut limiter, mut truth) = (Shipped::new(&limiter.limit), Shipped::new(&truth.limit));
+fn run(algorithm: Algorithm, arrivals: &[Nanos]) -> Measurement {
+    let limiter = LimitCase::new(Spec::new(algorithm, LIMIT, WINDOW));
+    let truth = LimitCase::new(Spec::new(Algorithm::SlidingLog, LIMIT, WINDOW));
+    let (mut limiter, mut truth) = (
+        ShippedLimiter::new(&limiter.limit),
+        ShippedLimiter::new(&truth.limit),
+    );
     let mut history = Vec::new();
     let (mut sum, mut worst) = (0, 0);
     for at in arrivals {
@@ -43,7 +46,7 @@ fn run(algorithm: Algorithm, arrivals: &[Nanos]) -> Outcome {
             history.push(Admission { at: *at, units: 1 });
         }
     }
-    Outcome {
+    Measurement {
         admitted: history.len() as u64,
         mean_error: sum as f64 / arrivals.len() as f64,
         worst_error: worst,
@@ -51,20 +54,20 @@ fn run(algorithm: Algorithm, arrivals: &[Nanos]) -> Outcome {
     }
 }
 
-fn used(subject: &Shipped, now: Nanos) -> u64 {
+fn used(subject: &ShippedLimiter, now: Nanos) -> u64 {
     let (state, at) = subject.at(now);
     subject.limit.used(&state, at)
 }
 
 /// Independent arrivals, `load` percent of the limit on average; in clumps of `clump` requests.
 fn traffic(load: u64, clump: u64) -> Vec<Nanos> {
-    let mut rng = Rng::new(load * 1_000 + clump);
-    let slot = WINDOW.get() / SLOTS_PER_WINDOW;
-    let one_in = SLOTS_PER_WINDOW * 100 * clump;
+    let mut rng = TraceRng::new(load * 1_000 + clump);
+    let step = WINDOW.get() / STEPS_PER_WINDOW;
+    let one_in = STEPS_PER_WINDOW * 100 * clump;
     let mut arrivals = Vec::new();
-    for i in 0..WINDOWS * SLOTS_PER_WINDOW {
+    for i in 0..WINDOWS * STEPS_PER_WINDOW {
         if rng.below(one_in) < LIMIT * load {
-            let at = Nanos::new(i * slot);
+            let at = Nanos::new(i * step);
             arrivals.extend(std::iter::repeat_n(at, clump as usize));
         }
     }
@@ -79,7 +82,7 @@ fn percent(part: u64, whole: u64) -> f64 {
 #[test]
 fn measured_error_of_the_sliding_window_under_honest_traffic() {
     println!("load  clump  mean error  worst error  busiest window  admitted, of the log's");
-    for (clump, most_on_average, busiest_of_all) in [(1, 5.0, 120), (10, 9.0, 160)] {
+    for (clump, max_mean_error, max_busiest) in [(1, 5.0, 120), (10, 9.0, 160)] {
         for load in [50, 80, 100, 120, 200, 400] {
             let arrivals = traffic(load, clump);
             let window = run(Algorithm::SlidingWindow, &arrivals);
@@ -90,8 +93,8 @@ fn measured_error_of_the_sliding_window_under_honest_traffic() {
                 window.mean_error, window.worst_error, window.busiest,
             );
             assert_eq!(log.worst_error, 0, "a log is exact");
-            assert!(window.mean_error < most_on_average);
-            assert!(window.busiest <= busiest_of_all);
+            assert!(window.mean_error < max_mean_error);
+            assert!(window.busiest <= max_busiest);
             assert!((98.0..104.0).contains(&share), "{share}");
         }
     }

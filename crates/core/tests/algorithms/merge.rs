@@ -1,28 +1,28 @@
 //! Two accounts of one subject become the larger: what a node remembers of a store that forgot.
 
 use proptest::prelude::*;
-use tidegate_core::algorithms::{Algorithm, State};
+use tidegate_core::algorithms::{Algorithm, CounterState};
 use tidegate_core::units::Nanos;
 
-use crate::case::Case;
-use crate::rng::Rng;
-use crate::subject::{Shipped, Subject};
-use crate::trace::{Clock, Trace};
+use crate::case::LimitCase;
+use crate::limiter::{LimiterUnderTest, ShippedLimiter};
+use crate::rng::TraceRng;
+use crate::trace::{ClockKind, TrafficTrace};
 
 /// Two subjects with different pasts under one limit, and a moment after both.
-fn two(seed: u64) -> (Case, [Shipped; 2], Nanos) {
-    let mut rng = Rng::new(seed);
+fn two(seed: u64) -> (LimitCase, [ShippedLimiter; 2], Nanos) {
+    let mut rng = TraceRng::new(seed);
     let algorithm = rng.pick(&Algorithm::ALL);
-    let case = Case::random(&mut rng, algorithm);
+    let case = LimitCase::random(&mut rng, algorithm);
     let mut now = case.start;
     let accounts = [0, 1].map(|_| {
-        let mut subject = Shipped::new(&case.limit);
+        let mut subject = ShippedLimiter::new(&case.limit);
         subject.state = Some(case.limit.fresh(case.start));
-        let mut trace = Trace::new(&case, Clock::Steady);
+        let mut trace = TrafficTrace::new(&case, ClockKind::Steady);
         for _ in 0..rng.below(20) {
             trace.step(&mut rng, None);
             let cost = trace.cost(&mut rng, subject.remaining(trace.now));
-            if subject.look(trace.now, cost).verdict.allows() {
+            if subject.peek(trace.now, cost).verdict.allows() {
                 subject.spend(trace.now, cost);
                 now = now.max(trace.now);
             }
@@ -32,14 +32,14 @@ fn two(seed: u64) -> (Case, [Shipped; 2], Nanos) {
     (case, accounts, now)
 }
 
-fn merged(a: &Shipped, b: &Shipped, now: Nanos) -> Shipped {
+fn merged(a: &ShippedLimiter, b: &ShippedLimiter, now: Nanos) -> ShippedLimiter {
     let mut both = a.clone();
     let (mine, theirs) = (state(&mut both), b.state.as_ref());
     a.limit.merge(mine, theirs.expect("it has a state"), now);
     both
 }
 
-fn state(subject: &mut Shipped) -> &mut State {
+fn state(subject: &mut ShippedLimiter) -> &mut CounterState {
     subject.state.as_mut().expect("it has a state")
 }
 

@@ -4,29 +4,32 @@
 use tidegate_core::algorithms::{Algorithm, Retry, Verdict};
 use tidegate_core::units::Nanos;
 
-use crate::case::Case;
-use crate::rng::{Rng, for_each_seed};
-use crate::subject::{Shipped, Subject, cost};
-use crate::trace::{Clock, Trace};
+use crate::case::LimitCase;
+use crate::limiter::{LimiterUnderTest, ShippedLimiter, cost};
+use crate::rng::{TraceRng, for_each_seed};
+use crate::trace::{ClockKind, TrafficTrace};
 
 /// Drives random traffic, and shows `each` the subject before every request: the property.
-fn always(clock: Clock, mut each: impl FnMut(&mut Rng, &Case, &Shipped, Nanos)) {
+fn always(
+    clock: ClockKind,
+    mut each: impl FnMut(&mut TraceRng, &LimitCase, &ShippedLimiter, Nanos),
+) {
     for_each_seed(560, |rng| {
         let algorithm = rng.pick(&Algorithm::ALL);
-        let case = Case::random(rng, algorithm);
-        let mut subject = Shipped::new(&case.limit);
-        let mut trace = Trace::new(&case, clock);
-        let mut told = None;
+        let case = LimitCase::random(rng, algorithm);
+        let mut subject = ShippedLimiter::new(&case.limit);
+        let mut trace = TrafficTrace::new(&case, clock);
+        let mut last = None;
         for _ in 0..100 {
-            trace.step(rng, told);
-            subject.settle(trace.now);
+            trace.step(rng, last);
+            subject.persist_step_back(trace.now);
             each(rng, &case, &subject, trace.now);
             let cost = trace.cost(rng, subject.remaining(trace.now));
-            let look = subject.look(trace.now, cost);
+            let look = subject.peek(trace.now, cost);
             if look.verdict.allows() {
                 subject.spend(trace.now, cost);
             }
-            told = Some(look);
+            last = Some(look);
         }
     });
 }
@@ -46,11 +49,11 @@ fn wait(verdict: Verdict) -> Option<Nanos> {
 
 #[test]
 fn a_cost_fits_exactly_when_it_is_not_above_remaining() {
-    always(Clock::Unsteady, |rng, case, subject, now| {
+    always(ClockKind::Unsteady, |rng, case, subject, now| {
         let remaining = subject.remaining(now);
         let any = rng.between(1, case.limit.capacity() + 1);
         for units in [1, any, remaining.max(1), remaining + 1] {
-            let allowed = subject.look(now, cost(units)).verdict.allows();
+            let allowed = subject.peek(now, cost(units)).verdict.allows();
             assert_eq!(
                 allowed,
                 units <= remaining,
@@ -62,13 +65,13 @@ fn a_cost_fits_exactly_when_it_is_not_above_remaining() {
 
 #[test]
 fn a_larger_cost_never_waits_less() {
-    always(Clock::Unsteady, |rng, case, subject, now| {
+    always(ClockKind::Unsteady, |rng, case, subject, now| {
         let (a, b) = (
             rng.between(1, case.limit.capacity() + 1),
             rng.between(1, case.limit.capacity() + 1),
         );
         let [small, large] =
-            [a.min(b), a.max(b)].map(|units| wait(subject.look(now, cost(units)).verdict));
+            [a.min(b), a.max(b)].map(|units| wait(subject.peek(now, cost(units)).verdict));
         let longer = large.is_none_or(|large| small.is_some_and(|small| small <= large));
         assert!(longer, "{small:?} {large:?}: {case:?}");
     });
@@ -76,7 +79,7 @@ fn a_larger_cost_never_waits_less() {
 
 #[test]
 fn without_traffic_what_is_left_only_grows() {
-    always(Clock::Unsteady, |rng, case, subject, now| {
+    always(ClockKind::Unsteady, |rng, case, subject, now| {
         let mut last = subject.remaining(now);
         let mut later = now;
         for _ in 0..4 {
@@ -91,7 +94,7 @@ fn without_traffic_what_is_left_only_grows() {
 /// Even if a store wrote back what it saw at every peek, no answer would notice.
 #[test]
 fn a_peek_changes_no_answer() {
-    always(Clock::Steady, |rng, case, subject, now| {
+    always(ClockKind::Steady, |rng, case, subject, now| {
         let mut peeked = subject.clone();
         let mut later = now;
         for _ in 0..3 {
@@ -100,7 +103,7 @@ fn a_peek_changes_no_answer() {
             peeked.state = Some(seen);
         }
         let units = cost(rng.between(1, case.limit.capacity() + 1));
-        let [with, without] = [&peeked, subject].map(|s| s.look(later, units));
+        let [with, without] = [&peeked, subject].map(|s| s.peek(later, units));
         assert_eq!(with.verdict, without.verdict, "{case:?}");
         assert_eq!(with.figures, without.figures, "{case:?}");
     });
@@ -108,17 +111,17 @@ fn a_peek_changes_no_answer() {
 
 #[test]
 fn forgetting_a_fresh_state_changes_no_answer() {
-    always(Clock::Steady, |rng, case, subject, now| {
-        let fresh_at = subject.look(now, cost(1)).fresh_at.max(now);
+    always(ClockKind::Steady, |rng, case, subject, now| {
+        let fresh_at = subject.peek(now, cost(1)).fresh_at.max(now);
         if fresh_at == Nanos::MAX {
             return; // a window past the last calendar edge never ends
         }
-        let forgotten = Shipped::new(&case.limit);
+        let forgotten = ShippedLimiter::new(&case.limit);
         let mut later = fresh_at;
         for _ in 0..3 {
             let units = rng.between(1, case.limit.capacity() + 1);
-            let kept = subject.look(later, cost(units));
-            let lost = forgotten.look(later, cost(units));
+            let kept = subject.peek(later, cost(units));
+            let lost = forgotten.peek(later, cost(units));
             assert_eq!(kept.verdict, lost.verdict, "{case:?}");
             assert_eq!(kept.figures, lost.figures, "{case:?}");
             later = later.plus(Nanos::new(rng.below(2 * case.width())));
@@ -136,8 +139,8 @@ fn forgetting_a_fresh_state_changes_no_answer() {
 
 /// Charging both copies of a state, one of which was asked for too much first, leaves both the same.
 #[test]
-fn a_refusal_leaves_nothing_behind() {
-    always(Clock::Unsteady, |_, case, subject, now| {
+fn a_denial_leaves_nothing_behind() {
+    always(ClockKind::Unsteady, |_, case, subject, now| {
         let (before, at) = subject.at(now);
         let mut after = before.clone();
         let too_much = cost(subject.remaining(now) + 1);

@@ -1,78 +1,81 @@
 //! Refunds never let more through than if the refunded charge had never been made. For a bucket that
 //! takes a cap, and a test here shows what happens without it.
 
-use tidegate_core::algorithms::{Algorithm, State};
+use tidegate_core::algorithms::{Algorithm, CounterState};
 use tidegate_core::invariants::{Admission, within_bound};
 use tidegate_core::units::{Cost, Nanos};
 
-use crate::case::Case;
-use crate::rng::{Rng, for_each_seed};
-use crate::subject::{Shipped, Subject, cost};
-use crate::trace::{Clock, Trace};
+use crate::case::LimitCase;
+use crate::limiter::{LimiterUnderTest, ShippedLimiter, cost};
+use crate::rng::{TraceRng, for_each_seed};
+use crate::trace::{ClockKind, TrafficTrace};
 
 /// How a charge is given back.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Giving {
+enum RefundMode {
     /// As shipped: no more than cannot have drained since.
     Capped,
     /// All of it, as most limiters do.
     InFull,
 }
 
-struct Pending {
+struct PendingRefund {
     charged: Nanos,
     cost: Cost,
     at_step: u64,
 }
 
 /// A subject with refunds, and the same one without the charges that are given back.
-struct Twins<'a> {
-    with: &'a Shipped,
-    without: &'a Shipped,
+struct RefundComparison<'a> {
+    with: &'a ShippedLimiter,
+    without: &'a ShippedLimiter,
     /// Whether every refund has been made.
-    settled: bool,
+    all_refunded: bool,
 }
 
 /// One trace with refunds; `each` sees both twins at every step. Gives what was admitted and not
 /// given back.
 fn run(
-    rng: &mut Rng,
-    case: &Case,
-    giving: Giving,
-    mut each: impl FnMut(&mut Rng, Twins<'_>, Nanos),
+    rng: &mut TraceRng,
+    case: &LimitCase,
+    mode: RefundMode,
+    mut each: impl FnMut(&mut TraceRng, RefundComparison<'_>, Nanos),
 ) -> Vec<Admission> {
-    let (mut subject, mut kept) = (Shipped::new(&case.limit), Shipped::new(&case.limit));
-    let mut trace = Trace::new(case, Clock::Steady);
-    let mut pending: Vec<Pending> = Vec::new();
+    let (mut subject, mut without) = (
+        ShippedLimiter::new(&case.limit),
+        ShippedLimiter::new(&case.limit),
+    );
+    let mut trace = TrafficTrace::new(case, ClockKind::Steady);
+    let mut pending: Vec<PendingRefund> = Vec::new();
     let mut history = Vec::new();
-    let mut told = None;
+    let mut last = None;
     for step in 0..120 {
-        trace.step(rng, told);
+        trace.step(rng, last);
         let now = trace.now;
         for due in pending.extract_if(.., |refund| refund.at_step <= step) {
-            give_back(&mut subject, now, &due, giving);
+            refund(&mut subject, now, &due, mode);
         }
-        let twins = Twins {
+        let twins = RefundComparison {
             with: &subject,
-            without: &kept,
-            settled: pending.is_empty(),
+            without: &without,
+            all_refunded: pending.is_empty(),
         };
         each(rng, twins, now);
         let cost = trace.cost(rng, subject.remaining(now));
-        let look = subject.look(now, cost);
-        told = Some(look);
+        let look = subject.peek(now, cost);
+        last = Some(look);
         if !look.verdict.allows() {
             continue;
         }
         subject.spend(now, cost);
         if rng.once_in(2) {
-            pending.push(Pending {
+            pending.push(PendingRefund {
                 charged: now,
                 cost,
                 at_step: step + 1 + rng.below(6),
             });
         } else {
-            kept.spend(now, cost);
+            without.spend(now, cost);
             history.push(Admission {
                 at: now,
                 units: cost.get(),
@@ -82,26 +85,26 @@ fn run(
     history
 }
 
-fn give_back(subject: &mut Shipped, now: Nanos, due: &Pending, giving: Giving) {
-    if giving == Giving::Capped {
+fn refund(subject: &mut ShippedLimiter, now: Nanos, due: &PendingRefund, mode: RefundMode) {
+    if mode == RefundMode::Capped {
         subject.refund(now, due.charged, due.cost);
         return;
     }
-    let one_unit = match Shipped::charged(subject, cost(1)) {
-        State::Bucket(bucket) => bucket.level,
+    let one_unit = match ShippedLimiter::charged(subject, cost(1)) {
+        CounterState::Bucket(bucket) => bucket.level,
         _ => unreachable!("only buckets are refunded in full here"),
     };
     let (mut state, _) = subject.at(now);
-    if let State::Bucket(bucket) = &mut state {
+    if let CounterState::Bucket(bucket) = &mut state {
         bucket.level = bucket.level.saturating_sub(due.cost.get() * one_unit);
     }
     subject.state = Some(state);
 }
 
-impl Shipped {
+impl ShippedLimiter {
     /// A fresh state charged once.
-    fn charged(&self, cost: Cost) -> State {
-        let mut fresh = Shipped::new(&self.limit);
+    fn charged(&self, cost: Cost) -> CounterState {
+        let mut fresh = ShippedLimiter::new(&self.limit);
         fresh.spend(Nanos::ZERO, cost);
         fresh.state.expect("it was charged")
     }
@@ -111,13 +114,13 @@ impl Shipped {
 fn a_refund_never_leaves_more_than_if_the_charge_had_never_been() {
     for_each_seed(700, |rng| {
         let algorithm = rng.pick(&Algorithm::ALL);
-        let case = Case::random(rng, algorithm);
-        run(rng, &case, Giving::Capped, |rng, twins, now| {
+        let case = LimitCase::random(rng, algorithm);
+        run(rng, &case, RefundMode::Capped, |rng, twins, now| {
             let later = now.plus(Nanos::new(rng.below(2 * case.width())));
             for at in [now, later] {
                 let (with, without) = (twins.with.remaining(at), twins.without.remaining(at));
                 assert!(with <= without, "{with} of {without}: {case:?}");
-                if twins.settled && !algorithm.takes_burst() {
+                if twins.all_refunded && !algorithm.takes_burst() {
                     assert_eq!(with, without, "a window gives back all: {case:?}");
                 }
             }
@@ -129,8 +132,8 @@ fn a_refund_never_leaves_more_than_if_the_charge_had_never_been() {
 fn the_bound_holds_through_any_refunds() {
     for_each_seed(700, |rng| {
         let algorithm = rng.pick(&Algorithm::ALL);
-        let case = Case::random(rng, algorithm);
-        let history = run(rng, &case, Giving::Capped, |_, _, _| {});
+        let case = LimitCase::random(rng, algorithm);
+        let history = run(rng, &case, RefundMode::Capped, |_, _, _| {});
         if let Err(violation) = within_bound(&case.limit, &history) {
             panic!("{violation}: {case:?}");
         }
@@ -142,15 +145,15 @@ fn the_bound_holds_through_any_refunds() {
 fn a_refund_in_full_would_break_the_bound_of_a_bucket() {
     let (mut capped, mut in_full) = (0, 0);
     for seed in 0..300 {
-        let mut rng = Rng::new(seed);
-        let case = Case::random(&mut rng, Algorithm::TokenBucket);
+        let mut rng = TraceRng::new(seed);
+        let case = LimitCase::random(&mut rng, Algorithm::TokenBucket);
         let choices = rng.next();
-        let broken = |giving| {
-            let history = run(&mut Rng::new(choices), &case, giving, |_, _, _| {});
+        let broken = |mode| {
+            let history = run(&mut TraceRng::new(choices), &case, mode, |_, _, _| {});
             u32::from(within_bound(&case.limit, &history).is_err())
         };
-        capped += broken(Giving::Capped);
-        in_full += broken(Giving::InFull);
+        capped += broken(RefundMode::Capped);
+        in_full += broken(RefundMode::InFull);
     }
     assert_eq!(capped, 0);
     assert!(in_full > 20, "only {in_full} of 300 traces broken");
@@ -161,8 +164,8 @@ fn a_refund_in_full_would_break_the_bound_of_a_bucket() {
 fn a_refund_in_the_same_instant_gives_back_everything() {
     for_each_seed(300, |rng| {
         let algorithm = rng.pick(&Algorithm::ALL);
-        let case = Case::random(rng, algorithm);
-        let mut subject = Shipped::new(&case.limit);
+        let case = LimitCase::random(rng, algorithm);
+        let mut subject = ShippedLimiter::new(&case.limit);
         let first = cost(rng.between(1, case.limit.capacity()));
         subject.spend(case.start, first);
         let before = subject.clone();

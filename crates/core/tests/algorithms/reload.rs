@@ -4,27 +4,31 @@
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Retry, Spec, Verdict};
 use tidegate_core::units::Nanos;
 
-use crate::case::{Case, TODAY};
-use crate::rng::{Rng, for_each_seed};
-use crate::subject::{Shipped, Subject, cost};
-use crate::trace::{Clock, Trace};
+use crate::case::{LimitCase, TODAY};
+use crate::limiter::{LimiterUnderTest, ShippedLimiter, cost};
+use crate::rng::{TraceRng, for_each_seed};
+use crate::trace::{ClockKind, TrafficTrace};
 
 const DAY: Nanos = Nanos::from_secs(86_400);
 
 /// A subject with some past under `case`, and when that past ends.
-fn lived(rng: &mut Rng, case: &Case, clock: Clock) -> (Shipped, Vec<(Nanos, u64)>, Nanos) {
-    let mut subject = Shipped::new(&case.limit);
-    let mut trace = Trace::new(case, clock);
+fn with_history(
+    rng: &mut TraceRng,
+    case: &LimitCase,
+    clock: ClockKind,
+) -> (ShippedLimiter, Vec<(Nanos, u64)>, Nanos) {
+    let mut subject = ShippedLimiter::new(&case.limit);
+    let mut trace = TrafficTrace::new(case, clock);
     let mut charged = Vec::new();
-    let mut told = None;
+    let mut last = None;
     for _ in 0..rng.between(1, 25) {
-        trace.step(rng, told);
-        if subject.settle(trace.now) {
+        trace.step(rng, last);
+        if subject.persist_step_back(trace.now) {
             charged.clear(); // they have been moved, and the list no longer tells when they were
         }
         let cost = trace.cost(rng, subject.remaining(trace.now));
-        let look = subject.look(trace.now, cost);
-        told = Some(look);
+        let look = subject.peek(trace.now, cost);
+        last = Some(look);
         if look.verdict.allows() {
             subject.spend(trace.now, cost);
             charged.push((trace.now, cost.get()));
@@ -34,33 +38,33 @@ fn lived(rng: &mut Rng, case: &Case, clock: Clock) -> (Shipped, Vec<(Nanos, u64)
 }
 
 /// The same subject under another limit.
-fn reloaded(subject: &Shipped, limit: &Limit, now: Nanos) -> Shipped {
+fn reloaded(subject: &ShippedLimiter, limit: &Limit, now: Nanos) -> ShippedLimiter {
     let (state, _) = subject.at(now);
-    Shipped {
+    ShippedLimiter {
         limit: limit.clone(),
         state: Some(limit.adopt(&subject.limit, state, now)),
     }
 }
 
-fn used(subject: &Shipped, now: Nanos) -> u64 {
+fn used(subject: &ShippedLimiter, now: Nanos) -> u64 {
     let (state, at) = subject.at(now);
     subject.limit.used(&state, at)
 }
 
 /// A random limit that begins where another trace ended.
-fn other(rng: &mut Rng, algorithm: Algorithm, now: Nanos) -> Case {
-    let case = Case::random(rng, algorithm);
-    Case { start: now, ..case }
+fn other(rng: &mut TraceRng, algorithm: Algorithm, now: Nanos) -> LimitCase {
+    let case = LimitCase::random(rng, algorithm);
+    LimitCase { start: now, ..case }
 }
 
 #[test]
 fn an_upgrade_is_felt_at_once_and_what_was_spent_stays_spent() {
     for before in Algorithm::ALL {
         for after in Algorithm::ALL {
-            let old = Case::new(Spec::new(before, 10, DAY));
-            let new = Case::new(Spec::new(after, 1_000, DAY));
+            let old = LimitCase::new(Spec::new(before, 10, DAY));
+            let new = LimitCase::new(Spec::new(after, 1_000, DAY));
             let now = Nanos::new(TODAY);
-            let mut subject = Shipped::new(&old.limit);
+            let mut subject = ShippedLimiter::new(&old.limit);
             subject.spend(now, cost(10));
             let upgraded = reloaded(&subject, &new.limit, now);
             assert_eq!(upgraded.remaining(now), 990, "{before} to {after}");
@@ -72,10 +76,10 @@ fn an_upgrade_is_felt_at_once_and_what_was_spent_stays_spent() {
 fn a_limit_lowered_below_use_refuses_and_says_when_it_will_not() {
     for before in Algorithm::ALL {
         for after in Algorithm::ALL {
-            let old = Case::new(Spec::new(before, 1_000, DAY));
-            let new = Case::new(Spec::new(after, 10, DAY));
+            let old = LimitCase::new(Spec::new(before, 1_000, DAY));
+            let new = LimitCase::new(Spec::new(after, 10, DAY));
             let now = Nanos::new(TODAY);
-            let mut subject = Shipped::new(&old.limit);
+            let mut subject = ShippedLimiter::new(&old.limit);
             subject.spend(now, cost(1_000));
             let lowered = reloaded(&subject, &new.limit, now);
             assert_eq!(lowered.remaining(now), 0, "{before} to {after}");
@@ -84,8 +88,8 @@ fn a_limit_lowered_below_use_refuses_and_says_when_it_will_not() {
                 20,
                 "debt is kept up to twice the limit"
             );
-            let at_most = now.plus(DAY).plus(DAY);
-            assert_eq!(lowered.remaining(at_most), 10, "{before} to {after}");
+            let later = now.plus(DAY).plus(DAY);
+            assert_eq!(lowered.remaining(later), 10, "{before} to {after}");
         }
     }
 }
@@ -94,10 +98,10 @@ fn a_limit_lowered_below_use_refuses_and_says_when_it_will_not() {
 #[test]
 fn debt_of_many_moments_is_kept_up_to_twice_the_limit_at_any_later_time() {
     for algorithm in [Algorithm::SlidingLog, Algorithm::SlidingWindowStrict] {
-        let old = Case::new(Spec::new(algorithm, 1_000, DAY));
-        let new = Case::new(Spec::new(algorithm, 10, DAY));
+        let old = LimitCase::new(Spec::new(algorithm, 1_000, DAY));
+        let new = LimitCase::new(Spec::new(algorithm, 10, DAY));
         let hours = |n: u64| Nanos::new(TODAY).plus(Nanos::from_secs(n * 3_600));
-        let mut subject = Shipped::new(&old.limit);
+        let mut subject = ShippedLimiter::new(&old.limit);
         (0..10).for_each(|hour| subject.spend(hours(hour), cost(5)));
         let mut lowered = reloaded(&subject, &new.limit, hours(10));
         for hour in 10..48 {
@@ -109,7 +113,7 @@ fn debt_of_many_moments_is_kept_up_to_twice_the_limit_at_any_later_time() {
         let (other, mut mine) = (subject.at(hours(12)).0, lowered.at(hours(12)).0);
         let other = new.limit.adopt(&old.limit, other, hours(12));
         new.limit.merge(&mut mine, &other, hours(12));
-        let merged = Shipped {
+        let merged = ShippedLimiter {
             limit: new.limit.clone(),
             state: Some(mine),
         };
@@ -124,13 +128,13 @@ fn use_is_never_under_counted_and_every_answer_stays_exact() {
         let before = rng.pick(&Algorithm::ALL);
         let other_one = rng.pick(&Algorithm::ALL);
         let after = rng.pick(&[before, other_one]);
-        let case = Case::random(rng, before);
-        let clock = rng.pick(&[Clock::Steady, Clock::Unsteady]);
-        let (subject, charged, now) = lived(rng, &case, clock);
+        let case = LimitCase::random(rng, before);
+        let clock = rng.pick(&[ClockKind::Steady, ClockKind::Unsteady]);
+        let (subject, charged, now) = with_history(rng, &case, clock);
         let new = other(rng, after, now);
         let mut adopted = reloaded(&subject, &new.limit, now);
-        let alarm = adopted.settle(now);
-        let told = || {
+        let alarm = adopted.persist_step_back(now);
+        let context = || {
             format!(
                 "{case:?}\n{:?}\n{new:?}\n{:?} at {}",
                 subject.state,
@@ -140,22 +144,22 @@ fn use_is_never_under_counted_and_every_answer_stays_exact() {
         };
 
         assert!(
-            !alarm || clock == Clock::Unsteady,
+            !alarm || clock == ClockKind::Unsteady,
             "false alarm: {}",
-            told()
+            context()
         );
-        let most_debt = 2 * new.limit.capacity();
+        let max_debt = 2 * new.limit.capacity();
         if same_windows(before, after) {
             let later = now.plus(Nanos::new(rng.below(2 * new.width())));
-            let replayed = remembered(&case, &charged, &new.limit, now);
+            let replayed = replay(&case, &charged, &new.limit, now);
             for at in [now, later] {
-                let (kept, floor) = (used(&adopted, at), used(&replayed, at).min(most_debt));
-                assert!(kept >= floor, "{kept} of {floor}: {}", told());
+                let (kept, floor) = (used(&adopted, at), used(&replayed, at).min(max_debt));
+                assert!(kept >= floor, "{kept} of {floor}: {}", context());
             }
         } else {
             let (kept, was) = (used(&adopted, now), used(&subject, now));
-            let kept_all = was.min(most_debt) <= kept && kept <= was + 1;
-            assert!(kept_all, "{kept} of {was}: {}", told());
+            let kept_all = was.min(max_debt) <= kept && kept <= was + 1;
+            assert!(kept_all, "{kept} of {was}: {}", context());
         }
         exact(rng, &new, &adopted, now);
     });
@@ -167,8 +171,8 @@ fn same_windows(before: Algorithm, after: Algorithm) -> bool {
 }
 
 /// What the new limit would hold itself, had it been charged with all that the old one remembers.
-fn remembered(old: &Case, charged: &[(Nanos, u64)], limit: &Limit, now: Nanos) -> Shipped {
-    let mut replayed = Shipped::new(limit);
+fn replay(old: &LimitCase, charged: &[(Nanos, u64)], limit: &Limit, now: Nanos) -> ShippedLimiter {
+    let mut replayed = ShippedLimiter::new(limit);
     if !charged.is_sorted_by_key(|(at, _)| *at) || charged.iter().any(|(at, _)| *at > now) {
         return replayed; // time stands still for some: the list does not tell where
     }
@@ -188,11 +192,11 @@ fn remembered(old: &Case, charged: &[(Nanos, u64)], limit: &Limit, now: Nanos) -
 }
 
 /// Verdict, remaining and wait agree with each other: (a) and (b) of the contract.
-fn exact(rng: &mut Rng, case: &Case, subject: &Shipped, now: Nanos) {
+fn exact(rng: &mut TraceRng, case: &LimitCase, subject: &ShippedLimiter, now: Nanos) {
     let remaining = subject.remaining(now);
     for units in [1, remaining + 1, rng.between(1, case.limit.capacity())] {
-        let fits = |at| subject.look(at, cost(units)).verdict.allows();
-        match subject.look(now, cost(units)).verdict {
+        let fits = |at| subject.peek(at, cost(units)).verdict.allows();
+        match subject.peek(now, cost(units)).verdict {
             Verdict::Allow { .. } => assert!(units <= remaining, "{case:?}"),
             Verdict::Deny {
                 retry: Retry::Never,
@@ -220,16 +224,16 @@ fn taking_turns_over_counts_a_bucket_by_less_than_a_unit_each() {
     for_each_seed(2_000, |rng| {
         let pair = [0, 1].map(|_| {
             let algorithm = rng.pick(&buckets);
-            Case::random(rng, algorithm)
+            LimitCase::random(rng, algorithm)
         });
-        let (mut subject, _, now) = lived(rng, &pair[0], Clock::Steady);
+        let (mut subject, _, now) = with_history(rng, &pair[0], ClockKind::Steady);
         let first = used(&subject, now);
-        let least_debt = pair.each_ref().map(|case| 2 * case.limit.capacity());
+        let max_debts = pair.each_ref().map(|case| 2 * case.limit.capacity());
         for switch in 1..=20 {
             subject = reloaded(&subject, &pair[switch as usize % 2].limit, now);
             let kept = used(&subject, now);
             assert!(kept <= first + switch, "{kept} of {first}: {pair:?}");
-            let floor = first.min(least_debt[0]).min(least_debt[1]);
+            let floor = first.min(max_debts[0]).min(max_debts[1]);
             assert!(kept >= floor, "{kept} of {first}: {pair:?}");
         }
     });
@@ -239,17 +243,17 @@ fn taking_turns_over_counts_a_bucket_by_less_than_a_unit_each() {
 #[test]
 fn two_precisions_of_one_rule_drain_alike() {
     for_each_seed(2_000, |rng| {
-        let case = Case::random(rng, Algorithm::TokenBucket);
+        let case = LimitCase::random(rng, Algorithm::TokenBucket);
         let compiled = [Precision::Memory, Precision::Script]
             .map(|precision| Limit::compile(&case.spec, precision));
         let [Ok(memory), Ok(script)] = compiled else {
             return;
         };
-        let case = Case {
+        let case = LimitCase {
             limit: memory.clone(),
             ..case
         };
-        let (alone, _, mut now) = lived(rng, &case, Clock::Steady);
+        let (alone, _, mut now) = with_history(rng, &case, ClockKind::Steady);
         let mut switched = alone.clone();
         let limits = [&script, &memory];
         // What drains in the coarser tick may be counted once more, and less than a unit is rounded.
@@ -261,8 +265,8 @@ fn two_precisions_of_one_rule_drain_alike() {
             switched = reloaded(&switched, limits[switch as usize % 2], now);
             let (with, without) = (used(&switched, now), used(&alone, now));
             assert!(with >= without, "{with} of {without}: {case:?}");
-            let most = u128::from(without) + u128::from(switch) * (1 + a_tick);
-            assert!(u128::from(with) <= most, "{with} of {without}: {case:?}");
+            let max = u128::from(without) + u128::from(switch) * (1 + a_tick);
+            assert!(u128::from(with) <= max, "{with} of {without}: {case:?}");
         }
     });
 }
@@ -271,8 +275,8 @@ fn two_precisions_of_one_rule_drain_alike() {
 fn a_new_count_alone_changes_nothing_that_was_counted() {
     for_each_seed(1_500, |rng| {
         let algorithm = rng.pick(&Algorithm::ALL);
-        let case = Case::random(rng, algorithm);
-        let (subject, _, now) = lived(rng, &case, Clock::Steady);
+        let case = LimitCase::random(rng, algorithm);
+        let (subject, _, now) = with_history(rng, &case, ClockKind::Steady);
         let mut spec = case.spec.clone();
         spec.count = spec.count.div_ceil(2).max(spec.count.min(1_000));
         let Ok(limit) = Limit::compile(&spec, case.precision) else {

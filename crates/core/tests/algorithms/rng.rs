@@ -5,11 +5,11 @@
 use proptest::test_runner::{Config as ProptestConfig, RngSeed};
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
-pub(crate) struct Rng(u64);
+pub(crate) struct TraceRng(u64);
 
-impl Rng {
+impl TraceRng {
     pub(crate) fn new(seed: u64) -> Self {
-        Rng(seed)
+        TraceRng(seed)
     }
 
     pub(crate) fn next(&mut self) -> u64 {
@@ -49,14 +49,14 @@ impl Rng {
 
 /// Runs `trace` for `count` seeds, or only for the one in `TG_TEST_SEED`. Whatever panics inside,
 /// the seed is printed.
-pub(crate) fn for_each_seed(count: u64, mut trace: impl FnMut(&mut Rng)) {
+pub(crate) fn for_each_seed(count: u64, mut trace: impl FnMut(&mut TraceRng)) {
     let only = std::env::var("TG_TEST_SEED").ok();
     let only = only.map(|text| text.parse().expect("TG_TEST_SEED is a number"));
     let seeds = only.map_or(1..count + 1, |seed: u64| seed..seed + 1);
     for seed in seeds {
-        let told = TellOnPanic(seed);
-        trace(&mut Rng::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d)));
-        drop(told);
+        let on_panic = PrintSeedOnPanic(seed);
+        trace(&mut TraceRng::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d)));
+        drop(on_panic);
     }
 }
 
@@ -70,9 +70,9 @@ pub(crate) fn config(cases: u32) -> ProptestConfig {
     }
 }
 
-struct TellOnPanic(u64);
+struct PrintSeedOnPanic(u64);
 
-impl Drop for TellOnPanic {
+impl Drop for PrintSeedOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!(

@@ -3,19 +3,19 @@
 use tidegate_core::algorithms::{Algorithm, Retry, Spec, Verdict};
 use tidegate_core::units::Nanos;
 
-use crate::case::Case;
-use crate::subject::{Shipped, Subject, cost};
+use crate::case::LimitCase;
+use crate::limiter::{LimiterUnderTest, ShippedLimiter, cost};
 
 /// Sends requests of cost 1 at the given milliseconds under a rate such as
 /// `token-bucket 10/1000ms burst 5`, and compares what each is told. Repeats are written `allow*3`.
 #[track_caller]
 fn check(rate: &str, arrivals_ms: &[u64], want: &str) {
-    let case = Case::new(parse(rate));
-    let mut subject = Shipped::new(&case.limit);
-    let mut told: Vec<(String, usize)> = Vec::new();
+    let case = LimitCase::new(parse(rate));
+    let mut subject = ShippedLimiter::new(&case.limit);
+    let mut results: Vec<(String, usize)> = Vec::new();
     for ms in arrivals_ms {
         let at = Nanos::from_millis(*ms);
-        let said = match subject.look(at, cost(1)).verdict {
+        let result = match subject.peek(at, cost(1)).verdict {
             Verdict::Allow { delay: Nanos::ZERO } => "allow".to_owned(),
             Verdict::Allow { delay } => format!("delay({delay})"),
             Verdict::Deny {
@@ -25,22 +25,22 @@ fn check(rate: &str, arrivals_ms: &[u64], want: &str) {
                 retry: Retry::Never,
             } => "never".to_owned(),
         };
-        if !said.starts_with("deny") {
+        if !result.starts_with("deny") {
             subject.spend(at, cost(1));
         }
-        match told.last_mut() {
-            Some((last, times)) if *last == said => *times += 1,
-            _ => told.push((said, 1)),
+        match results.last_mut() {
+            Some((last, times)) if *last == result => *times += 1,
+            _ => results.push((result, 1)),
         }
     }
-    let told: Vec<String> = told
+    let results: Vec<String> = results
         .into_iter()
-        .map(|(said, times)| match times {
-            1 => said,
-            _ => format!("{said}*{times}"),
+        .map(|(result, times)| match times {
+            1 => result,
+            _ => format!("{result}*{times}"),
         })
         .collect();
-    assert_eq!(told.join(" "), want, "{rate}");
+    assert_eq!(results.join(" "), want, "{rate}");
 }
 
 fn parse(rate: &str) -> Spec {
@@ -183,11 +183,11 @@ fn a_queue_refuses_what_would_wait_too_long() {
 #[test]
 fn a_cost_above_the_capacity_never_fits() {
     for algorithm in Algorithm::ALL {
-        let case = Case::new(Spec::new(algorithm, 10, Nanos::from_secs(1)));
+        let case = LimitCase::new(Spec::new(algorithm, 10, Nanos::from_secs(1)));
         let never = Verdict::Deny {
             retry: Retry::Never,
         };
-        let look = Shipped::new(&case.limit).look(case.start, cost(11));
+        let look = ShippedLimiter::new(&case.limit).peek(case.start, cost(11));
         assert_eq!(look.verdict, never, "{algorithm}");
     }
 }

@@ -5,27 +5,27 @@
 use tidegate_core::algorithms::{Retry, Verdict};
 use tidegate_core::units::{Cost, Nanos};
 
-use crate::case::Case;
-use crate::rng::Rng;
-use crate::subject::{Look, cost};
+use crate::case::LimitCase;
+use crate::limiter::{PeekResult, cost};
+use crate::rng::TraceRng;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Clock {
+pub(crate) enum ClockKind {
     /// Never goes back.
     Steady,
     /// Goes back, seldom far.
     Unsteady,
 }
 
-pub(crate) struct Trace<'a> {
-    case: &'a Case,
-    clock: Clock,
+pub(crate) struct TrafficTrace<'a> {
+    case: &'a LimitCase,
+    clock: ClockKind,
     pub(crate) now: Nanos,
 }
 
-impl<'a> Trace<'a> {
-    pub(crate) fn new(case: &'a Case, clock: Clock) -> Self {
-        Trace {
+impl<'a> TrafficTrace<'a> {
+    pub(crate) fn new(case: &'a LimitCase, clock: ClockKind) -> Self {
+        TrafficTrace {
             case,
             clock,
             now: case.start,
@@ -33,15 +33,15 @@ impl<'a> Trace<'a> {
     }
 
     /// Moves to the next arrival, given what the last one was told.
-    pub(crate) fn step(&mut self, rng: &mut Rng, told: Option<Look>) {
-        self.now = if self.clock == Clock::Unsteady && rng.once_in(12) {
+    pub(crate) fn step(&mut self, rng: &mut TraceRng, last: Option<PeekResult>) {
+        self.now = if self.clock == ClockKind::Unsteady && rng.once_in(12) {
             self.now.since(back(rng, self.case.width()))
         } else {
-            self.now.plus(Nanos::new(self.forward(rng, told)))
+            self.now.plus(Nanos::new(self.forward(rng, last)))
         };
     }
 
-    fn forward(&self, rng: &mut Rng, told: Option<Look>) -> u64 {
+    fn forward(&self, rng: &mut TraceRng, last: Option<PeekResult>) -> u64 {
         let width = self.case.width();
         let apart = (width / self.case.spec.count).max(1);
         match rng.below(24) {
@@ -59,12 +59,12 @@ impl<'a> Trace<'a> {
             // The last instant before an aligned edge, for the burst on both sides of it.
             17 | 18 => (width - 1).saturating_sub(self.now.get() % width),
             19 => rng.below(width / 10 + 1),
-            _ => told.map_or(0, |look| wait(rng, look)),
+            _ => last.map_or(0, |look| wait(rng, look)),
         }
     }
 
     /// A cost near what is left.
-    pub(crate) fn cost(&self, rng: &mut Rng, remaining: u64) -> Cost {
+    pub(crate) fn cost(&self, rng: &mut TraceRng, remaining: u64) -> Cost {
         let capacity = self.case.limit.capacity();
         cost(match rng.below(12) {
             0..=3 => 1,
@@ -79,14 +79,14 @@ impl<'a> Trace<'a> {
     }
 }
 
-fn wait(rng: &mut Rng, told: Look) -> u64 {
-    let retry = match told.verdict {
+fn wait(rng: &mut TraceRng, last: PeekResult) -> u64 {
+    let retry = match last.verdict {
         Verdict::Deny {
             retry: Retry::After(wait),
         } => wait,
-        _ => told.figures.more_after,
+        _ => last.figures.more_after,
     };
-    let span = rng.pick(&[retry, told.figures.more_after, told.figures.reset_after]);
+    let span = rng.pick(&[retry, last.figures.more_after, last.figures.reset_after]);
     // Past the last calendar edge the wait is for ever.
     if span > Nanos::from_secs(800 * 86_400) {
         return 0;
@@ -94,14 +94,14 @@ fn wait(rng: &mut Rng, told: Look) -> u64 {
     span.get().saturating_sub(rng.below(2))
 }
 
-fn back(rng: &mut Rng, width: u64) -> Nanos {
-    const PATIENCE: u64 = 5_000_000_000;
+fn back(rng: &mut TraceRng, width: u64) -> Nanos {
+    const TOLERANCE: u64 = 5_000_000_000;
     Nanos::new(match rng.below(8) {
         0 => 1,
-        1..=3 => rng.below(PATIENCE) + 1,
-        4 => PATIENCE,
-        5 => rng.below(width.min(PATIENCE)) + 1,
-        6 => PATIENCE + 1 + rng.below(1_000_000_000),
-        _ => PATIENCE + rng.below(2 * width),
+        1..=3 => rng.below(TOLERANCE) + 1,
+        4 => TOLERANCE,
+        5 => rng.below(width.min(TOLERANCE)) + 1,
+        6 => TOLERANCE + 1 + rng.below(1_000_000_000),
+        _ => TOLERANCE + rng.below(2 * width),
     })
 }

@@ -6,19 +6,19 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 /// A server on the same machine or network answers within this, or is as good as not there.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// More than any answer to one request.
-const LARGEST: u64 = 4 << 20;
+const MAX_RESPONSE_BYTES: u64 = 4 << 20;
 
 /// An answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Reply {
+pub(super) struct CliResponse {
     pub(super) status: u16,
     pub(super) body: String,
 }
 
 /// Posts JSON to `path` of the server at `url`.
-pub(super) fn post(url: &str, path: &str, body: &str) -> io::Result<Reply> {
+pub(super) fn post(url: &str, path: &str, body: &str) -> io::Result<CliResponse> {
     let head = |host: &str| {
         format!(
             "POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n\
@@ -28,16 +28,16 @@ pub(super) fn post(url: &str, path: &str, body: &str) -> io::Result<Reply> {
     };
     if let Some(socket) = url.strip_prefix("unix:") {
         let stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         return exchange(stream, &head("localhost"), body);
     }
     let host = host(url)?;
     let address = host
         .to_socket_addrs()?
         .next()
-        .ok_or_else(|| bad("no such host"))?;
-    let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+        .ok_or_else(|| invalid_input("no such host"))?;
+    let stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     exchange(stream, &head(&host), body)
 }
 
@@ -46,7 +46,7 @@ fn host(url: &str) -> io::Result<String> {
     let host = match url.split_once("://") {
         Some(("http", host)) => host.trim_end_matches('/'),
         Some(_) => {
-            return Err(bad(
+            return Err(invalid_input(
                 "write http://host:port, host:port, a port or unix:path",
             ));
         }
@@ -63,26 +63,28 @@ fn host(url: &str) -> io::Result<String> {
     }
 }
 
-fn exchange(mut stream: impl Read + Write, head: &str, body: &str) -> io::Result<Reply> {
+fn exchange(mut stream: impl Read + Write, head: &str, body: &str) -> io::Result<CliResponse> {
     stream.write_all(head.as_bytes())?;
     stream.write_all(body.as_bytes())?;
-    let mut answer = String::new();
-    stream.take(LARGEST).read_to_string(&mut answer)?;
-    read(&answer).ok_or_else(|| bad("the answer is not HTTP/1.1"))
+    let mut response = String::new();
+    stream
+        .take(MAX_RESPONSE_BYTES)
+        .read_to_string(&mut response)?;
+    parse_response(&response).ok_or_else(|| invalid_input("the answer is not HTTP/1.1"))
 }
 
 /// Splits an answer that ends with its connection. The server always sends a length, so there are no
 /// chunks to put together.
-fn read(answer: &str) -> Option<Reply> {
-    let (head, body) = answer.split_once("\r\n\r\n")?;
+fn parse_response(response: &str) -> Option<CliResponse> {
+    let (head, body) = response.split_once("\r\n\r\n")?;
     let status = head.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
-    Some(Reply {
+    Some(CliResponse {
         status,
         body: body.to_owned(),
     })
 }
 
-fn bad(reason: &str) -> io::Error {
+fn invalid_input(reason: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, reason)
 }
 
@@ -92,16 +94,16 @@ mod tests {
 
     #[test]
     fn an_answer_is_split_into_status_and_body() {
-        let reply = read("HTTP/1.1 429 Too Many Requests\r\na: b\r\n\r\n{}").unwrap();
+        let reply = parse_response("HTTP/1.1 429 Too Many Requests\r\na: b\r\n\r\n{}").unwrap();
         assert_eq!(
             reply,
-            Reply {
+            CliResponse {
                 status: 429,
                 body: "{}".into()
             }
         );
-        assert_eq!(read("nonsense"), None);
-        assert_eq!(read("HTTP/1.1 2\r\n\r\n"), None);
+        assert_eq!(parse_response("nonsense"), None);
+        assert_eq!(parse_response("HTTP/1.1 2\r\n\r\n"), None);
     }
 
     #[test]

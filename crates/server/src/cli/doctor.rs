@@ -5,22 +5,22 @@
 
 use serde_json::json;
 
-use super::{DoctorArgs, Exit, complain, say};
-use crate::config::{BadConfig, Layer};
-use crate::doctor::{Finding, Order, Reached, examine};
+use super::{DoctorArgs, Exit, print_error, print_line};
+use crate::config::{ConfigError, SettingsLayer};
+use crate::doctor::{DoctorFinding, DoctorOptions, Reached, examine};
 use crate::store_choice::StoreChoice;
 
 pub(super) fn run(args: DoctorArgs) -> Exit {
     let as_json = args.json;
-    let order = match order(args) {
-        Ok(Some(order)) => order,
+    let options = match doctor_options(args) {
+        Ok(Some(options)) => options,
         Ok(None) => {
-            complain("doctor looks at a store that nodes share; name it with --store");
+            print_error("doctor looks at a store that nodes share; name it with --store");
             return Exit::Usage;
         }
         Err(error) => {
-            complain(&error);
-            return match error.is_of_a_file() {
+            print_error(&error);
+            return match error.is_file_error() {
                 true => Exit::BadConfig,
                 false => Exit::Usage,
             };
@@ -32,51 +32,51 @@ pub(super) fn run(args: DoctorArgs) -> Exit {
     let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => {
-            complain(error);
+            print_error(error);
             return Exit::Failed;
         }
     };
     let mut findings = Vec::new();
-    let mut tell = |finding: Finding| {
+    let mut report = |finding: DoctorFinding| {
         if !as_json {
-            say(finding.line());
+            print_line(finding.line());
         }
         findings.push(finding);
     };
-    let wait = |what: &str| complain(format_args!("still looking at {what}"));
-    let reached = runtime.block_on(examine(&order, &mut tell, &wait));
+    let announce = |what: &str| print_error(format_args!("still looking at {what}"));
+    let reached = runtime.block_on(examine(&options, &mut report, &announce));
     let exit = match reached {
         Reached::No => Exit::Unreachable,
-        Reached::Yes if findings.iter().any(Finding::is_failure) => Exit::Failed,
+        Reached::Yes if findings.iter().any(DoctorFinding::is_failure) => Exit::Failed,
         Reached::Yes => Exit::Done,
     };
     if as_json {
-        let findings: Vec<_> = findings.iter().map(Finding::json).collect();
-        say(json!({"exit": exit as u8, "findings": findings}));
+        let findings: Vec<_> = findings.iter().map(DoctorFinding::json).collect();
+        print_line(json!({"exit": exit as u8, "findings": findings}));
     }
     exit
 }
 
 /// What `serve` would be told, as far as it matters here. None: no store to look at.
-fn order(args: DoctorArgs) -> Result<Option<Order>, BadConfig> {
+fn doctor_options(args: DoctorArgs) -> Result<Option<DoctorOptions>, ConfigError> {
     super::check_environment()?;
     let below = match &args.config {
-        Some(file) => Layer::read(file)?,
-        None => Layer::default(),
+        Some(file) => SettingsLayer::read(file)?,
+        None => SettingsLayer::default(),
     };
-    let own = Layer {
+    let own = SettingsLayer {
         rules: args.rules,
         store: args.store,
         secret_file: args.secret_file,
         store_budget: args.store_budget,
         clock_warn: args.clock_warn,
         clock_alarm: args.clock_alarm,
-        ..Layer::default()
+        ..SettingsLayer::default()
     };
-    let settings = own.over(below).settle()?;
+    let settings = own.merged_over(below).resolve()?;
     Ok(match settings.store {
         StoreChoice::Memory => None,
-        StoreChoice::Redis(store) => Some(Order {
+        StoreChoice::Redis(store) => Some(DoctorOptions {
             store,
             rules: settings.rules.path,
             secret_file: settings.secret_file,

@@ -5,49 +5,49 @@ use std::sync::Arc;
 use tidegate::clock::SystemClock;
 use tidegate::stores::memory::MemoryStore;
 use tidegate::{Limiter, Secret};
-use tidegate_core::store::Abilities;
+use tidegate_core::store::Capabilities;
 
-use crate::edges::http::wire::{self, Asked};
+use crate::edges::http::wire::{self, CheckBody};
 use crate::edges::http::{explain, units};
-use crate::live;
+use crate::policy_watcher;
 
-use super::{Exit, ExplainArgs, Output, complain, say};
+use super::{Exit, ExplainArgs, OutputFormat, print_error, print_line};
 
 pub(super) fn run(args: &ExplainArgs) -> Exit {
-    let policy = match live::policy(args.rules.as_deref(), Abilities::UNKNOWN) {
+    let policy = match policy_watcher::load_policy(args.rules.as_deref(), Capabilities::UNKNOWN) {
         Ok(policy) => policy,
         Err(faults) => {
-            complain(faults);
+            print_error(faults);
             return Exit::BadConfig;
         }
     };
     let secret = match Secret::random() {
         Ok(secret) => secret,
         Err(error) => {
-            complain(format_args!("no randomness: {error}"));
+            print_error(format_args!("no randomness: {error}"));
             return Exit::Failed;
         }
     };
     let body = args.request.body();
-    let ask = match wire::asked(body.as_bytes()) {
-        Ok(Asked::One(ask)) => ask,
-        Ok(Asked::Many(_)) => return Exit::Usage,
+    let check = match wire::parse_check(body.as_bytes()) {
+        Ok(CheckBody::One(check)) => check,
+        Ok(CheckBody::Many(_)) => return Exit::Usage,
         Err(bad) => {
-            complain(format_args!("{}: {}", bad.field, bad.reason));
+            print_error(format_args!("{}: {}", bad.field, bad.reason));
             return Exit::Usage;
         }
     };
-    if let Err(bad) = units::known(&policy.rules, &ask.request, "") {
-        complain(format_args!("{}: {}", bad.field, bad.reason));
+    if let Err(bad) = units::check_names(&policy.rules, &check.request, "") {
+        print_error(format_args!("{}: {}", bad.field, bad.reason));
         return Exit::Usage;
     }
     // A limiter that never decides: it knows addresses and keys as the service does.
     let clock = SystemClock::new();
     let limiter = Limiter::new(MemoryStore::new(clock), policy, secret, Arc::new(clock));
-    let explanation = limiter.view().explain(ask.request);
+    let explanation = limiter.view().explain(check.request);
     match args.output {
-        Output::Json => say(explain::json(&explanation)),
-        Output::Text => say(explanation.to_string().trim_end()),
+        OutputFormat::Json => print_line(explain::json(&explanation)),
+        OutputFormat::Text => print_line(explanation.to_string().trim_end()),
     }
     Exit::Done
 }

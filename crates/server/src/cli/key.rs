@@ -2,16 +2,16 @@
 
 use std::io::Read;
 
-use tidegate::identity::keys::{ApiKey, BadLine, hash_line};
+use tidegate::identity::keys::{HashLineError, RawApiKey, hash_line};
 
-use super::{Exit, KeyCommand, complain, say};
+use super::{Exit, KeyCommand, print_error, print_line};
 
 /// Longer than any key; what is piped in by mistake is not read to its end.
-const LONGEST: u64 = 4096;
+const MAX_KEY_BYTES: u64 = 4096;
 
 pub(super) fn run(command: KeyCommand) -> Exit {
     match command {
-        KeyCommand::New(args) => match ApiKey::new() {
+        KeyCommand::New(args) => match RawApiKey::new() {
             Ok(key) => {
                 // A key that is shown without a line for it looks as if it were in use.
                 let line = hash_line(key.expose(), &args.tier, &args.name);
@@ -19,33 +19,36 @@ pub(super) fn run(command: KeyCommand) -> Exit {
                     use std::io::Write;
                     let _ = writeln!(std::io::stderr(), "{}", key.expose());
                 }
-                print(line)
+                print_key_line(line)
             }
             Err(error) => {
-                complain(format_args!("no randomness: {error}"));
+                print_error(format_args!("no randomness: {error}"));
                 Exit::Failed
             }
         },
         KeyCommand::Hash(args) => {
             let mut key = String::new();
-            if let Err(error) = std::io::stdin().take(LONGEST).read_to_string(&mut key) {
-                complain(format_args!("cannot read the key: {error}"));
+            if let Err(error) = std::io::stdin()
+                .take(MAX_KEY_BYTES)
+                .read_to_string(&mut key)
+            {
+                print_error(format_args!("cannot read the key: {error}"));
                 return Exit::Failed;
             }
             let key = key.trim_end_matches(['\r', '\n']);
-            print(hash_line(key, &args.tier, &args.name))
+            print_key_line(hash_line(key, &args.tier, &args.name))
         }
     }
 }
 
-fn print(line: Result<String, BadLine>) -> Exit {
+fn print_key_line(line: Result<String, HashLineError>) -> Exit {
     match line {
         Ok(line) => {
-            say(line);
+            print_line(line);
             Exit::Done
         }
         Err(error) => {
-            complain(error);
+            print_error(error);
             Exit::Usage
         }
     }

@@ -8,41 +8,41 @@ use std::path::Path;
 
 use tidegate::Policy;
 use tidegate::clock::{Clock, SystemClock};
-use tidegate::live::left_out;
-use tidegate_core::rules::{Dialect, MOST_BYTES, RuleKind, SourceFile};
-use tidegate_core::store::Abilities;
+use tidegate::live::ignored_rule_files;
+use tidegate_core::rules::{MAX_FILE_BYTES, ParseOptions, RuleKind, SourceFile};
+use tidegate_core::store::Capabilities;
 
-use super::{Exit, LintArgs, complain, say};
+use super::{Exit, LintArgs, print_error, print_line};
 
 pub(super) fn run(args: &LintArgs) -> Exit {
     let mut exit = Exit::Done;
     for path in &args.paths {
-        let left_out = left_out(path);
+        let left_out = ignored_rule_files(path);
         for file in &left_out {
-            complain(format_args!(
+            print_error(format_args!(
                 "warning: {} is not read: only *.yaml and *.yml files in the folder itself are; rename or move it",
                 file.display()
             ));
         }
-        let dialect = Dialect {
+        let dialect = ParseOptions {
             merge_domains: args.merge_domains,
-            ..Abilities::UNKNOWN.into()
+            ..Capabilities::UNKNOWN.into()
         };
         match load(path, dialect) {
             Ok(policy) => {
                 let warnings = policy.lint(SystemClock::new().now());
                 for warning in &warnings {
-                    complain(format_args!("warning: {warning}"));
+                    print_error(format_args!("warning: {warning}"));
                 }
-                say(format_args!(
+                print_line(format_args!(
                     "{}: {}, {}",
                     path.display(),
-                    counted(written(&policy), "rule"),
-                    counted(warnings.len() + left_out.len(), "warning"),
+                    pluralized(count_written_rules(&policy), "rule"),
+                    pluralized(warnings.len() + left_out.len(), "warning"),
                 ));
             }
             Err(faults) => {
-                complain(faults);
+                print_error(faults);
                 exit = Exit::BadConfig;
             }
         }
@@ -50,13 +50,13 @@ pub(super) fn run(args: &LintArgs) -> Exit {
     exit
 }
 
-fn load(path: &Path, dialect: Dialect) -> Result<Policy, String> {
+fn load(path: &Path, dialect: ParseOptions) -> Result<Policy, String> {
     if path != Path::new("-") {
         return Policy::load_for(path, dialect).map_err(|error| error.to_string());
     }
     let mut text = String::new();
     // One byte more than is accepted, so that the parser rejects what is too long.
-    let input = std::io::stdin().take(MOST_BYTES as u64 + 1);
+    let input = std::io::stdin().take(MAX_FILE_BYTES as u64 + 1);
     let read = { input }.read_to_string(&mut text);
     read.map_err(|error| format!("standard input: {error}"))?;
     let file = SourceFile {
@@ -67,15 +67,15 @@ fn load(path: &Path, dialect: Dialect) -> Result<Policy, String> {
 }
 
 /// How many rules the files have. A rule that stands for the limits that requests bring is in none.
-fn written(policy: &Policy) -> usize {
+fn count_written_rules(policy: &Policy) -> usize {
     let rules = policy.rules.rules().iter();
     rules
-        .filter(|rule| rule.kind() != RuleKind::Brought)
+        .filter(|rule| rule.kind() != RuleKind::RequestOverride)
         .count()
 }
 
 /// A number of things: `1 rule`, `2 rules`.
-fn counted(count: usize, thing: &str) -> String {
+fn pluralized(count: usize, thing: &str) -> String {
     match count {
         1 => format!("1 {thing}"),
         count => format!("{count} {thing}s"),
@@ -95,8 +95,8 @@ mod tests {
                 name: "rules.yaml",
                 text,
             };
-            let policy = Policy::parse_for(&[file], Abilities::UNKNOWN).unwrap();
-            assert_eq!(written(&policy), 1, "{text}");
+            let policy = Policy::parse_for(&[file], Capabilities::UNKNOWN).unwrap();
+            assert_eq!(count_written_rules(&policy), 1, "{text}");
         }
     }
 }

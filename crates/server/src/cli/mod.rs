@@ -3,7 +3,6 @@
 //! Exit codes: 0 done, 1 failed, 2 wrong usage, 69 nobody answers, 75 denied, 78 bad rules or
 //! configuration. What a program might read goes to standard output, the rest to standard error.
 
-mod ask;
 mod client;
 mod doctor;
 mod explain;
@@ -11,10 +10,11 @@ mod key;
 mod lint;
 mod schema;
 mod serve;
+mod try_peek;
 mod warnings;
 
 #[cfg(test)]
-pub(crate) use serve::service;
+pub(crate) use serve::build_service;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -23,7 +23,7 @@ use std::time::Duration;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use serde_json::Value;
 
-use crate::config::{self, Layer, UnknownVariable, millis};
+use crate::config::{self, SettingsLayer, UnknownVariableError, millis};
 use crate::store_choice::StoreUrl;
 
 /// A distributed rate limiter.
@@ -46,9 +46,9 @@ enum Command {
     /// Tell which rules apply to a request and why, without a server
     Explain(ExplainArgs),
     /// Ask a running server, and charge
-    Try(AskArgs),
+    Try(CheckArgs),
     /// Ask a running server what is left, without charging
-    Peek(AskArgs),
+    Peek(CheckArgs),
     /// Make lines for a keys file
     #[command(subcommand)]
     Key(KeyCommand),
@@ -63,7 +63,7 @@ struct ServeArgs {
     config: Option<PathBuf>,
 
     #[command(flatten)]
-    layer: Layer,
+    layer: SettingsLayer,
 }
 
 #[derive(Args, Debug)]
@@ -128,11 +128,11 @@ struct ExplainArgs {
 
     /// How to print
     #[arg(long, value_enum, default_value = "text")]
-    output: Output,
+    output: OutputFormat,
 }
 
 #[derive(Args, Debug)]
-struct AskArgs {
+struct CheckArgs {
     /// The server: http://host:port, host:port, a port of this machine, or unix:path
     #[arg(long, env = "TIDEGATE_URL", default_value = "http://127.0.0.1:8080")]
     url: String,
@@ -142,7 +142,7 @@ struct AskArgs {
 
     /// How to print
     #[arg(long, value_enum, default_value = "text")]
-    output: Output,
+    output: OutputFormat,
 }
 
 #[derive(Args, Debug)]
@@ -161,7 +161,7 @@ struct RequestArgs {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum Output {
+enum OutputFormat {
     /// For people.
     Text,
     /// For programs.
@@ -211,15 +211,15 @@ pub(crate) fn run(cli: Cli) -> Exit {
         Command::Lint(args) => lint::run(&args),
         Command::Doctor(args) => doctor::run(args),
         Command::Explain(args) => explain::run(&args),
-        Command::Try(args) => ask::run(&args, "/v1/check"),
-        Command::Peek(args) => ask::run(&args, "/v1/peek"),
+        Command::Try(args) => try_peek::run(&args, "/v1/check"),
+        Command::Peek(args) => try_peek::run(&args, "/v1/peek"),
         Command::Key(command) => key::run(command),
         Command::Schema => schema::run(),
     }
 }
 
 /// Rejects variables that look like settings and are settings of no command.
-fn check_environment() -> Result<(), UnknownVariable> {
+fn check_environment() -> Result<(), UnknownVariableError> {
     let command = Cli::command();
     let arguments = command
         .get_subcommands()
@@ -271,13 +271,13 @@ fn unit_cost(text: &str) -> Result<(String, u64), String> {
 }
 
 /// Prints a line to standard output. A reader that has gone away is no reason to fail.
-fn say(text: impl std::fmt::Display) {
+fn print_line(text: impl std::fmt::Display) {
     use std::io::Write;
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
 /// Prints an error to standard error.
-fn complain(text: impl std::fmt::Display) {
+fn print_error(text: impl std::fmt::Display) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr(), "tidegate: {text}");
 }
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn costs_of_units_reach_the_request() {
-        let asked = |args: &[&str]| {
+        let body_of = |args: &[&str]| {
             let words = ["tidegate", "try"].iter().chain(args);
             let Command::Try(args) = Cli::try_parse_from(words)
                 .map_err(|e| e.to_string())?
@@ -320,12 +320,12 @@ mod tests {
             &["--costs", "images=1", "--costs", "tokens=1500"],
         ] {
             let args = [&["-a", "user=a", "--cost", "2"][..], costs].concat();
-            assert_eq!(asked(&args).unwrap(), want);
+            assert_eq!(body_of(&args).unwrap(), want);
         }
-        let twice = asked(&["-a", "user=a", "-a", "user=b"]).unwrap();
+        let twice = body_of(&["-a", "user=a", "-a", "user=b"]).unwrap();
         assert_eq!(twice, r#"{"attributes":{"user":"a","user":"b"}}"#);
         for wrong in ["tokens", "=5", "tokens=", "tokens=-1"] {
-            let error = asked(&["--costs", wrong]).unwrap_err();
+            let error = body_of(&["--costs", wrong]).unwrap_err();
             assert!(error.contains("write UNIT=N"), "{error}");
         }
     }
@@ -338,7 +338,7 @@ mod tests {
         let Command::Serve(args) = Cli::try_parse_from(words.split(' ')).unwrap().command else {
             panic!()
         };
-        let settings = args.layer.settle().unwrap();
+        let settings = args.layer.resolve().unwrap();
         assert_eq!(settings.drain, Duration::from_secs(5));
         assert_eq!(settings.idle, Duration::from_secs(90));
         assert_eq!(settings.store_budget, Duration::from_millis(40));

@@ -1,8 +1,8 @@
 //! `tidegate schema`: the JSON Schema of a rules file.
 
-use super::{Exit, say};
+use super::{Exit, print_line};
 
 pub(super) fn run() -> Exit {
-    say(tidegate_core::rules::schema());
+    print_line(tidegate_core::rules::schema());
     Exit::Done
 }

@@ -15,55 +15,58 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tracing::{error, info, warn};
 
-use super::{Exit, ServeArgs, complain, warnings};
-use crate::address::{Address, Place};
-use crate::config::{BadConfig, Layer, Reset, Settings};
-use crate::counters::{
-    self, Counters, exact, give_back, join, keep_secret, log_not_joined, why_not_met,
+use super::{Exit, ServeArgs, print_error, warnings};
+use crate::any_store::{
+    self, AnyStore, join, join_failure_reason, log_not_joined, maintain_secret, return_leases,
+    wait_until_exact,
 };
-use crate::data;
-use crate::drain::{Drain, End, Signals, until_ended};
-use crate::edges::admin::guard::Guard;
-use crate::edges::admin::scraped::Scraped;
-use crate::edges::admin::serve::Admin;
-use crate::edges::envoy::Statistics;
-use crate::edges::envoy::serve::Envoy;
-use crate::edges::http::serve::Public;
-use crate::edges::resp::serve::{Password, Resp};
-use crate::envoy_compat::{AdminToken, Compat, Told};
+use crate::config::{ConfigError, ResetFormat, ServerSettings, SettingsLayer};
+use crate::data_dir;
+use crate::decision_ids::DecisionIds;
+use crate::edges::admin::access::AdminAccess;
+use crate::edges::admin::metrics_listener::MetricsListener;
+use crate::edges::admin::serve::AdminListener;
+use crate::edges::envoy::EnvoyStatistics;
+use crate::edges::envoy::serve::EnvoyListener;
+use crate::edges::http::serve::PublicListener;
+use crate::edges::resp::serve::{RespListener, RespPassword};
+use crate::envoy_compat::{AdminToken, EnvoyCompat, HeaderOverride};
 use crate::first_config::FirstConfig;
-use crate::ids::Ids;
-use crate::kept::Kept;
-use crate::live::{self, Live};
+use crate::listen_address::{EndpointAddress, ListenAddress};
+use crate::log_writer;
 use crate::logs;
-use crate::net::listener::{Bounds, Ending, Listener, SMALL_CONNECTIONS, WhenFull};
-use crate::net::tls::Tls;
-use crate::net::watch::Keeping;
+use crate::net::listener::{
+    Listener, ListenerLimits, ListenerShutdown, SMALL_CONNECTIONS, WhenFull,
+};
+use crate::net::supervisor::ConnectionLimits;
+use crate::net::tls::ListenerTls;
+use crate::node_identity::NodeIdentity;
+use crate::policy_watcher::{self, PolicyWatcher};
 use crate::secret_file;
 use crate::service::Service;
-use crate::sink;
+use crate::shutdown::{ShutdownHandle, ShutdownOutcome, Signals, run_until_shutdown};
 use crate::store_choice::StoreChoice;
 
 /// Descriptors kept for everything that is not a connection.
-const SPARE_FILES: u64 = 64;
+const RESERVED_FDS: u64 = 64;
 /// The store of ten million counters, some 4,000 tables, is swept in less than a minute, a few tables
 /// at a time so that no decision waits.
-const SWEEP_EVERY: Duration = Duration::from_millis(100);
+const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(100);
 /// In sweeps: rules that no request matches are looked for every five seconds.
-const UNMATCHED_EVERY: u64 = 50;
-const SWEEP_TABLES: usize = 8;
+const UNMATCHED_CHECK_TICKS: u64 = 50;
+const TABLES_PER_SWEEP: usize = 8;
 /// How often to look for reservations that nobody settled, and how long the store may take to hear of the
 /// last settlements when the service ends.
-const TEND_EVERY: Duration = Duration::from_millis(250);
-const LAST_WORDS: Duration = Duration::from_millis(500);
+const SETTLEMENT_RETRY_INTERVAL: Duration = Duration::from_millis(250);
+const FINAL_SETTLEMENT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How long the start waits for a shared store.
-const JOIN_WITHIN: Duration = Duration::from_secs(2);
+const JOIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// The same where there is no start without it: it may be starting too.
-const REQUIRED_WITHIN: Duration = Duration::from_secs(5);
+const REQUIRED_JOIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why the service does not run.
-pub(crate) enum Failure {
+pub(crate) enum ServeError {
     /// It was told something it cannot do.
     Config(String),
     /// The system does not let it.
@@ -75,39 +78,39 @@ pub(crate) enum Failure {
 pub(super) fn run(args: ServeArgs) -> Exit {
     let config = args.config.clone();
     let (settings, compat) = match settings(args) {
-        Ok(told) => told,
+        Ok(resolved) => resolved,
         Err(error) => {
-            complain(&error);
-            return match error.is_of_a_file() {
+            print_error(&error);
+            return match error.is_file_error() {
                 true => Exit::BadConfig,
                 false => Exit::Usage,
             };
         }
     };
-    logs::start(settings.log_level, settings.log_format);
+    logs::init(settings.log_level, settings.log_format);
     if let Some(compat) = compat {
-        compat.tell();
+        compat.log_warnings();
     }
     let served = runtime()
-        .map_err(|error| Failure::System(error.to_string()))
+        .map_err(|error| ServeError::System(error.to_string()))
         .and_then(|runtime| runtime.block_on(serve(settings, config.as_deref())));
     let exit = match served {
-        Ok(End::Clean) => Exit::Done,
-        Ok(End::Cut | End::AtOnce) => Exit::Failed,
-        Err(Failure::Config(reason)) => {
+        Ok(ShutdownOutcome::Clean) => Exit::Done,
+        Ok(ShutdownOutcome::TimedOut | ShutdownOutcome::Forced) => Exit::Failed,
+        Err(ServeError::Config(reason)) => {
             error!("{reason}");
             Exit::BadConfig
         }
-        Err(Failure::System(reason)) => {
+        Err(ServeError::System(reason)) => {
             error!("{reason}");
             Exit::Failed
         }
-        Err(Failure::NoStore(reason)) => {
+        Err(ServeError::NoStore(reason)) => {
             error!("the store cannot be met, and --require-store is set: {reason}");
             Exit::Unreachable
         }
     };
-    sink::flush();
+    log_writer::flush();
     exit
 }
 
@@ -122,141 +125,144 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
 }
 
 /// What was told, and what the environment of the reference service added to it, if that is asked.
-fn settings(args: ServeArgs) -> Result<(Settings, Option<Compat>), BadConfig> {
+fn settings(args: ServeArgs) -> Result<(ServerSettings, Option<EnvoyCompat>), ConfigError> {
     super::check_environment()?;
     let below = match &args.config {
-        Some(file) => Layer::read(file)?,
-        None => Layer::default(),
+        Some(file) => SettingsLayer::read(file)?,
+        None => SettingsLayer::default(),
     };
-    let told = args.layer.over(below);
-    if !told.envoy_compat.unwrap_or(false) {
-        return Ok((told.settle()?, None));
+    let layer = args.layer.merged_over(below);
+    if !layer.envoy_compat.unwrap_or(false) {
+        return Ok((layer.resolve()?, None));
     }
-    let token = AdminToken::of(told.admin_token_file.as_deref());
-    let compat = Compat::read(&|name| std::env::var(name).ok(), token)?;
-    let headers = match told.envoy_headers {
-        Some(_) => Told::Headers,
-        None => Told::NoHeaders,
+    let token = AdminToken::of(layer.admin_token_file.as_deref());
+    let compat = EnvoyCompat::read(&|name| std::env::var(name).ok(), token)?;
+    let headers = match layer.envoy_headers {
+        Some(_) => HeaderOverride::Set,
+        None => HeaderOverride::Unset,
     };
-    let mut settings = told.over(compat.layer()).settle()?;
+    let mut settings = layer.merged_over(compat.layer()).resolve()?;
     compat.apply(headers, &mut settings);
     Ok((settings, Some(compat)))
 }
 
-async fn serve(settings: Settings, config: Option<&Path>) -> Result<End, Failure> {
-    let system = |error: std::io::Error| Failure::System(error.to_string());
+async fn serve(
+    settings: ServerSettings,
+    config: Option<&Path>,
+) -> Result<ShutdownOutcome, ServeError> {
+    let system = |error: std::io::Error| ServeError::System(error.to_string());
     let mut signals = Signals::listen().map_err(system)?;
-    let (drain, idle) = Drain::new();
+    let (drain, idle) = ShutdownHandle::new();
     if let Some(folder) = &settings.data {
-        data::prepare(folder).map_err(Failure::Config)?;
+        data_dir::create_dir(folder).map_err(ServeError::Config)?;
     }
     let own = own_secret(&settings)?;
-    let kept = Kept::open(roster_folder(&settings));
-    let kept = kept.map_err(|error| Failure::Config(format!("--data: {error}")))?;
-    let service = Arc::new(service(&settings, own.as_ref(), &kept, &drain)?);
-    kept.restore(&service.limiter);
-    let pending = kept.pending();
-    let secret_folder = roster_folder(&settings).filter(|_| pending.is_some());
-    let known = kept.secret().cloned();
-    join_soon(
+    let identity = NodeIdentity::open(membership_folder(&settings));
+    let identity = identity.map_err(|error| ServeError::Config(format!("--data: {error}")))?;
+    let service = Arc::new(build_service(&settings, own.as_ref(), &identity, &drain)?);
+    identity.restore_pending(&service.limiter);
+    let pending = identity.pending_file();
+    let secret_folder = membership_folder(&settings).filter(|_| pending.is_some());
+    let known = identity.store_secret().cloned();
+    join_store(
         &service,
         (own, known),
         secret_folder,
         settings.require_store,
     )
     .await?;
-    kept.follow(&service);
-    let live = Live::start(&service, &settings.rules).map_err(system)?;
-    let live = Arc::new(live);
-    if !settings.rules.may_be_late {
+    identity.spawn_persistence(&service);
+    let watcher = PolicyWatcher::start(&service, &settings.rules).map_err(system)?;
+    let watcher = Arc::new(watcher);
+    if !settings.rules.allow_late_control_plane {
         tokio::select! {
-            () = live.answered() => {}
-            () = signals.end() => return Ok(End::Clean),
+            () = watcher.wait_for_control_plane() => {}
+            () = signals.wait_for_stop() => return Ok(ShutdownOutcome::Clean),
         }
     }
     let token_file = settings.admin_token_file.as_deref();
-    let guard = Guard::new(&settings.admin, token_file, &settings.admin_hosts);
-    let guard = guard.map_err(|error| Failure::Config(error.to_string()))?;
-    let tls = settings.grpc_tls.clone().map(Tls::open).transpose();
-    let tls = tls.map_err(|error| Failure::Config(format!("--grpc-cert: {error}")))?;
+    let guard = AdminAccess::new(&settings.admin, token_file, &settings.admin_hosts);
+    let guard = guard.map_err(|error| ServeError::Config(error.to_string()))?;
+    let tls = settings.grpc_tls.clone().map(ListenerTls::open).transpose();
+    let tls = tls.map_err(|error| ServeError::Config(format!("--grpc-cert: {error}")))?;
     let password = resp_password(&settings)?;
     warnings::log(&settings, config, keys_file(&settings, &service).as_deref());
-    service.metrics.serve_only(&edges(&settings));
-    let http = open("http", &settings.http).await?;
-    let grpc = open("grpc", &settings.grpc).await?;
-    let resp = open("resp", &settings.resp).await?;
+    service.metrics.serve_only(&enabled_edges(&settings));
+    let http = open_listener("http", &settings.http).await?;
+    let grpc = open_listener("grpc", &settings.grpc).await?;
+    let resp = open_listener("resp", &settings.resp).await?;
     let admin = Listener::open_private(&settings.admin).await;
-    let admin = admin.map_err(|error| cannot_listen("admin", &settings.admin, &error))?;
-    let scraped = open("metrics", &settings.metrics).await?;
-    let ending = || Ending {
-        phase: drain.watch(),
-        busy: drain.busy(),
+    let admin = admin.map_err(|error| listen_error("admin", &settings.admin, &error))?;
+    let metrics_listener = open_listener("metrics", &settings.metrics).await?;
+    let shutdown = || ListenerShutdown {
+        phase: drain.subscribe(),
+        in_flight: drain.in_flight_guard(),
     };
     let metrics = || Arc::clone(&service.metrics);
-    let bounds = Bounds {
-        connections: connections(&settings),
+    let bounds = ListenerLimits {
+        connections: max_connections(&settings),
         per_peer: settings.max_connections_per_peer,
-        keeping: Keeping {
+        connection_limits: ConnectionLimits {
             idle: settings.idle,
             age: None,
             first_request: None,
         },
-        when_full: WhenFull::RefuseNew,
+        when_full: WhenFull::RejectNew,
     };
-    let few = bounds.small();
+    let small_bounds = bounds.for_small_listener();
     if let Some(listener) = admin {
-        let admin = Admin {
+        let admin = AdminListener {
             service: Arc::clone(&service),
-            live: Arc::clone(&live),
-            guard,
+            policy_watcher: Arc::clone(&watcher),
+            access: guard,
         };
-        info!(edge = "admin", address = %listener.place(), "listening");
-        tokio::spawn(listener.serve(admin, few, ending(), metrics(), None));
+        info!(edge = "admin", address = %listener.local_address(), "listening");
+        tokio::spawn(listener.serve(admin, small_bounds, shutdown(), metrics(), None));
     }
-    if let Some(listener) = scraped {
-        let scraped = Scraped {
+    if let Some(listener) = metrics_listener {
+        let metrics_edge = MetricsListener {
             service: Arc::clone(&service),
             path: settings.metrics_path.as_str().into(),
         };
-        info!(edge = "metrics", address = %listener.place(), "listening");
-        tokio::spawn(listener.serve(scraped, few, ending(), metrics(), None));
+        info!(edge = "metrics", address = %listener.local_address(), "listening");
+        tokio::spawn(listener.serve(metrics_edge, small_bounds, shutdown(), metrics(), None));
     }
     if let Some(listener) = grpc {
-        let bounds = Bounds {
-            keeping: Keeping {
+        let bounds = ListenerLimits {
+            connection_limits: ConnectionLimits {
                 age: settings.grpc_age,
-                ..bounds.keeping
+                ..bounds.connection_limits
             },
             ..bounds
         };
         let tls = tls.map(Arc::new);
-        tls.iter().for_each(Tls::follow);
-        info!(edge = "grpc", address = %listener.place(), tls = tls.is_some(), "listening");
-        let envoy = Envoy(Arc::clone(&service));
-        tokio::spawn(listener.serve(envoy, bounds, ending(), metrics(), tls));
+        tls.iter().for_each(ListenerTls::watch_files);
+        info!(edge = "grpc", address = %listener.local_address(), tls = tls.is_some(), "listening");
+        let envoy = EnvoyListener(Arc::clone(&service));
+        tokio::spawn(listener.serve(envoy, bounds, shutdown(), metrics(), tls));
     }
     if let Some(listener) = http {
-        let place = listener.place();
-        info!(edge = "http", address = %place, "listening");
+        let address = listener.local_address();
+        info!(edge = "http", address = %address, "listening");
         if settings.rules.path.is_none() && settings.rules.xds.is_none() {
-            greet(&place);
+            print_welcome(&address);
         }
-        let public = Public(Arc::clone(&service));
-        tokio::spawn(listener.serve(public, bounds, ending(), metrics(), None));
+        let public = PublicListener(Arc::clone(&service));
+        tokio::spawn(listener.serve(public, bounds, shutdown(), metrics(), None));
     }
     if let Some(listener) = resp {
-        info!(edge = "resp", address = %listener.place(), "listening");
-        let precision = settings.abilities().precision;
-        let door = Resp::new(Arc::clone(&service), password, precision);
-        tokio::spawn(listener.serve(door, bounds, ending(), metrics(), None));
+        info!(edge = "resp", address = %listener.local_address(), "listening");
+        let precision = settings.capabilities().precision;
+        let resp_edge = RespListener::new(Arc::clone(&service), password, precision);
+        tokio::spawn(listener.serve(resp_edge, bounds, shutdown(), metrics(), None));
     }
-    tokio::spawn(keep_house(Arc::clone(&service)));
-    tokio::spawn(tend_reservations(Arc::clone(&service)));
+    tokio::spawn(run_maintenance(Arc::clone(&service)));
+    tokio::spawn(run_settlement_retries(Arc::clone(&service)));
     let reload = || {
-        let (live, service) = (Arc::clone(&live), Arc::clone(&service));
-        tokio::task::spawn_blocking(move || live.reload(&service));
+        let (watcher, service) = (Arc::clone(&watcher), Arc::clone(&service));
+        tokio::task::spawn_blocking(move || watcher.reload(&service));
     };
-    let end = until_ended(
+    let outcome = run_until_shutdown(
         signals,
         drain,
         idle,
@@ -265,31 +271,31 @@ async fn serve(settings: Settings, config: Option<&Path>) -> Result<End, Failure
         reload,
     )
     .await;
-    if end != End::AtOnce {
-        give_back(&service.limiter).await;
+    if outcome != ShutdownOutcome::Forced {
+        return_leases(&service.limiter).await;
     }
     if let Some(file) = pending
-        && let Err(error) = file.write(&counters::pending(&service.limiter))
+        && let Err(error) = file.write(&any_store::pending_charges(&service.limiter))
     {
         let path = file.path().display();
         warn!(%path, %error, "pending charges cannot be kept");
     }
-    service.settle_lines();
-    if end != End::AtOnce {
+    service.log_missed_denials();
+    if outcome != ShutdownOutcome::Forced {
         // What the store was not told yet. More than a moment would keep the process from its end.
-        let tended = service.limiter.tend_reservations();
-        let _done_or_left = tokio::time::timeout(LAST_WORDS, tended).await;
+        let retries = service.limiter.retry_settlements();
+        let _done_or_left = tokio::time::timeout(FINAL_SETTLEMENT_TIMEOUT, retries).await;
     }
-    match end {
-        End::Clean => info!("everything finished"),
-        End::Cut => warn!("the deadline came before everything was finished"),
-        End::AtOnce => {}
+    match outcome {
+        ShutdownOutcome::Clean => info!("everything finished"),
+        ShutdownOutcome::TimedOut => warn!("the deadline came before everything was finished"),
+        ShutdownOutcome::Forced => {}
     }
-    Ok(end)
+    Ok(outcome)
 }
 
 /// The keys file that the rules at the start name: it is beside them.
-fn keys_file(settings: &Settings, service: &Service) -> Option<PathBuf> {
+fn keys_file(settings: &ServerSettings, service: &Service) -> Option<PathBuf> {
     let path = settings.rules.path.as_deref()?;
     let folder = if path.is_dir() {
         Some(path)
@@ -301,7 +307,7 @@ fn keys_file(settings: &Settings, service: &Service) -> Option<PathBuf> {
 }
 
 /// The edges that can be reached.
-fn edges(settings: &Settings) -> Vec<Edge> {
+fn enabled_edges(settings: &ServerSettings) -> Vec<Edge> {
     let edges = [
         (Edge::Http, &settings.http),
         (Edge::Auth, &settings.http),
@@ -310,15 +316,15 @@ fn edges(settings: &Settings) -> Vec<Edge> {
     ];
     let on = edges
         .into_iter()
-        .filter(|(_, address)| **address != Address::Off);
+        .filter(|(_, address)| **address != ListenAddress::Off);
     on.map(|(edge, _)| edge).collect()
 }
 
 /// What Redis clients must know, if anything. Whoever needs nothing can spend what others are allowed.
-fn resp_password(settings: &Settings) -> Result<Option<Password>, Failure> {
+fn resp_password(settings: &ServerSettings) -> Result<Option<RespPassword>, ServeError> {
     let file = settings.resp_password_file.as_deref();
-    let password = file.map(Password::read).transpose();
-    let password = password.map_err(Failure::Config)?;
+    let password = file.map(RespPassword::read).transpose();
+    let password = password.map_err(ServeError::Config)?;
     match &password {
         None if !settings.resp.is_local() => warn!(
             "--resp can be reached from other machines without a password; set --resp-password-file, or listen on loopback"
@@ -334,17 +340,19 @@ fn resp_password(settings: &Settings) -> Result<Option<Password>, Failure> {
 }
 
 /// The secret this node was given, or has in its folder, if any.
-fn own_secret(settings: &Settings) -> Result<Option<Secret>, Failure> {
+fn own_secret(settings: &ServerSettings) -> Result<Option<Secret>, ServeError> {
     let read = match (&settings.secret_file, &settings.data, &settings.store) {
         (Some(file), ..) => secret_file::read(file).map(Some),
-        (None, Some(folder), StoreChoice::Memory) => data::secret(folder).map(Some),
+        (None, Some(folder), StoreChoice::Memory) => {
+            data_dir::load_or_create_secret(folder).map(Some)
+        }
         _ => Ok(None),
     };
-    read.map_err(Failure::Config)
+    read.map_err(ServeError::Config)
 }
 
 /// Where the list of nodes is kept: counters in memory have one node only.
-fn roster_folder(settings: &Settings) -> Option<&Path> {
+fn membership_folder(settings: &ServerSettings) -> Option<&Path> {
     match settings.store {
         StoreChoice::Memory => None,
         StoreChoice::Redis(_) => settings.data.as_deref(),
@@ -352,12 +360,12 @@ fn roster_folder(settings: &Settings) -> Option<&Path> {
 }
 
 /// Meets the other nodes at the store they share. The service starts without it if it must and may.
-async fn join_soon(
+async fn join_store(
     service: &Arc<Service>,
     (own, known): (Option<Secret>, Option<Secret>),
     folder: Option<&Path>,
     required: bool,
-) -> Result<(), Failure> {
+) -> Result<(), ServeError> {
     let (joining, folder) = (Arc::clone(service), folder.map(Path::to_owned));
     let (done, joined) = oneshot::channel();
     tokio::spawn(async move {
@@ -365,92 +373,93 @@ async fn join_soon(
         let _nobody_waits_any_more = done.send(());
         if let Some(secret) = secret {
             if let (None, Some(folder)) = (&own, folder)
-                && let Err(error) = data::keep_store_secret(&folder, &secret)
+                && let Err(error) = data_dir::save_store_secret(&folder, &secret)
             {
                 warn!("{error}");
             }
-            keep_secret(&joining.limiter, secret, own.is_some()).await;
+            maintain_secret(&joining.limiter, secret, own.is_some()).await;
         }
     });
     let joined = async {
         let _joined_or_refused = joined.await;
     };
-    let exact = exact(&service.limiter);
-    let met = match required {
+    let exact = wait_until_exact(&service.limiter);
+    let is_exact = match required {
         false => {
             let both = async { (joined.await, exact.await) };
-            timeout(JOIN_WITHIN, both).await.is_ok()
+            timeout(JOIN_TIMEOUT, both).await.is_ok()
         }
         true => {
-            let joined = timeout(REQUIRED_WITHIN, joined).await;
-            joined.map_err(|_| Failure::NoStore(why_not_met(&service.limiter)))?;
-            timeout(JOIN_WITHIN, exact).await.is_ok()
+            let joined = timeout(REQUIRED_JOIN_TIMEOUT, joined).await;
+            joined.map_err(|_| ServeError::NoStore(join_failure_reason(&service.limiter)))?;
+            timeout(JOIN_TIMEOUT, exact).await.is_ok()
         }
     };
-    if !met {
+    if !is_exact {
         log_not_joined(&service.limiter);
     }
     Ok(())
 }
 
 /// What edges share, as `settings` want it.
-pub(crate) fn service(
-    settings: &Settings,
+pub(crate) fn build_service(
+    settings: &ServerSettings,
     own: Option<&Secret>,
-    kept: &Kept,
-    drain: &Drain,
-) -> Result<Service, Failure> {
+    identity: &NodeIdentity,
+    drain: &ShutdownHandle,
+) -> Result<Service, ServeError> {
     let no_randomness =
-        |error: getrandom::Error| Failure::System(format!("no randomness: {error}"));
+        |error: getrandom::Error| ServeError::System(format!("no randomness: {error}"));
     let secret = match own {
         // Until the store is met, as it was named there before.
-        None => match kept.secret() {
+        None => match identity.store_secret() {
             Some(known) => known.clone(),
             None => Secret::random().map_err(no_randomness)?,
         },
         Some(own) => own.clone(),
     };
-    let policy = live::first(&settings.rules, settings.reading()).map_err(Failure::Config)?;
-    let first_config = FirstConfig::new(&settings.rules, policy.is_given());
+    let policy = policy_watcher::initial_policy(&settings.rules, settings.parse_options())
+        .map_err(ServeError::Config)?;
+    let first_config = FirstConfig::new(&settings.rules, policy.is_configured());
     let clock = SystemClock::new();
     let metrics = Arc::new(Metrics::default());
     let store = match &settings.store {
         StoreChoice::Memory => match &settings.data {
-            None => Counters::in_memory(clock, settings.memory_cap.0),
+            None => AnyStore::in_memory(clock, settings.memory_cap.0),
             Some(folder) => {
                 let cap = settings.memory_cap.0;
-                let opened = Counters::on_disk(clock, cap, folder, &secret, &policy.rules);
-                opened.map_err(|error| Failure::Config(error.to_string()))?
+                let opened = AnyStore::on_disk(clock, cap, folder, &secret, &policy.rules);
+                opened.map_err(|error| ServeError::Config(error.to_string()))?
             }
         },
         StoreChoice::Redis(url) => {
-            let own = resilience::Settings {
+            let own = resilience::ResilienceSettings {
                 nodes: settings.nodes,
                 budget: settings.store_budget.into(),
-                clock: settings.clock,
-                me: Some(kept.me()),
-                roster: kept.nodes(),
-                ..resilience::Settings::default()
+                clock_tolerance: settings.clock,
+                me: Some(identity.id()),
+                members: identity.last_nodes(),
+                ..resilience::ResilienceSettings::default()
             };
-            let shared = Counters::shared(url.expose(), own);
-            shared.map_err(|error| Failure::Config(error.to_string()))?
+            let shared = AnyStore::shared(url.expose(), own);
+            shared.map_err(|error| ServeError::Config(error.to_string()))?
         }
     };
     let mut limiter = Limiter::new(store, policy, secret, Arc::new(clock))
-        .within(settings.memory_cap.0)
+        .with_memory_cap(settings.memory_cap.0)
         .observed_by(Arc::clone(&metrics) as _);
     if settings.shadow {
         warn!("every rule only watches, because --shadow is on: nothing is denied");
         limiter = limiter.in_shadow();
     }
-    if settings.envoy.manner.all_shadow {
+    if settings.envoy.descriptor_options.all_shadow {
         warn!("every limit only watches, because SHADOW_MODE is set: nothing is denied");
     }
     let reset = match settings.reset {
-        Reset::Epoch => ResetStyle::Epoch,
-        Reset::Delta => ResetStyle::Delta,
+        ResetFormat::Epoch => ResetStyle::Epoch,
+        ResetFormat::Delta => ResetStyle::Delta,
     };
-    let ids = Ids::random().map_err(no_randomness)?;
+    let ids = DecisionIds::random().map_err(no_randomness)?;
     Ok(Service {
         limiter,
         clock,
@@ -458,35 +467,39 @@ pub(crate) fn service(
         ids,
         reset,
         log_subjects: settings.log_subjects,
-        phase: drain.watch(),
-        reading: ArcSwapOption::empty(),
+        phase: drain.subscribe(),
+        proxy_header_policy: ArcSwapOption::empty(),
         envoy: settings.envoy.clone(),
-        envoy_statistics: settings.envoy.near_ratio.map(Statistics::new),
+        envoy_statistics: settings.envoy.near_ratio.map(EnvoyStatistics::new),
         first_config,
     })
 }
 
-async fn open(edge: &str, address: &Address) -> Result<Option<Listener>, Failure> {
+async fn open_listener(
+    edge: &str,
+    address: &ListenAddress,
+) -> Result<Option<Listener>, ServeError> {
     let opened = Listener::open(address).await;
-    opened.map_err(|error| cannot_listen(edge, address, &error))
+    opened.map_err(|error| listen_error(edge, address, &error))
 }
 
-fn cannot_listen(edge: &str, address: &Address, error: &std::io::Error) -> Failure {
-    Failure::System(format!("cannot listen for {edge} at {address}: {error}"))
+fn listen_error(edge: &str, address: &ListenAddress, error: &std::io::Error) -> ServeError {
+    ServeError::System(format!("cannot listen for {edge} at {address}: {error}"))
 }
 
 /// As many as configured for each listener, but never so many that the last descriptor is a connection.
-fn connections(settings: &Settings) -> usize {
-    let on = |addresses: &[&Address]| {
+fn max_connections(settings: &ServerSettings) -> usize {
+    let on = |addresses: &[&ListenAddress]| {
         let on = addresses
             .iter()
-            .filter(|address| ***address != Address::Off);
+            .filter(|address| ***address != ListenAddress::Off);
         on.count() as u64
     };
     let listeners = on(&[&settings.http, &settings.grpc, &settings.resp]);
-    let few = on(&[&settings.admin, &settings.metrics]) * SMALL_CONNECTIONS as u64;
-    let max =
-        process::max_fds().map_or(u64::MAX, |files| files - (SPARE_FILES + few).min(files / 2));
+    let reserved_connections = on(&[&settings.admin, &settings.metrics]) * SMALL_CONNECTIONS as u64;
+    let max = process::max_fds().map_or(u64::MAX, |files| {
+        files - (RESERVED_FDS + reserved_connections).min(files / 2)
+    });
     let max = (max / listeners.max(1)).max(1);
     settings
         .max_connections
@@ -495,36 +508,38 @@ fn connections(settings: &Settings) -> usize {
 
 /// Logs counts, rules that no request matches and whether durable charges are safe, and frees counters
 /// that have nothing left to tell.
-async fn keep_house(service: Arc<Service>) {
-    let mut tick = tokio::time::interval(SWEEP_EVERY);
+async fn run_maintenance(service: Arc<Service>) {
+    let mut tick = tokio::time::interval(MAINTENANCE_INTERVAL);
     let (mut unacknowledged, mut overflowed) = (None, 0);
     for ticks in 0_u64.. {
         tick.tick().await;
-        service.settle_lines();
-        if ticks % UNMATCHED_EVERY == 0 {
+        service.log_missed_denials();
+        if ticks % UNMATCHED_CHECK_TICKS == 0 {
             service.report_unmatched();
         }
         let store = service.limiter.store();
-        store.sweep(SWEEP_TABLES);
-        store.tell_safety(&mut unacknowledged);
+        store.sweep(TABLES_PER_SWEEP);
+        store.log_durability(&mut unacknowledged);
         store.report_health();
         store.report_overflow(&mut overflowed);
     }
 }
 
 /// A task of its own, because it waits for the store.
-async fn tend_reservations(service: Arc<Service>) {
-    let mut tick = tokio::time::interval(TEND_EVERY);
+async fn run_settlement_retries(service: Arc<Service>) {
+    let mut tick = tokio::time::interval(SETTLEMENT_RETRY_INTERVAL);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
-        service.limiter.tend_reservations().await;
+        service.limiter.retry_settlements().await;
     }
 }
 
 /// For someone who has just started it with nothing.
-fn greet(place: &Place) {
-    let Place::Tcp(address) = place else { return };
+fn print_welcome(listener_address: &EndpointAddress) {
+    let EndpointAddress::Tcp(address) = listener_address else {
+        return;
+    };
     let mut out = std::io::stdout();
     let _ = write!(
         out,
@@ -532,6 +547,6 @@ fn greet(place: &Place) {
          curl -i http://{address}/v1/check -d '{{\"attributes\": {{\"ip\": \"203.0.113.9\", \"path\": \"/login\"}}}}'\n\n\
          and ask what is left, without spending it:\n\n  \
          curl -s http://{address}/v1/peek -d '{{\"attributes\": {{\"ip\": \"203.0.113.9\", \"path\": \"/login\"}}}}'\n\n",
-        live::BUILT_IN
+        policy_watcher::BUILT_IN_RULES
     );
 }

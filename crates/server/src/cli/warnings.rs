@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 
 use tracing::warn;
 
-use crate::address::Address;
-use crate::config::Settings;
+use crate::config::ServerSettings;
+use crate::listen_address::ListenAddress;
 
 const OTHERS_READ: u32 = 0o004;
 const OTHERS_WRITE: u32 = 0o002;
 
 /// Logs every warning. `keys` is the keys file that the rules name.
-pub(super) fn log(settings: &Settings, config: Option<&Path>, keys: Option<&Path>) {
+pub(super) fn log(settings: &ServerSettings, config: Option<&Path>, keys: Option<&Path>) {
     for warning in open_listeners(settings) {
         warn!("{warning}");
     }
@@ -27,10 +27,10 @@ pub(super) fn log(settings: &Settings, config: Option<&Path>, keys: Option<&Path
 }
 
 /// Clients of these listeners can spend what others are allowed, and read what is left of it.
-fn open_listeners(settings: &Settings) -> Vec<String> {
-    let authenticated = |tls: &crate::net::tls::Files| tls.client_authorities.is_some();
+fn open_listeners(settings: &ServerSettings) -> Vec<String> {
+    let authenticated = |tls: &crate::net::tls::ListenerTlsFiles| tls.client_authorities.is_some();
     let grpc_open = !settings.grpc_tls.as_ref().is_some_and(authenticated);
-    let open = |flag: &str, address: &Address, cure: &str| {
+    let open = |flag: &str, address: &ListenAddress, cure: &str| {
         (!address.is_local()).then(|| {
             format!(
                 "{flag} {address} can be reached from other machines without authentication; {cure}"
@@ -50,7 +50,11 @@ fn open_listeners(settings: &Settings) -> Vec<String> {
     http.into_iter().chain(grpc.filter(|_| grpc_open)).collect()
 }
 
-fn open_files(settings: &Settings, config: Option<&Path>, keys: Option<&Path>) -> Vec<String> {
+fn open_files(
+    settings: &ServerSettings,
+    config: Option<&Path>,
+    keys: Option<&Path>,
+) -> Vec<String> {
     let tls = settings.grpc_tls.as_ref();
     let secrets = [
         ("--secret-file", settings.secret_file.as_deref()),
@@ -112,12 +116,12 @@ fn mode(path: &Path) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Layer;
+    use crate::config::SettingsLayer;
 
-    fn settings(change: impl FnOnce(&mut Layer)) -> Settings {
-        let mut layer = Layer::default();
+    fn settings(change: impl FnOnce(&mut SettingsLayer)) -> ServerSettings {
+        let mut layer = SettingsLayer::default();
         change(&mut layer);
-        layer.settle().unwrap()
+        layer.resolve().unwrap()
     }
 
     fn file(folder: &Path, name: &str, mode: u32) -> PathBuf {
@@ -166,19 +170,22 @@ mod tests {
             )
         };
         assert!(secret(0o600).is_empty() && secret(0o640).is_empty());
-        let told = secret(0o644);
-        assert!(told.len() == 1 && told[0].contains("chmod 600"), "{told:?}");
+        let warnings = secret(0o644);
+        assert!(
+            warnings.len() == 1 && warnings[0].contains("chmod 600"),
+            "{warnings:?}"
+        );
 
         let rules = file(folder, "rules.yaml", 0o644);
         let keys = file(folder, "keys.txt", 0o644);
-        let told = |keys: &Path| {
+        let warnings_for = |keys: &Path| {
             let settings = settings(|layer| layer.rules = Some(rules.clone()));
             open_files(&settings, None, Some(keys))
         };
-        assert!(told(&keys).is_empty(), "everybody may read them");
+        assert!(warnings_for(&keys).is_empty(), "everybody may read them");
         file(folder, "rules.yaml", 0o666);
         file(folder, "keys.txt", 0o602);
-        let both = told(&keys);
+        let both = warnings_for(&keys);
         assert_eq!(both.len(), 2, "{both:?}");
         assert!(
             both[0].starts_with("--rules ") && both[1].starts_with("the keys file "),

@@ -7,14 +7,14 @@
 
 use std::ffi::OsString;
 
-use tidegate_core::rules::{meant_name, within_one_letter};
+use tidegate_core::rules::{suggest_name, within_one_letter};
 
 const PREFIX: &str = "TIDEGATE_";
 
 /// A variable that is no setting.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the environment variable `{}` is no setting; {advice}", name.escape_debug())]
-pub(crate) struct UnknownVariable {
+pub(crate) struct UnknownVariableError {
     name: String,
     advice: String,
 }
@@ -25,13 +25,13 @@ pub(crate) struct UnknownVariable {
 pub(crate) fn check(
     settings: &[&str],
     variables: impl Iterator<Item = (OsString, OsString)>,
-) -> Result<(), UnknownVariable> {
+) -> Result<(), UnknownVariableError> {
     let mut unknown: Vec<String> = Vec::new();
     for (name, value) in variables {
         let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
-        let known = settings.contains(&&*name) || is_of_kubernetes(&name, &value);
+        let known = settings.contains(&&*name) || is_kubernetes_variable(&name, &value);
         let similar = || within_one_letter(&name, settings.iter().copied()).is_some();
-        let is_meant = || meant(&name, settings).is_some() || has_first_word(&name, settings);
+        let is_meant = || suggestion(&name, settings).is_some() || has_first_word(&name, settings);
         if !known && (similar() || is_meant()) {
             unknown.push(name.into_owned());
         }
@@ -41,11 +41,11 @@ pub(crate) fn check(
         return Ok(());
     };
     let whole = within_one_letter(&name, settings.iter().copied()).map(str::to_owned);
-    let advice = match whole.or_else(|| meant(&name, settings)) {
+    let advice = match whole.or_else(|| suggestion(&name, settings)) {
         Some(near) => format!("write `{near}`?"),
         None => "remove it; `tidegate serve --help` lists the settings".to_owned(),
     };
-    Err(UnknownVariable { name, advice })
+    Err(UnknownVariableError { name, advice })
 }
 
 /// Whether the first word after the prefix is that of a setting: `TIDEGATE_HTTP_PORT` beside `TIDEGATE_HTTP`.
@@ -62,7 +62,7 @@ fn first_word(name: &str) -> Option<&str> {
 }
 
 /// What others call a setting: `TIDEGATE_REDIS_URL` is the store, `TIDEGATE_CONF` the config file.
-fn called_otherwise(name: &str, settings: &[&str]) -> Option<String> {
+fn setting_for_synonym(name: &str, settings: &[&str]) -> Option<String> {
     let setting = match first_word(name)? {
         "REDIS" | "VALKEY" => "TIDEGATE_STORE",
         "CONF" | "CONFIGURATION" => "TIDEGATE_CONFIG",
@@ -71,16 +71,16 @@ fn called_otherwise(name: &str, settings: &[&str]) -> Option<String> {
     settings.contains(&setting).then(|| setting.to_owned())
 }
 
-fn meant(name: &str, settings: &[&str]) -> Option<String> {
+fn suggestion(name: &str, settings: &[&str]) -> Option<String> {
     let bare = |name| str::strip_prefix(name, PREFIX);
     let known: Vec<&str> = settings.iter().filter_map(|name| bare(name)).collect();
-    let near = meant_name(bare(name)?, &known).map(|near| format!("{PREFIX}{near}"));
-    near.or_else(|| called_otherwise(name, settings))
-        .or_else(|| longer_or_shorter(name, settings))
+    let near = suggest_name(bare(name)?, &known).map(|near| format!("{PREFIX}{near}"));
+    near.or_else(|| setting_for_synonym(name, settings))
+        .or_else(|| setting_with_common_prefix(name, settings))
 }
 
 /// `TIDEGATE_RESP_PASSWORD` without `_FILE`, or `TIDEGATE_STORE_URL` with a word too many.
-fn longer_or_shorter(name: &str, settings: &[&str]) -> Option<String> {
+fn setting_with_common_prefix(name: &str, settings: &[&str]) -> Option<String> {
     let begins = |long: &str, short: &str| {
         let rest = long.strip_prefix(short);
         rest.is_some_and(|rest| rest.starts_with('_'))
@@ -96,7 +96,7 @@ fn longer_or_shorter(name: &str, settings: &[&str]) -> Option<String> {
 /// `NAME_SERVICE_PORT`, `NAME_SERVICE_PORT_PORTNAME`, `NAME_PORT` and `NAME_PORT_80_TCP`, the last also with
 /// `_PROTO`, `_PORT` or `_ADDR` behind it. `NAME_PORT` holds a URL: a plain number there is a misspelt
 /// setting.
-fn is_of_kubernetes(name: &str, value: &str) -> bool {
+fn is_kubernetes_variable(name: &str, value: &str) -> bool {
     let is_url = ["tcp://", "udp://", "sctp://"]
         .iter()
         .any(|scheme| value.starts_with(scheme));

@@ -10,15 +10,15 @@ use serde::de::DeserializeOwned;
 
 use super::name_list::file_names;
 use super::quantity::{file_millis, file_seconds, millis, seconds};
-use super::{BadConfig, EnvoyHeaders, LogFormat, LogLevel, LogSubjects, Reset, Size};
-use crate::address::Address;
+use super::{ByteSize, ConfigError, EnvoyHeaders, LogFormat, LogLevel, LogSubjects, ResetFormat};
+use crate::listen_address::ListenAddress;
 use crate::store_choice::StoreUrl;
 use crate::xds::ControlPlane;
 
 /// One layer of settings. The same names as flags, as `TIDEGATE_*`, and in the file.
 #[derive(Args, Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Layer {
+pub(crate) struct SettingsLayer {
     /// Rules: a YAML file, or a folder of them. Without it a small built-in set runs
     #[arg(long, env = "TIDEGATE_RULES", value_name = "PATH")]
     pub(crate) rules: Option<PathBuf>,
@@ -84,11 +84,11 @@ pub(crate) struct Layer {
     /// Where to answer checks: host:port, a port of loopback, :port for every address of this machine,
     /// unix:path or off [default: 127.0.0.1:8080]
     #[arg(long, env = "TIDEGATE_HTTP", value_name = "ADDR")]
-    pub(crate) http: Option<Address>,
+    pub(crate) http: Option<ListenAddress>,
 
     /// Where to answer Envoy, by gRPC: host:port, a port, unix:path or off [default: 127.0.0.1:8081]
     #[arg(long, env = "TIDEGATE_GRPC", value_name = "ADDR")]
-    pub(crate) grpc: Option<Address>,
+    pub(crate) grpc: Option<ListenAddress>,
 
     /// The age at which a gRPC connection is asked to close, so that clients spread over servers that came
     /// later; up to a tenth more or less. 0: never. A plain number is seconds [default: 24h]
@@ -135,7 +135,7 @@ pub(crate) struct Layer {
 
     /// Where to answer Redis clients: host:port, a port, unix:path or off [default: off]
     #[arg(long, env = "TIDEGATE_RESP", value_name = "ADDR")]
-    pub(crate) resp: Option<Address>,
+    pub(crate) resp: Option<ListenAddress>,
 
     /// File with the password that clients of `--resp` must send with AUTH or HELLO [default: none]
     #[arg(long, env = "TIDEGATE_RESP_PASSWORD_FILE", value_name = "FILE")]
@@ -143,11 +143,11 @@ pub(crate) struct Layer {
 
     /// Where to show metrics and administer: host:port, a port, unix:path or off [default: 127.0.0.1:8082]
     #[arg(long, env = "TIDEGATE_ADMIN", value_name = "ADDR")]
-    pub(crate) admin: Option<Address>,
+    pub(crate) admin: Option<ListenAddress>,
 
     /// Where to show metrics alone, to whoever asks: host:port, a port, unix:path or off [default: off]
     #[arg(long, env = "TIDEGATE_METRICS", value_name = "ADDR")]
-    pub(crate) metrics: Option<Address>,
+    pub(crate) metrics: Option<ListenAddress>,
 
     /// The path of the page there [default: /metrics]
     #[arg(long, env = "TIDEGATE_METRICS_PATH", value_name = "PATH")]
@@ -178,7 +178,7 @@ pub(crate) struct Layer {
     /// The most memory that counters, permits and open reservations may take: bytes, or a number and MiB,
     /// GiB, MB or GB [default: 512MiB]
     #[arg(long, env = "TIDEGATE_MEMORY_CAP", value_name = "SIZE")]
-    pub(crate) memory_cap: Option<Size>,
+    pub(crate) memory_cap: Option<ByteSize>,
 
     /// The least that is logged; RUST_LOG says it more finely and wins [default: info]
     #[arg(long, env = "TIDEGATE_LOG_LEVEL", value_enum)]
@@ -206,7 +206,7 @@ pub(crate) struct Layer {
 
     /// What X-RateLimit-Reset counts in [default: epoch]
     #[arg(long, env = "TIDEGATE_RESET", value_enum)]
-    pub(crate) reset: Option<Reset>,
+    pub(crate) reset: Option<ResetFormat>,
 
     /// Connections at once [default: 4096, or what the limit on open files leaves]
     #[arg(long, env = "TIDEGATE_MAX_CONNECTIONS", value_name = "N")]
@@ -229,14 +229,14 @@ fn read_yaml<T: DeserializeOwned>(text: &str) -> Result<T, serde_saphyr::Error> 
     serde_saphyr::from_str_with_options(text, options)
 }
 
-impl Layer {
+impl SettingsLayer {
     /// Reads a file of settings.
-    pub(crate) fn read(file: &Path) -> Result<Self, BadConfig> {
-        let text = std::fs::read_to_string(file).map_err(|source| BadConfig::Unreadable {
+    pub(crate) fn read(file: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(file).map_err(|source| ConfigError::Unreadable {
             file: file.to_owned(),
             source,
         })?;
-        let malformed = |reason| BadConfig::Malformed {
+        let malformed = |reason| ConfigError::Malformed {
             file: file.to_owned(),
             reason,
         };
@@ -253,8 +253,8 @@ impl Layer {
     }
 
     /// This layer where it says something, else the one below.
-    pub(crate) fn over(self, below: Layer) -> Layer {
-        Layer {
+    pub(crate) fn merged_over(self, below: SettingsLayer) -> SettingsLayer {
+        SettingsLayer {
             rules: self.rules.or(below.rules),
             xds: self.xds.or(below.xds),
             merge_domains: self.merge_domains.or(below.merge_domains),

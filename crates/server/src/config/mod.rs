@@ -1,13 +1,13 @@
 //! What `serve` is told: flags and environment over a file over defaults.
 //!
-//! Every setting is an `Option` in [`Layer`], whichever layer it comes from; [`Settings`] is what
+//! Every setting is an `Option` in [`SettingsLayer`], whichever layer it comes from; [`ServerSettings`] is what
 //! comes out, complete and checked. Unknown names are errors, in the file and in the environment.
 
 mod environment;
 mod layer;
 mod name_list;
 mod quantity;
-mod settle;
+mod resolve;
 mod values;
 
 #[cfg(test)]
@@ -17,29 +17,29 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::Reading;
-use tidegate::live::Pick;
-use tidegate::resilience::Tolerance;
-use tidegate_core::rules::Dialect;
-use tidegate_core::store::Abilities;
+use tidegate::PolicyOptions;
+use tidegate::live::FileFilter;
+use tidegate::resilience::ClockTolerance;
+use tidegate_core::rules::ParseOptions;
+use tidegate_core::store::Capabilities;
 use tidegate_core::units::Nanos;
 
-pub(crate) use self::environment::{UnknownVariable, check as check_environment};
-pub(crate) use self::layer::Layer;
-pub(crate) use self::quantity::{Size, millis};
-pub(crate) use self::values::{EnvoyHeaders, LogFormat, LogLevel, LogSubjects, Reset};
-use crate::address::Address;
+pub(crate) use self::environment::{UnknownVariableError, check as check_environment};
+pub(crate) use self::layer::SettingsLayer;
+pub(crate) use self::quantity::{ByteSize, millis};
+pub(crate) use self::values::{EnvoyHeaders, LogFormat, LogLevel, LogSubjects, ResetFormat};
 use crate::edges::envoy::EnvoyOptions;
-use crate::envoy_compat::BadEnvironment;
-use crate::net::tls::Files;
-use crate::net::watch::Age;
-use crate::store_choice::{NoSuchStore, StoreChoice};
+use crate::envoy_compat::EnvoyCompatError;
+use crate::listen_address::ListenAddress;
+use crate::net::supervisor::ConnectionAge;
+use crate::net::tls::ListenerTlsFiles;
+use crate::store_choice::{StoreChoice, UnknownStoreError};
 use crate::xds::ControlPlane;
 
 /// Everything `serve` needs to know.
 #[derive(Clone, Debug)]
-pub(crate) struct Settings {
-    pub(crate) rules: RulesFrom,
+pub(crate) struct ServerSettings {
+    pub(crate) rules: RulesSource,
     pub(crate) merge_domains: bool,
     /// What keeps the counters of descriptors apart from those of others in the same store.
     pub(crate) counter_prefix: Arc<str>,
@@ -48,28 +48,28 @@ pub(crate) struct Settings {
     pub(crate) data: Option<PathBuf>,
     pub(crate) nodes: Option<u32>,
     pub(crate) store_budget: Duration,
-    pub(crate) clock: Tolerance,
-    pub(crate) http: Address,
-    pub(crate) grpc: Address,
-    pub(crate) grpc_age: Option<Age>,
-    pub(crate) grpc_tls: Option<Files>,
+    pub(crate) clock: ClockTolerance,
+    pub(crate) http: ListenAddress,
+    pub(crate) grpc: ListenAddress,
+    pub(crate) grpc_age: Option<ConnectionAge>,
+    pub(crate) grpc_tls: Option<ListenerTlsFiles>,
     pub(crate) envoy: EnvoyOptions,
-    pub(crate) resp: Address,
+    pub(crate) resp: ListenAddress,
     pub(crate) resp_password_file: Option<PathBuf>,
-    pub(crate) admin: Address,
-    pub(crate) metrics: Address,
+    pub(crate) admin: ListenAddress,
+    pub(crate) metrics: ListenAddress,
     pub(crate) metrics_path: String,
     pub(crate) admin_token_file: Option<PathBuf>,
     pub(crate) admin_hosts: Vec<String>,
     pub(crate) shadow: bool,
     pub(crate) secret_file: Option<PathBuf>,
-    pub(crate) memory_cap: Size,
+    pub(crate) memory_cap: ByteSize,
     pub(crate) log_level: LogLevel,
     pub(crate) log_format: LogFormat,
     pub(crate) log_subjects: LogSubjects,
     pub(crate) drain: Duration,
     pub(crate) drain_delay: Duration,
-    pub(crate) reset: Reset,
+    pub(crate) reset: ResetFormat,
     pub(crate) max_connections: usize,
     pub(crate) max_connections_per_peer: Option<usize>,
     pub(crate) idle: Duration,
@@ -77,45 +77,45 @@ pub(crate) struct Settings {
 
 /// Where rules come from.
 #[derive(Clone, Debug)]
-pub(crate) struct RulesFrom {
+pub(crate) struct RulesSource {
     /// A file, or a folder.
     pub(crate) path: Option<PathBuf>,
     /// Which files of a folder count.
-    pub(crate) pick: Pick,
+    pub(crate) pick: FileFilter,
     /// A control plane.
     pub(crate) xds: Option<ControlPlane>,
     /// Whether to start with files that cannot be used, and to decide nothing until they can.
-    pub(crate) may_be_bad: bool,
+    pub(crate) allow_bad_rules: bool,
     /// Whether doors open before the control plane has said anything.
-    pub(crate) may_be_late: bool,
+    pub(crate) allow_late_control_plane: bool,
 }
 
-impl Settings {
+impl ServerSettings {
     /// How rules are read.
-    pub(crate) fn reading(&self) -> Reading {
-        Reading {
-            dialect: Dialect {
-                store: self.abilities(),
+    pub(crate) fn parse_options(&self) -> PolicyOptions {
+        PolicyOptions {
+            dialect: ParseOptions {
+                store: self.capabilities(),
                 merge_domains: self.merge_domains,
                 prefix: Arc::clone(&self.counter_prefix),
             },
-            pick: self.rules.pick,
-            elsewhere: self.rules.xds.is_some(),
+            filter: self.rules.pick,
+            external_domains: self.rules.xds.is_some(),
         }
     }
 
     /// What the store can do for rules.
-    pub(crate) fn abilities(&self) -> Abilities {
+    pub(crate) fn capabilities(&self) -> Capabilities {
         match (&self.store, &self.data) {
-            (StoreChoice::Memory, Some(_)) => Abilities::JOURNAL,
-            (store, _) => store.abilities(),
+            (StoreChoice::Memory, Some(_)) => Capabilities::JOURNAL,
+            (store, _) => store.capabilities(),
         }
     }
 }
 
 /// Why settings cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum BadConfig {
+pub(crate) enum ConfigError {
     /// The file is not there or cannot be read.
     #[error("{}: {source}", file.display())]
     Unreadable {
@@ -127,18 +127,18 @@ pub(crate) enum BadConfig {
     Malformed { file: PathBuf, reason: String },
     /// A store there is no code for.
     #[error(transparent)]
-    NoSuchStore(#[from] NoSuchStore),
+    UnknownStore(#[from] UnknownStoreError),
     /// A variable that looks like a setting and is none.
     #[error(transparent)]
-    Variable(#[from] UnknownVariable),
+    Variable(#[from] UnknownVariableError),
     /// The environment of the reference service asks for what cannot be done.
     #[error(transparent)]
-    Environment(#[from] BadEnvironment),
+    Environment(#[from] EnvoyCompatError),
     /// Nobody could reach it.
     #[error(
         "--http, --grpc, --resp and --admin are all off, so nobody could ask anything; open one of them"
     )]
-    NothingOpen,
+    NoListener,
     /// A setting that has no effect without another one.
     #[error("{given} needs {missing}; write both, or neither")]
     MissingSetting {
@@ -157,23 +157,25 @@ pub(crate) enum BadConfig {
     AlarmBeforeWarning { warn: Nanos, alarm: Nanos },
     /// Nothing where only something makes sense.
     #[error("{flag} is 0, which has no meaning; write 1 or more, or leave it out")]
-    Zero { flag: &'static str },
+    ZeroSetting { flag: &'static str },
     /// A list of names with something in it that is none.
     #[error(
         "{flag} has `{found}`, which is no name; write whole names with commas between them, and no `*`"
     )]
-    NoName { flag: &'static str, found: String },
+    InvalidName { flag: &'static str, found: String },
     /// Too little for the tables alone.
     #[error("--memory-cap is below 16MiB, which a few thousand clients would fill; write more")]
     TooLittleMemory,
 }
 
-impl BadConfig {
+impl ConfigError {
     /// Whether a file or the name of a variable is wrong, rather than what was asked for.
-    pub(crate) fn is_of_a_file(&self) -> bool {
+    pub(crate) fn is_file_error(&self) -> bool {
         matches!(
             self,
-            BadConfig::Unreadable { .. } | BadConfig::Malformed { .. } | BadConfig::Variable(_)
+            ConfigError::Unreadable { .. }
+                | ConfigError::Malformed { .. }
+                | ConfigError::Variable(_)
         )
     }
 }

@@ -35,17 +35,17 @@ fn duration(text: &str, plain: fn(u64) -> Duration, example: &str) -> Result<Dur
 pub(super) fn file_seconds<'de, D: Deserializer<'de>>(
     file: D,
 ) -> Result<Option<Duration>, D::Error> {
-    in_file(file, seconds)
+    parse_in_file(file, seconds)
 }
 
 /// [`millis`] in a file.
 pub(super) fn file_millis<'de, D: Deserializer<'de>>(
     file: D,
 ) -> Result<Option<Duration>, D::Error> {
-    in_file(file, millis)
+    parse_in_file(file, millis)
 }
 
-fn in_file<'de, D: Deserializer<'de>>(
+fn parse_in_file<'de, D: Deserializer<'de>>(
     file: D,
     parse: fn(&str) -> Result<Duration, String>,
 ) -> Result<Option<Duration>, D::Error> {
@@ -57,9 +57,9 @@ fn in_file<'de, D: Deserializer<'de>>(
 /// A number of bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(try_from = "String")]
-pub(crate) struct Size(pub(crate) u64);
+pub(crate) struct ByteSize(pub(crate) u64);
 
-impl std::str::FromStr for Size {
+impl std::str::FromStr for ByteSize {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -84,11 +84,11 @@ impl std::str::FromStr for Size {
             _ => return Err(bad()),
         };
         let number: u64 = number.parse().map_err(|_| bad())?;
-        number.checked_mul(unit).map(Size).ok_or_else(bad)
+        number.checked_mul(unit).map(ByteSize).ok_or_else(bad)
     }
 }
 
-impl TryFrom<String> for Size {
+impl TryFrom<String> for ByteSize {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -146,10 +146,10 @@ mod tests {
             ("1 GiB", 1 << 30),
             ("2gb", 2_000_000_000),
         ] {
-            assert_eq!(text.parse(), Ok(Size(want)), "{text}");
+            assert_eq!(text.parse(), Ok(ByteSize(want)), "{text}");
         }
         for text in ["", "MiB", "1MX", "-1", "1.5GiB", "99999999999GiB"] {
-            let error = text.parse::<Size>().unwrap_err();
+            let error = text.parse::<ByteSize>().unwrap_err();
             assert!(error.ends_with("such as 512MiB"), "{error}");
         }
     }

@@ -1,51 +1,51 @@
-use super::settle::{age, tolerance};
+use super::resolve::{clock_tolerance, connection_age};
 use super::*;
 use tidegate_core::units::Nanos;
 
-fn file(text: &str) -> Result<Layer, BadConfig> {
+fn read_file(text: &str) -> Result<SettingsLayer, ConfigError> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("tidegate.yaml");
     std::fs::write(&path, text).unwrap();
-    Layer::read(&path)
+    SettingsLayer::read(&path)
 }
 
 #[test]
 fn an_upper_layer_wins_where_it_speaks() {
-    let flags = Layer {
+    let flags = SettingsLayer {
         drain: Some(Duration::from_secs(3)),
-        ..Layer::default()
+        ..SettingsLayer::default()
     };
     let below = "drain: 5\nidle: 7\nhttp: off\nmemory_cap: 1GiB\nreset: delta\n\
                  max_connections_per_peer: 9\n";
-    let below = file(below).unwrap();
-    let settings = flags.over(below).settle().unwrap();
+    let below = read_file(below).unwrap();
+    let settings = flags.merged_over(below).resolve().unwrap();
     assert_eq!(settings.drain, Duration::from_secs(3));
     assert_eq!(settings.idle, Duration::from_secs(7));
-    assert_eq!(settings.http, Address::Off);
+    assert_eq!(settings.http, ListenAddress::Off);
     assert_eq!(settings.max_connections_per_peer, Some(9));
-    assert_eq!(settings.memory_cap, Size(1 << 30));
-    assert_eq!(settings.reset, Reset::Delta);
+    assert_eq!(settings.memory_cap, ByteSize(1 << 30));
+    assert_eq!(settings.reset, ResetFormat::Delta);
     assert_eq!(settings.admin.to_string(), "127.0.0.1:8082");
 }
 
 #[test]
 fn a_name_that_is_not_a_setting_is_refused_and_named() {
-    let error = file("drian: 5\n").unwrap_err().to_string();
+    let error = read_file("drian: 5\n").unwrap_err().to_string();
     assert!(error.contains("drian"), "{error}");
 }
 
 #[test]
 fn a_store_that_is_not_there_yet_is_refused_without_its_password() {
     let store = Some("mongodb://:secret@host".to_owned().into());
-    let error = Layer {
+    let error = SettingsLayer {
         store,
-        ..Layer::default()
+        ..SettingsLayer::default()
     }
-    .settle()
+    .resolve()
     .unwrap_err()
     .to_string();
-    let told = "store `mongodb` is unknown; write memory, redis://HOST:PORT, ";
-    assert!(error.starts_with(told), "{error}");
+    let want = "store `mongodb` is unknown; write memory, redis://HOST:PORT, ";
+    assert!(error.starts_with(want), "{error}");
     assert!(!error.contains("secret"), "{error}");
 }
 
@@ -56,32 +56,35 @@ fn a_password_is_never_repeated() {
         "store: [redis://:planted@host]\n",
     ];
     for text in texts {
-        let error = file(text).unwrap_err().to_string();
+        let error = read_file(text).unwrap_err().to_string();
         assert!(!error.contains("planted"), "{error}");
     }
 }
 
 #[test]
 fn an_alarm_comes_no_sooner_than_its_warning() {
-    assert_eq!(tolerance(None, None).unwrap(), Tolerance::default());
+    assert_eq!(
+        clock_tolerance(None, None).unwrap(),
+        ClockTolerance::default()
+    );
     let [sixty, seventy] = [60, 70].map(|millis| Some(Duration::from_millis(millis)));
-    let loose = tolerance(seventy, None).unwrap();
+    let loose = clock_tolerance(seventy, None).unwrap();
     assert_eq!(loose.alarm, Nanos::from_millis(70));
-    let error = tolerance(seventy, sixty).unwrap_err().to_string();
+    let error = clock_tolerance(seventy, sixty).unwrap_err().to_string();
     assert!(error.starts_with("--clock-alarm 60ms is below"), "{error}");
 }
 
 #[test]
 fn an_age_of_nothing_is_no_end_and_the_greatest_one_is_borne() {
-    assert_eq!(age(Some(Duration::ZERO), None), None);
+    assert_eq!(connection_age(Some(Duration::ZERO), None), None);
     let (day, hour) = (Duration::from_secs(86_400), Duration::from_secs(3_600));
-    let usual = Age {
-        most: day,
+    let default_age = ConnectionAge {
+        max: day,
         grace: hour,
     };
-    assert_eq!(age(None, None), Some(usual));
-    let greatest = age(Some(Duration::MAX), Some(Duration::MAX)).unwrap();
-    assert!(greatest.most * 300 > day && greatest.grace > day);
+    assert_eq!(connection_age(None, None), Some(default_age));
+    let greatest = connection_age(Some(Duration::MAX), Some(Duration::MAX)).unwrap();
+    assert!(greatest.max * 300 > day && greatest.grace > day);
 }
 
 /// Rules took `5ms` and settings did not: `drain: 5s`, `256MB` and `8080` were rejected.
@@ -94,37 +97,40 @@ fn a_name_without_a_value_is_an_error() {
         "resp_password_file: ''",
         "http: 8080\nadmin_token_file:",
     ] {
-        let error = file(text).unwrap_err().to_string();
+        let error = read_file(text).unwrap_err().to_string();
         assert!(error.contains("has no value"), "{text}: {error}");
     }
-    assert!(file("").is_ok() && file("http: 8080").is_ok());
+    assert!(read_file("").is_ok() && read_file("http: 8080").is_ok());
 }
 
 #[test]
 fn a_switch_is_true_or_false() {
-    assert_eq!(file("shadow: true").unwrap().shadow, Some(true));
-    assert!(file("shadow: yes").is_err() && file("shadow: 'on'").is_err());
+    assert_eq!(read_file("shadow: true").unwrap().shadow, Some(true));
+    assert!(read_file("shadow: yes").is_err() && read_file("shadow: 'on'").is_err());
 }
 
 #[test]
 fn a_file_has_durations_sizes_and_addresses_as_people_write_them() {
     let text = "drain: 5s\ndrain_delay: 250ms\nidle: 2m\nstore_budget: 40ms\nclock_warn: 30\n\
                 grpc_max_age: 2h\ngrpc_max_age_grace: 90\nmemory_cap: 256MB\nhttp: 8080\nresp: :6380\n";
-    let settings = file(text).unwrap().settle().unwrap();
+    let settings = read_file(text).unwrap().resolve().unwrap();
     assert_eq!(settings.drain, Duration::from_secs(5));
     assert_eq!(settings.drain_delay, Duration::from_millis(250));
     assert_eq!(settings.idle, Duration::from_secs(120));
     assert_eq!(settings.store_budget, Duration::from_millis(40));
     assert_eq!(settings.clock.warn, Nanos::from_millis(30));
     let age = settings.grpc_age.unwrap();
-    assert_eq!(age.most, Duration::from_secs(7_200));
+    assert_eq!(age.max, Duration::from_secs(7_200));
     assert_eq!(age.grace, Duration::from_secs(90));
-    assert_eq!(settings.memory_cap, Size(256_000_000));
+    assert_eq!(settings.memory_cap, ByteSize(256_000_000));
     assert_eq!(settings.http.to_string(), "127.0.0.1:8080");
     assert_eq!(settings.resp.to_string(), "0.0.0.0:6380");
-    let plain = file("memory_cap: 67108864\n").unwrap().settle().unwrap();
-    assert_eq!(plain.memory_cap, Size(64 << 20));
-    let error = file("drain: 5 parsecs\n").unwrap_err().to_string();
+    let plain = read_file("memory_cap: 67108864\n")
+        .unwrap()
+        .resolve()
+        .unwrap();
+    assert_eq!(plain.memory_cap, ByteSize(64 << 20));
+    let error = read_file("drain: 5 parsecs\n").unwrap_err().to_string();
     assert!(error.contains("`5 parsecs` is not a duration"), "{error}");
 }
 
@@ -137,8 +143,8 @@ fn zero_is_no_number_of_connections_nodes_or_milliseconds() {
         "nodes",
         "store_budget",
     ] {
-        let settled = file(&format!("{name}: 0\n")).unwrap().settle();
-        let message = settled.err().map(|error| error.to_string());
+        let resolved = read_file(&format!("{name}: 0\n")).unwrap().resolve();
+        let message = resolved.err().map(|error| error.to_string());
         let want = format!("--{} is 0,", name.replace('_', "-"));
         assert!(message.is_some_and(|m| m.starts_with(&want)), "{name}");
     }
@@ -147,16 +153,16 @@ fn zero_is_no_number_of_connections_nodes_or_milliseconds() {
 /// Such a node counted in its own memory, without a warning.
 #[test]
 fn one_node_of_several_needs_a_store_that_nodes_share() {
-    let settled = |text: &str| {
-        let settled = file(text).unwrap().settle();
-        settled.err().map(|error| error.to_string())
+    let error_of = |text: &str| {
+        let resolved = read_file(text).unwrap().resolve();
+        resolved.err().map(|error| error.to_string())
     };
     for alone in [
         "require_store: true\n",
         "nodes: 3\n",
         "nodes: 3\nstore: memory\n",
     ] {
-        let message = settled(alone).unwrap_or_default();
+        let message = error_of(alone).unwrap_or_default();
         assert!(
             message.contains("name one with --store"),
             "{alone}{message}"
@@ -169,7 +175,7 @@ fn one_node_of_several_needs_a_store_that_nodes_share() {
         "resp: off\nresp_password_file: p\n",
         "metrics: off\nmetrics_path: /m\n",
     ] {
-        assert_eq!(settled(right), None, "{right}");
+        assert_eq!(error_of(right), None, "{right}");
     }
 }
 
@@ -177,21 +183,21 @@ fn one_node_of_several_needs_a_store_that_nodes_share() {
 #[test]
 fn blanks_around_names_do_not_count_and_what_is_no_name_is_an_error() {
     let tls = "grpc_cert: c\ngrpc_key: k\ngrpc_client_ca: a\n";
-    let settled = |names: &str| {
+    let resolved = |names: &str| {
         let text = format!("{tls}grpc_client_san: {names}\nadmin_host: {names}\n");
-        file(&text).unwrap().settle()
+        read_file(&text).unwrap().resolve()
     };
     for names in [
         "[a.example, ' b.example ', 'spiffe://mesh/b']",
         "a.example, b.example,spiffe://mesh/b",
         "'a.example,b.example, spiffe://mesh/b '",
     ] {
-        let settings = settled(names).unwrap();
+        let settings = resolved(names).unwrap();
         let want = ["a.example", "b.example", "spiffe://mesh/b"];
         assert_eq!(settings.admin_hosts, want);
         assert_eq!(settings.grpc_tls.unwrap().client_names, want);
     }
-    assert_eq!(settled("a.example").unwrap().admin_hosts, ["a.example"]);
+    assert_eq!(resolved("a.example").unwrap().admin_hosts, ["a.example"]);
     for bad in [
         "['']",
         "[a, ' ']",
@@ -202,13 +208,15 @@ fn blanks_around_names_do_not_count_and_what_is_no_name_is_an_error() {
         "a, b c",
         "'a, *.b'",
     ] {
-        let wrong = settled(bad).unwrap_err().to_string();
+        let wrong = resolved(bad).unwrap_err().to_string();
         assert!(wrong.contains("which is no name; write"), "{wrong}");
-        let host = file(&format!("admin_host: {bad}\n")).unwrap().settle();
+        let host = read_file(&format!("admin_host: {bad}\n"))
+            .unwrap()
+            .resolve();
         let wrong = host.unwrap_err().to_string();
         assert!(wrong.starts_with("--admin-host has `"), "{wrong}");
     }
     for bad in ["5", "{ a: b }", "~", "''"] {
-        assert!(file(&format!("admin_host: {bad}\n")).is_err(), "{bad}");
+        assert!(read_file(&format!("admin_host: {bad}\n")).is_err(), "{bad}");
     }
 }

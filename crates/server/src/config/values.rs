@@ -62,7 +62,7 @@ pub(crate) enum LogSubjects {
 /// What `X-RateLimit-Reset` counts in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Reset {
+pub(crate) enum ResetFormat {
     /// Seconds since 1970.
     #[default]
     Epoch,
@@ -85,10 +85,10 @@ pub(crate) enum EnvoyHeaders {
 
 impl EnvoyHeaders {
     /// The headers themselves.
-    pub(super) fn names(self) -> LimitHeaders {
+    pub(super) fn limit_headers(self) -> LimitHeaders {
         match self {
-            EnvoyHeaders::Ours => LimitHeaders::Ours,
-            EnvoyHeaders::Reference => LimitHeaders::Three(Box::default()),
+            EnvoyHeaders::Ours => LimitHeaders::Standard,
+            EnvoyHeaders::Reference => LimitHeaders::Reference(Box::default()),
             EnvoyHeaders::Off => LimitHeaders::Off,
         }
     }

@@ -3,83 +3,96 @@
 //! One that is silent is a failure of its own and does not keep us from the others. Findings that
 //! several primaries share are told once.
 
-use tidegate::stores::redis::{Console, Fault, RedisConfig, Site};
+use tidegate::stores::redis::{AdminConnection, RedisConfig, RedisServer, RedisStoreError};
 
-use super::finding::Finding;
-use super::seen::{Seen, Silent, setting};
-use super::{Order, Reached, look, patiently, stopped};
+use super::finding::DoctorFinding;
+use super::probe::{ProbeResult, SilentServer, config_setting};
+use super::{DoctorOptions, Reached, announce_if_slow, examine_server, stopped_replying};
 
 /// Slots of any cluster.
-const SLOTS: usize = 16_384;
+const HASH_SLOTS: usize = 16_384;
 
 /// A cluster as it was found.
-pub(super) struct Cluster {
-    pub(super) primaries: Vec<Site>,
-    pub(super) unowned: usize,
+pub(super) struct ClusterExamination {
+    pub(super) primaries: Vec<RedisServer>,
+    pub(super) unowned_slots: usize,
     /// Servers that were written and tell nothing.
-    pub(super) silent: Vec<(String, Fault)>,
+    pub(super) unreachable: Vec<(String, RedisStoreError)>,
 }
 
-impl Cluster {
+impl ClusterExamination {
     pub(super) async fn examine(
         &self,
-        order: &Order,
+        options: &DoctorOptions,
         config: &RedisConfig,
-        tell: &mut impl FnMut(Finding),
-        wait: &impl Fn(&str),
+        report: &mut impl FnMut(DoctorFinding),
+        announce: &impl Fn(&str),
     ) -> Reached {
         let (mut open, mut lost) = (Vec::new(), Vec::new());
         for site in &self.primaries {
-            match patiently(&site.address(), wait, site.open(config)).await {
+            match announce_if_slow(&site.address(), announce, site.open(config)).await {
                 Ok(console) => open.push(console),
                 Err(fault) => lost.push((site, fault)),
             }
         }
-        self.reach(&open, &lost).into_iter().for_each(&mut *tell);
+        self.reachability(&open, &lost)
+            .into_iter()
+            .for_each(&mut *report);
         let unserved: Vec<_> = lost.iter().map(|(site, _)| *site).collect();
-        tell(slots(self.unowned, &unserved));
-        let mut heard = lost.iter().any(|(_, fault)| !fault.is_silence());
-        let mut secret_seen = false;
-        let mut gathered = Vec::with_capacity(open.len());
+        report(hash_slots(self.unowned_slots, &unserved));
+        let mut has_replied = lost.iter().any(|(_, fault)| !fault.is_silence());
+        let mut is_secret_seen = false;
+        let mut findings_by_server = Vec::with_capacity(open.len());
         for console in &open {
             let mut findings = Vec::new();
-            let wait = |what: &str| wait(&format!("{what} of {}", console.address()));
-            let mut note = |finding| findings.push(finding);
-            match look(console, order, &mut note, &wait).await {
+            let announce = |what: &str| announce(&format!("{what} of {}", console.address()));
+            let mut record = |finding| findings.push(finding);
+            match examine_server(console, options, &mut record, &announce).await {
                 Ok(()) => {
-                    heard = true;
-                    secret_seen |= console.keeps_secret();
+                    has_replied = true;
+                    is_secret_seen |= console.has_secret();
                 }
-                Err(Silent(fault)) => findings.push(stopped(&fault)),
+                Err(SilentServer(fault)) => findings.push(stopped_replying(&fault)),
             }
-            gathered.push((console.address().to_owned(), findings));
+            findings_by_server.push((console.address().to_owned(), findings));
         }
-        together(gathered).into_iter().for_each(&mut *tell);
-        if !secret_seen {
+        merge_findings(findings_by_server)
+            .into_iter()
+            .for_each(&mut *report);
+        if !is_secret_seen {
             let found = "cannot be seen: nobody answers for the slot of tg:ctl:secret";
-            tell(Finding::warn("secret", found, "see slots"));
+            report(DoctorFinding::warn("secret", found, "see slots"));
         }
-        if heard { Reached::Yes } else { Reached::No }
+        if has_replied {
+            Reached::Yes
+        } else {
+            Reached::No
+        }
     }
 
     /// Who answers, and who does not.
-    fn reach(&self, open: &[Console], lost: &[(&Site, Fault)]) -> Vec<Finding> {
+    fn reachability(
+        &self,
+        open: &[AdminConnection],
+        lost: &[(&RedisServer, RedisStoreError)],
+    ) -> Vec<DoctorFinding> {
         let mut findings = Vec::new();
         if !open.is_empty() {
-            let answer: Vec<_> = open.iter().map(Console::address).collect();
-            let found = format!("{} answer", answer.join(", "));
-            findings.push(Finding::ok("reach", found));
+            let replying: Vec<_> = open.iter().map(AdminConnection::address).collect();
+            let found = format!("{} answer", replying.join(", "));
+            findings.push(DoctorFinding::ok("reach", found));
         }
         for (site, fault) in lost {
             let problem = fault.problem();
             let found = format!("{problem}, so nothing else of it could be seen");
-            findings.push(Finding::fail("reach", found, fault.cure()).at(vec![site.address()]));
+            findings
+                .push(DoctorFinding::fail("reach", found, fault.cure()).at(vec![site.address()]));
         }
-        for (seed, fault) in &self.silent {
+        for (seed, fault) in &self.unreachable {
             if lost.iter().all(|(site, _)| site.address() != *seed) {
                 let found = format!("does not tell of the cluster: {}", fault.problem());
                 let cure = "name a server of the cluster in its place";
-                findings.push(Finding::warn("reach", found, cure).at(vec![seed.clone()]));
+                findings.push(DoctorFinding::warn("reach", found, cure).at(vec![seed.clone()]));
             }
         }
         findings
@@ -87,18 +100,18 @@ impl Cluster {
 }
 
 /// Whether every slot has somebody who serves it.
-fn slots(unowned: usize, lost: &[&Site]) -> Finding {
-    let lost: Vec<_> = lost.iter().map(|s| (s.address(), s.slots())).collect();
-    judge_slots(unowned, &lost)
+fn hash_slots(unowned: usize, lost: &[&RedisServer]) -> DoctorFinding {
+    let lost: Vec<_> = lost.iter().map(|s| (s.address(), s.hash_slots())).collect();
+    judge_hash_slots(unowned, &lost)
 }
 
-fn judge_slots(unowned: usize, lost: &[(String, usize)]) -> Finding {
+fn judge_hash_slots(unowned: usize, lost: &[(String, usize)]) -> DoctorFinding {
     let check = "slots";
-    let gone = unowned + lost.iter().map(|(_, slots)| slots).sum::<usize>();
-    if gone == 0 {
-        return Finding::ok(check, format!("all {SLOTS} are served"));
+    let unserved = unowned + lost.iter().map(|(_, slots)| slots).sum::<usize>();
+    if unserved == 0 {
+        return DoctorFinding::ok(check, format!("all {HASH_SLOTS} are served"));
     }
-    let mut whose: Vec<String> = lost
+    let mut owners: Vec<String> = lost
         .iter()
         .map(|(address, slots)| format!("{slots} of {address}, which cannot be used"))
         .collect();
@@ -107,52 +120,57 @@ fn judge_slots(unowned: usize, lost: &[(String, usize)]) -> Finding {
         cures.push("bring the primary back or let a replica take over");
     }
     if unowned > 0 {
-        whose.push(format!("{unowned} of nobody"));
+        owners.push(format!("{unowned} of nobody"));
         cures.push("give those of nobody to a primary with redis-cli --cluster fix HOST:PORT");
     }
-    let found = format!("{gone} of {SLOTS} are not served: {}", whose.join(", "));
-    Finding::fail(check, found, cures.join("; "))
+    let found = format!(
+        "{unserved} of {HASH_SLOTS} are not served: {}",
+        owners.join(", ")
+    );
+    DoctorFinding::fail(check, found, cures.join("; "))
 }
 
-pub(super) async fn full_coverage(console: &Console) -> Result<Finding, Silent> {
-    let required = setting(console, "cluster-require-full-coverage").await?;
+pub(super) async fn full_coverage(
+    console: &AdminConnection,
+) -> Result<DoctorFinding, SilentServer> {
+    let required = config_setting(console, "cluster-require-full-coverage").await?;
     Ok(coverage(&required))
 }
 
-fn coverage(required: &Seen<String>) -> Finding {
+fn coverage(required: &ProbeResult<String>) -> DoctorFinding {
     let check = "coverage";
     let what = "whether keys are served while a primary is missing";
     match required.as_deref() {
-        Err(why) => Finding::unseen(check, what, why, "+config|get"),
-        Ok("no") => Finding::ok(
+        Err(error) => DoctorFinding::hidden(check, what, error, "+config|get"),
+        Ok("no") => DoctorFinding::ok(
             check,
             "while a primary is missing the others serve their keys",
         ),
         Ok(_) => {
             let found = "while one primary is missing every key is refused";
-            Finding::warn(check, found, "CONFIG SET cluster-require-full-coverage no")
+            DoctorFinding::warn(check, found, "CONFIG SET cluster-require-full-coverage no")
         }
     }
 }
 
 /// The findings of several servers, those of one check beside each other, each told once.
-fn together(gathered: Vec<(String, Vec<Finding>)>) -> Vec<Finding> {
-    let servers = gathered.len();
-    let mut told: Vec<(Finding, Vec<String>)> = Vec::new();
-    for (server, findings) in gathered {
+fn merge_findings(findings_by_server: Vec<(String, Vec<DoctorFinding>)>) -> Vec<DoctorFinding> {
+    let servers = findings_by_server.len();
+    let mut by_finding: Vec<(DoctorFinding, Vec<String>)> = Vec::new();
+    for (server, findings) in findings_by_server {
         for finding in findings {
-            if let Some((_, at)) = told.iter_mut().find(|(known, _)| *known == finding) {
+            if let Some((_, at)) = by_finding.iter_mut().find(|(known, _)| *known == finding) {
                 at.push(server.clone());
                 continue;
             }
-            let last = told
+            let last = by_finding
                 .iter()
-                .rposition(|(known, _)| known.is_beside(&finding));
-            let place = last.map_or(told.len(), |last| last + 1);
-            told.insert(place, (finding, vec![server.clone()]));
+                .rposition(|(known, _)| known.is_same_check(&finding));
+            let place = last.map_or(by_finding.len(), |last| last + 1);
+            by_finding.insert(place, (finding, vec![server.clone()]));
         }
     }
-    let merged = told.into_iter().map(|(finding, at)| match at.len() {
+    let merged = by_finding.into_iter().map(|(finding, at)| match at.len() {
         some if some == servers && some > 1 => finding.at_each(at),
         _ => finding.at(at),
     });
@@ -164,17 +182,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_several_servers_share_is_told_once_and_beside_the_rest_of_its_check() {
+    fn findings_shared_by_servers_are_merged_next_to_the_rest_of_their_check() {
         let of = |server: &str, policy: &str| {
             let findings = vec![
-                Finding::ok("version", "Redis 7.0"),
-                Finding::ok("eviction", policy),
-                Finding::ok("nodes", "none"),
+                DoctorFinding::ok("version", "Redis 7.0"),
+                DoctorFinding::ok("eviction", policy),
+                DoctorFinding::ok("nodes", "none"),
             ];
             (server.to_owned(), findings)
         };
-        let told = together(vec![of("a:1", "x"), of("b:1", "y"), of("c:1", "x")]);
-        let lines: Vec<_> = told.iter().map(Finding::line).collect();
+        let merged = merge_findings(vec![of("a:1", "x"), of("b:1", "y"), of("c:1", "x")]);
+        let lines: Vec<_> = merged.iter().map(DoctorFinding::line).collect();
         assert_eq!(
             lines,
             [
@@ -184,9 +202,9 @@ mod tests {
                 "ok    nodes        each: none",
             ]
         );
-        assert_eq!(told[1].json()["at"], serde_json::json!(["a:1", "c:1"]));
+        assert_eq!(merged[1].json()["at"], serde_json::json!(["a:1", "c:1"]));
         assert_eq!(
-            together(vec![of("a:1", "x")])[1].line(),
+            merge_findings(vec![of("a:1", "x")])[1].line(),
             "ok    eviction     a:1: x"
         );
     }
@@ -212,7 +230,7 @@ mod tests {
                 "FAIL  slots        105 of 16384 are not served: 100 of a:1,",
             ),
         ] {
-            let line = judge_slots(unowned, lost).line();
+            let line = judge_hash_slots(unowned, lost).line();
             assert!(line.starts_with(want), "{line}");
         }
     }

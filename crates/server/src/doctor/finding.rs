@@ -1,7 +1,7 @@
 //! What a check found: how it is, what was seen, and the cure. Data, and how it is written.
 
 use serde_json::{Value, json};
-use tidegate::stores::redis::Fault;
+use tidegate::stores::redis::RedisStoreError;
 
 use crate::logs::is_unsafe;
 
@@ -18,17 +18,17 @@ pub(super) enum Grade {
 
 /// One line of the report.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Finding {
+pub(crate) struct DoctorFinding {
     check: &'static str,
     grade: Grade,
     found: String,
     cure: Option<String>,
-    at: At,
+    scope: FindingScope,
 }
 
 /// Which servers of a cluster it is about.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum At {
+enum FindingScope {
     /// The store as a whole, or its only server.
     Store,
     /// Some of several.
@@ -37,14 +37,14 @@ enum At {
     Each(Vec<String>),
 }
 
-impl Finding {
+impl DoctorFinding {
     pub(super) fn ok(check: &'static str, found: impl Into<String>) -> Self {
-        Finding {
+        DoctorFinding {
             check,
             grade: Grade::Ok,
             found: found.into(),
             cure: None,
-            at: At::Store,
+            scope: FindingScope::Store,
         }
     }
 
@@ -53,10 +53,10 @@ impl Finding {
         found: impl Into<String>,
         cure: impl Into<String>,
     ) -> Self {
-        Finding {
+        DoctorFinding {
             grade: Grade::Warn,
             cure: Some(cure.into()),
-            ..Finding::ok(check, found)
+            ..DoctorFinding::ok(check, found)
         }
     }
 
@@ -65,39 +65,44 @@ impl Finding {
         found: impl Into<String>,
         cure: impl Into<String>,
     ) -> Self {
-        Finding {
+        DoctorFinding {
             grade: Grade::Fail,
-            ..Finding::warn(check, found, cure)
+            ..DoctorFinding::warn(check, found, cure)
         }
     }
 
     /// Something that we are not let see. No failure: counting does not need it.
-    pub(super) fn unseen(check: &'static str, what: &str, why: &Fault, permission: &str) -> Self {
-        let cure = match why.denied() {
+    pub(super) fn hidden(
+        check: &'static str,
+        what: &str,
+        error: &RedisStoreError,
+        permission: &str,
+    ) -> Self {
+        let cure = match error.missing_permission() {
             Some(_) => format!("grant {permission} to see it"),
             None => "see the server's log".to_owned(),
         };
-        Finding::warn(
+        DoctorFinding::warn(
             check,
-            format!("{what} cannot be seen: {}", why.code()),
+            format!("{what} cannot be seen: {}", error.code()),
             cure,
         )
     }
 
     /// The same of these servers.
     pub(super) fn at(self, servers: Vec<String>) -> Self {
-        let at = At::Some(servers);
-        Finding { at, ..self }
+        let at = FindingScope::Some(servers);
+        DoctorFinding { scope: at, ..self }
     }
 
     /// The same of these, who are all.
     pub(super) fn at_each(self, servers: Vec<String>) -> Self {
-        let at = At::Each(servers);
-        Finding { at, ..self }
+        let at = FindingScope::Each(servers);
+        DoctorFinding { scope: at, ..self }
     }
 
     /// Whether both are about one check.
-    pub(super) fn is_beside(&self, other: &Finding) -> bool {
+    pub(super) fn is_same_check(&self, other: &DoctorFinding) -> bool {
         self.check == other.check
     }
 
@@ -112,10 +117,10 @@ impl Finding {
             Grade::Warn => "warn",
             Grade::Fail => "FAIL",
         };
-        let at = match &self.at {
-            At::Store => String::new(),
-            At::Some(servers) => format!("{}: ", servers.join(", ")),
-            At::Each(_) => "each: ".to_owned(),
+        let at = match &self.scope {
+            FindingScope::Store => String::new(),
+            FindingScope::Some(servers) => format!("{}: ", servers.join(", ")),
+            FindingScope::Each(_) => "each: ".to_owned(),
         };
         let mut line = format!("{grade:<4}  {:<11}  {at}{}", self.check, self.found);
         if let Some(cure) = &self.cure {
@@ -136,9 +141,9 @@ impl Finding {
             Grade::Warn => "warn",
             Grade::Fail => "fail",
         };
-        let at = match &self.at {
-            At::Store => &[][..],
-            At::Some(servers) | At::Each(servers) => servers,
+        let at = match &self.scope {
+            FindingScope::Store => &[][..],
+            FindingScope::Some(servers) | FindingScope::Each(servers) => servers,
         };
         json!({
             "check": self.check,
@@ -156,12 +161,12 @@ mod tests {
 
     #[test]
     fn a_finding_is_one_line_whatever_a_server_said() {
-        let finding = Finding::warn("version", "Redis 6\r\nok    secret", "use another");
+        let finding = DoctorFinding::warn("version", "Redis 6\r\nok    secret", "use another");
         assert_eq!(
             finding.line(),
             r"warn  version      Redis 6\u{d}\u{a}ok    secret; use another"
         );
-        let plain = Finding::ok("nodes", "none");
+        let plain = DoctorFinding::ok("nodes", "none");
         assert_eq!(plain.line(), "ok    nodes        none");
         assert_eq!(plain.json()["cure"], Value::Null);
     }

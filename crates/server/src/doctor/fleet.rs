@@ -3,72 +3,87 @@
 use std::path::Path;
 
 use tidegate::Secret;
-use tidegate::stores::redis::{Console, SecretKept, SignedIn};
+use tidegate::stores::redis::{AdminConnection, RegisteredNode, StoredSecret};
 use tidegate_core::units::Nanos;
 
-use super::finding::Finding;
-use super::seen::{Seen, Silent, seen};
+use super::finding::DoctorFinding;
+use super::probe::{ProbeResult, SilentServer, unless_silent};
 use crate::secret_file;
 
 /// Nodes give a sign of life every 200 ms, and are taken from the register after this.
-const ALIVE: Nanos = Nanos::from_secs(3);
+const HEARTBEAT_TIMEOUT: Nanos = Nanos::from_secs(3);
 
-pub(super) fn nodes(signed: &Seen<Vec<SignedIn>>) -> Finding {
+pub(super) fn nodes(signed: &ProbeResult<Vec<RegisteredNode>>) -> DoctorFinding {
     let check = "nodes";
     let signed = match signed {
         Ok(signed) => signed,
-        Err(why) => return Finding::unseen(check, "who has signed in", why, "+hgetall +time"),
+        Err(error) => {
+            return DoctorFinding::hidden(check, "who has signed in", error, "+hgetall +time");
+        }
     };
-    match signed.iter().filter(|node| node.ago <= ALIVE).count() {
-        0 => Finding::ok(check, "none is signed in"),
-        1 => Finding::ok(check, "1 is signed in"),
-        some => Finding::ok(check, format!("{some} are signed in")),
+    match signed
+        .iter()
+        .filter(|node| node.ago <= HEARTBEAT_TIMEOUT)
+        .count()
+    {
+        0 => DoctorFinding::ok(check, "none is signed in"),
+        1 => DoctorFinding::ok(check, "1 is signed in"),
+        some => DoctorFinding::ok(check, format!("{some} are signed in")),
     }
 }
 
 /// The secret in the store beside the one in `file`. What is wrong with the file is a finding too.
-pub(super) async fn secret(console: &Console, file: Option<&Path>) -> Result<Finding, Silent> {
+pub(super) async fn secret(
+    console: &AdminConnection,
+    file: Option<&Path>,
+) -> Result<DoctorFinding, SilentServer> {
     let own = match file.map(secret_file::read).transpose() {
         Ok(own) => own,
-        Err(reason) => return Ok(Finding::fail("secret", reason, "correct --secret-file")),
+        Err(reason) => {
+            return Ok(DoctorFinding::fail(
+                "secret",
+                reason,
+                "correct --secret-file",
+            ));
+        }
     };
-    let kept = seen(console.secret(own.as_ref()).await)?;
-    Ok(judge(&kept, own.as_ref()))
+    let stored = unless_silent(console.secret(own.as_ref()).await)?;
+    Ok(judge_secret(&stored, own.as_ref()))
 }
 
-fn judge(kept: &Seen<SecretKept>, own: Option<&Secret>) -> Finding {
+fn judge_secret(stored: &ProbeResult<StoredSecret>, own: Option<&Secret>) -> DoctorFinding {
     let check = "secret";
-    let kept = match kept {
-        Ok(kept) => kept,
-        Err(why) => return Finding::unseen(check, "the secret", why, "+get on ~tg:*"),
+    let stored = match stored {
+        Ok(stored) => stored,
+        Err(error) => return DoctorFinding::hidden(check, "the secret", error, "+get on ~tg:*"),
     };
-    match kept {
-        SecretKept::None if own.is_some() => Finding::ok(
+    match stored {
+        StoredSecret::None if own.is_some() => DoctorFinding::ok(
             check,
             "none there yet; --secret-file is what the first node brings",
         ),
-        SecretKept::None => Finding::ok(check, "none there yet; the first node makes one"),
-        SecretKept::Ours => Finding::ok(check, "the one of --secret-file"),
-        SecretKept::Check => {
+        StoredSecret::None => DoctorFinding::ok(check, "none there yet; the first node makes one"),
+        StoredSecret::Ours => DoctorFinding::ok(check, "the one of --secret-file"),
+        StoredSecret::Check => {
             let found = "the nodes have it from a file";
-            Finding::warn(
+            DoctorFinding::warn(
                 check,
                 found,
                 "give --secret-file to see whether yours is theirs",
             )
         }
-        SecretKept::Whole => {
+        StoredSecret::Whole => {
             let found = "in the store itself: a new node that first meets a store which lost it \
                          makes another, and all counts begin anew";
-            Finding::warn(check, found, "give all nodes one --secret-file")
+            DoctorFinding::warn(check, found, "give all nodes one --secret-file")
         }
-        SecretKept::Another => {
+        StoredSecret::Another => {
             let found = "another than in --secret-file: this node would not count with the others";
-            Finding::fail(check, found, "give it theirs, or a store of its own")
+            DoctorFinding::fail(check, found, "give it theirs, or a store of its own")
         }
-        SecretKept::Unreadable => {
+        StoredSecret::Unreadable => {
             let found = "the key tg:ctl:secret holds no secret; another program wrote it";
-            Finding::fail(check, found, "leave keys that begin with tg: to Tidegate")
+            DoctorFinding::fail(check, found, "leave keys that begin with tg: to Tidegate")
         }
     }
 }
@@ -80,7 +95,7 @@ mod tests {
 
     #[test]
     fn who_has_gone_silent_does_not_count() {
-        let signed = |secs| SignedIn {
+        let signed = |secs| RegisteredNode {
             node: NodeId(secs),
             ago: Nanos::from_secs(secs),
         };
@@ -96,15 +111,15 @@ mod tests {
 
     #[test]
     fn a_secret_that_is_not_theirs_is_a_failure() {
-        for (kept, want) in [
-            (SecretKept::None, "ok "),
-            (SecretKept::Ours, "ok "),
-            (SecretKept::Whole, "warn"),
-            (SecretKept::Check, "warn"),
-            (SecretKept::Another, "FAIL"),
-            (SecretKept::Unreadable, "FAIL"),
+        for (stored, want) in [
+            (StoredSecret::None, "ok "),
+            (StoredSecret::Ours, "ok "),
+            (StoredSecret::Whole, "warn"),
+            (StoredSecret::Check, "warn"),
+            (StoredSecret::Another, "FAIL"),
+            (StoredSecret::Unreadable, "FAIL"),
         ] {
-            let line = judge(&Ok(kept), None).line();
+            let line = judge_secret(&Ok(stored), None).line();
             assert!(line.starts_with(want), "{line}");
         }
     }

@@ -9,42 +9,44 @@
 mod cluster;
 mod finding;
 mod fleet;
-mod keeping;
 mod keys;
-mod rights;
+mod permissions;
+mod persistence;
+mod probe;
 mod rules;
 mod scripts;
-mod seen;
+mod sentinel;
 mod server;
-mod watched;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tidegate::resilience::Tolerance;
-use tidegate::stores::redis::{Console, Fault, Layout, RedisConfig, Site};
+use tidegate::resilience::ClockTolerance;
+use tidegate::stores::redis::{
+    AdminConnection, RedisConfig, RedisServer, RedisStoreError, RedisTopology,
+};
 use tokio::time::sleep;
 
-use self::cluster::Cluster;
-pub(crate) use self::finding::Finding;
-use self::keeping::Standing;
-pub(crate) use self::seen::Silent;
-use self::seen::{Info, seen};
+use self::cluster::ClusterExamination;
+pub(crate) use self::finding::DoctorFinding;
+use self::persistence::ServerTopology;
+pub(crate) use self::probe::SilentServer;
+use self::probe::{ServerInfo, unless_silent};
 use crate::store_choice::StoreUrl;
 
 /// Longer than any server takes that is of use, shorter than an operator waits.
-const CONNECT_WITHIN: Duration = Duration::from_secs(3);
-const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 /// What takes longer than this is announced.
-const LONG: Duration = Duration::from_secs(1);
+const ANNOUNCE_AFTER: Duration = Duration::from_secs(1);
 
 /// What to examine, and by which measure.
-pub(crate) struct Order {
+pub(crate) struct DoctorOptions {
     pub(crate) store: StoreUrl,
     pub(crate) rules: Option<PathBuf>,
     pub(crate) secret_file: Option<PathBuf>,
     pub(crate) budget: Duration,
-    pub(crate) clock: Tolerance,
+    pub(crate) clock: ClockTolerance,
 }
 
 /// How an examination ended.
@@ -57,69 +59,71 @@ pub(crate) enum Reached {
 
 /// Examines a store; every finding is told as soon as it is there, and so is what takes long.
 pub(crate) async fn examine(
-    order: &Order,
-    tell: &mut impl FnMut(Finding),
-    wait: &impl Fn(&str),
+    options: &DoctorOptions,
+    report: &mut impl FnMut(DoctorFinding),
+    announce: &impl Fn(&str),
 ) -> Reached {
-    if let Some(path) = &order.rules {
-        rules::rules(path).into_iter().for_each(&mut *tell);
+    if let Some(path) = &options.rules {
+        rules::rules(path).into_iter().for_each(&mut *report);
     }
     let config = RedisConfig {
-        connect_timeout: CONNECT_WITHIN,
-        reply_timeout: ANSWER_WITHIN,
-        ..RedisConfig::new(order.store.expose())
+        connect_timeout: CONNECT_TIMEOUT,
+        reply_timeout: REPLY_TIMEOUT,
+        ..RedisConfig::new(options.store.expose())
     };
-    match patiently("the store", wait, Layout::find(&config)).await {
-        Err(fault) => unusable(&fault, tell),
-        Ok(Layout::One(site)) => alone(&site, &config, order, tell, wait).await,
-        Ok(Layout::Watched { primary, sentinels }) => {
-            let named = primary.as_ref().ok().map(Site::address);
-            tell(watched::agreement(&sentinels, named.as_deref()));
+    match announce_if_slow("the store", announce, RedisTopology::find(&config)).await {
+        Err(fault) => report_unusable(&fault, report),
+        Ok(RedisTopology::SingleServer(site)) => {
+            examine_single(&site, &config, options, report, announce).await
+        }
+        Ok(RedisTopology::Sentinel { primary, sentinels }) => {
+            let named = primary.as_ref().ok().map(RedisServer::address);
+            report(sentinel::agreement(&sentinels, named.as_deref()));
             match primary {
-                Ok(site) => alone(&site, &config, order, tell, wait).await,
-                Err(fault) => unusable(&fault, tell),
+                Ok(site) => examine_single(&site, &config, options, report, announce).await,
+                Err(fault) => report_unusable(&fault, report),
             }
         }
-        Ok(Layout::Cluster {
+        Ok(RedisTopology::Cluster {
             primaries,
             unowned,
-            silent,
+            unreachable: silent,
         }) => {
-            let cluster = Cluster {
+            let cluster = ClusterExamination {
                 primaries,
-                unowned,
-                silent,
+                unowned_slots: unowned,
+                unreachable: silent,
             };
-            cluster.examine(order, &config, tell, wait).await
+            cluster.examine(options, &config, report, announce).await
         }
     }
 }
 
 /// Examines a server that has every counter.
-async fn alone(
-    site: &Site,
+async fn examine_single(
+    site: &RedisServer,
     config: &RedisConfig,
-    order: &Order,
-    tell: &mut impl FnMut(Finding),
-    wait: &impl Fn(&str),
+    options: &DoctorOptions,
+    report: &mut impl FnMut(DoctorFinding),
+    announce: &impl Fn(&str),
 ) -> Reached {
-    let console = match patiently("the store", wait, site.open(config)).await {
+    let console = match announce_if_slow("the store", announce, site.open(config)).await {
         Ok(console) => console,
-        Err(fault) => return unusable(&fault, tell),
+        Err(fault) => return report_unusable(&fault, report),
     };
     let found = format!("{} answers", console.address());
-    tell(Finding::ok("reach", found));
-    match look(&console, order, tell, wait).await {
+    report(DoctorFinding::ok("reach", found));
+    match examine_server(&console, options, report, announce).await {
         Ok(()) => Reached::Yes,
-        Err(Silent(fault)) => {
-            tell(stopped(&fault));
+        Err(SilentServer(fault)) => {
+            report(stopped_replying(&fault));
             Reached::No
         }
     }
 }
 
-fn unusable(fault: &Fault, tell: &mut impl FnMut(Finding)) -> Reached {
-    tell(unreached(fault));
+fn report_unusable(fault: &RedisStoreError, report: &mut impl FnMut(DoctorFinding)) -> Reached {
+    report(unreachable_store(fault));
     match fault.is_silence() {
         true => Reached::No,
         false => Reached::Yes,
@@ -127,62 +131,75 @@ fn unusable(fault: &Fault, tell: &mut impl FnMut(Finding)) -> Reached {
 }
 
 /// The server could not be entered.
-fn unreached(fault: &Fault) -> Finding {
+fn unreachable_store(fault: &RedisStoreError) -> DoctorFinding {
     let problem = fault.problem();
     let found = if fault.is_silence() {
         format!("{problem}, so nothing else could be seen")
     } else {
         format!("the store cannot be used: {problem}")
     };
-    Finding::fail("reach", found, fault.cure())
+    DoctorFinding::fail("reach", found, fault.cure())
 }
 
 /// The server replied, and then it did not any more. A check of its own: it was reached.
-fn stopped(fault: &Fault) -> Finding {
+fn stopped_replying(fault: &RedisStoreError) -> DoctorFinding {
     let problem = fault.problem();
     let found = format!("the server stopped replying ({problem}), so nothing else could be seen");
-    Finding::fail("silence", found, fault.cure())
+    DoctorFinding::fail("silence", found, fault.cure())
 }
 
 /// Looks at one server.
-async fn look(
-    console: &Console,
-    order: &Order,
-    tell: &mut impl FnMut(Finding),
-    wait: &impl Fn(&str),
-) -> Result<(), Silent> {
-    let info = Info::read(console).await?;
-    tell(server::version(&info));
-    let standing = match console.tag() {
-        Some(_) => Standing::OfCluster,
-        None => Standing::Alone,
+async fn examine_server(
+    console: &AdminConnection,
+    options: &DoctorOptions,
+    report: &mut impl FnMut(DoctorFinding),
+    announce: &impl Fn(&str),
+) -> Result<(), SilentServer> {
+    let info = ServerInfo::read(console).await?;
+    report(server::version(&info));
+    let topology = match console.tag() {
+        Some(_) => ServerTopology::ClusterMember,
+        None => ServerTopology::Standalone,
     };
-    if let (Standing::Alone, Some(wrong)) = (standing, keeping::misaddressed(&info)) {
-        tell(wrong);
+    if let (ServerTopology::Standalone, Some(wrong)) =
+        (topology, persistence::cluster_member_alone(&info))
+    {
+        report(wrong);
         return Ok(());
     }
-    let pings = patiently("the round trip", wait, server::pings(console)).await?;
-    tell(server::round_trip(pings, order.budget));
-    let reading = patiently("the clock", wait, server::exchanges(console, order.clock)).await?;
-    tell(server::clock(&reading));
-    tell(keeping::eviction(&info));
+    let pings = announce_if_slow("the round trip", announce, server::pings(console)).await?;
+    report(server::round_trip(pings, options.budget));
+    let reading = announce_if_slow(
+        "the clock",
+        announce,
+        server::clock_exchanges(console, options.clock),
+    )
+    .await?;
+    report(server::clock(&reading));
+    report(persistence::eviction(&info));
     let prefix = prefix(console.tag());
-    let trials = patiently("permissions", wait, rights::trials(console, &prefix)).await?;
-    tell(rights::permissions(&trials));
-    let rehearsed = patiently("scripts", wait, scripts::rehearse(console, &prefix)).await?;
-    tell(scripts::scripts(&rehearsed, &info));
-    let saving = keeping::saving(console).await?;
-    tell(keeping::persistence(&info, &saving));
-    tell(keeping::replication(&info, standing));
-    if let Standing::OfCluster = standing {
-        tell(cluster::full_coverage(console).await?);
+    let trials = announce_if_slow(
+        "permissions",
+        announce,
+        permissions::try_commands(console, &prefix),
+    )
+    .await?;
+    report(permissions::permissions(&trials));
+    let self_test =
+        announce_if_slow("scripts", announce, scripts::self_test(console, &prefix)).await?;
+    report(scripts::scripts(&self_test, &info));
+    let saving = persistence::persistence_settings(console).await?;
+    report(persistence::persistence(&info, &saving));
+    report(persistence::replication(&info, topology));
+    if let ServerTopology::ClusterMember = topology {
+        report(cluster::full_coverage(console).await?);
     }
-    let keys = patiently("keys", wait, keys::look(console)).await?;
-    tell(keys::expiry(&keys));
-    tell(keys::memory(&keys, &info, console.database()));
-    tell(fleet::nodes(&seen(console.nodes().await)?));
-    if console.keeps_secret() {
-        tell(fleet::secret(console, order.secret_file.as_deref()).await?);
+    let keys = announce_if_slow("keys", announce, keys::sample_keys(console)).await?;
+    report(keys::expiry(&keys));
+    report(keys::memory(&keys, &info, console.database()));
+    report(fleet::nodes(&unless_silent(console.nodes().await)?));
+    if console.has_secret() {
+        report(fleet::secret(console, options.secret_file.as_deref()).await?);
     }
     Ok(())
 }
@@ -190,17 +207,21 @@ async fn look(
 /// What our own keys begin with, with the tag that leads them to this server. Another doctor at the
 /// same time has others.
 fn prefix(tag: Option<&str>) -> String {
-    let drawn = getrandom::u64().unwrap_or(0);
+    let random = getrandom::u64().unwrap_or(0);
     let tag = tag.map_or_else(String::new, |tag| format!("{{{tag}}}"));
-    format!("tg:ctl:doctor:{tag}{drawn:016x}")
+    format!("tg:ctl:doctor:{tag}{random:016x}")
 }
 
 /// Does `work`, and says what it is at if that takes long.
-async fn patiently<T>(what: &str, wait: &impl Fn(&str), work: impl Future<Output = T>) -> T {
+async fn announce_if_slow<T>(
+    what: &str,
+    announce: &impl Fn(&str),
+    work: impl Future<Output = T>,
+) -> T {
     let mut work = std::pin::pin!(work);
     tokio::select! {
         done = &mut work => return done,
-        () = sleep(LONG) => wait(what),
+        () = sleep(ANNOUNCE_AFTER) => announce(what),
     }
     work.await
 }

@@ -3,31 +3,31 @@
 use std::path::Path;
 
 use tidegate::clock::{Clock, SystemClock};
-use tidegate_core::store::Abilities;
+use tidegate_core::store::Capabilities;
 
-use super::finding::Finding;
-use crate::live;
+use super::finding::DoctorFinding;
+use crate::policy_watcher;
 
 /// One finding for each fault and each warning, or one that says all is well.
-pub(super) fn rules(path: &Path) -> Vec<Finding> {
+pub(super) fn rules(path: &Path) -> Vec<DoctorFinding> {
     let check = "rules";
-    let policy = match live::policy(Some(path), Abilities::SCRIPTS) {
+    let policy = match policy_watcher::load_policy(Some(path), Capabilities::SCRIPTS) {
         Ok(policy) => policy,
         Err(faults) => {
             let each = faults.lines();
             let cure = "tidegate lint says the same without a store";
             return each
-                .map(|fault| Finding::fail(check, fault, cure))
+                .map(|fault| DoctorFinding::fail(check, fault, cure))
                 .collect();
         }
     };
     let count = policy.rules.rules().len();
     let warnings = policy.lint(SystemClock::new().now()).into_iter();
-    let warnings: Vec<Finding> = warnings
-        .map(|warning| Finding::warn(check, warning.to_string(), "see docs/rules.md"))
+    let warnings: Vec<DoctorFinding> = warnings
+        .map(|warning| DoctorFinding::warn(check, warning.to_string(), "see docs/rules.md"))
         .collect();
     match warnings.is_empty() {
-        true => vec![Finding::ok(
+        true => vec![DoctorFinding::ok(
             check,
             format!("{}: {count} rules", path.display()),
         )],

@@ -2,94 +2,100 @@
 
 use std::error::Error;
 
-use tidegate::stores::redis::{Console, Fault, Said};
+use tidegate::stores::redis::{AdminConnection, RedisStoreError, RespValue};
 use tidegate_core::store::StoreError;
 
-use super::finding::Finding;
-use super::seen::{Info, Seen, Silent, seen};
+use super::finding::DoctorFinding;
+use super::probe::{ProbeResult, ServerInfo, SilentServer, unless_silent};
 
 /// What was seen of the scripts.
 #[derive(Debug)]
-pub(super) struct Scripts {
-    all: usize,
+pub(super) struct ScriptCheck {
+    total: usize,
     /// How many the server had before we came, if it says.
-    known: Seen<usize>,
+    cached: ProbeResult<usize>,
     /// The first that it did not take.
-    unloaded: Option<(&'static str, Fault)>,
+    unloaded: Option<(&'static str, RedisStoreError)>,
     /// Whether two charges of one were decided as they should be.
-    rehearsal: Result<bool, StoreError>,
+    self_test: Result<bool, StoreError>,
 }
 
 /// Loads them, and decides by them in a record under `prefix` that is removed.
-pub(super) async fn rehearse(console: &Console, prefix: &str) -> Result<Scripts, Silent> {
-    let scripts = Console::scripts();
+pub(super) async fn self_test(
+    console: &AdminConnection,
+    prefix: &str,
+) -> Result<ScriptCheck, SilentServer> {
+    let scripts = AdminConnection::scripts();
     let mut exist: Vec<&[u8]> = vec![b"SCRIPT", b"EXISTS"];
     exist.extend(scripts.iter().map(|script| script.hash.as_bytes()));
-    let known = seen(console.ask(&exist).await)?.map(|said| match said {
-        Said::List(each) => each.iter().filter(|one| **one == Said::Number(1)).count(),
+    let known = unless_silent(console.query(&exist).await)?.map(|reply| match reply {
+        RespValue::List(each) => each
+            .iter()
+            .filter(|one| **one == RespValue::Number(1))
+            .count(),
         _ => 0,
     });
     let mut unloaded = None;
     for script in &scripts {
         let load = [b"SCRIPT".as_slice(), b"LOAD", script.text.as_bytes()];
-        if let Err(fault) = seen(console.ask(&load).await)? {
+        if let Err(fault) = unless_silent(console.query(&load).await)? {
             unloaded.get_or_insert((script.name, fault));
         }
     }
     let record = format!("{prefix}:record");
-    let rehearsal = console.rehearse(record.as_bytes()).await;
-    if let Some(fault) = rehearsal.as_ref().err().and_then(fault_of)
+    let self_test = console.self_test(record.as_bytes()).await;
+    if let Some(fault) = self_test.as_ref().err().and_then(redis_error_of)
         && fault.is_silence()
     {
-        return Err(Silent(fault.clone()));
+        return Err(SilentServer(fault.clone()));
     }
-    let _removed_or_expires = seen(console.ask(&[b"DEL", record.as_bytes()]).await)?;
-    Ok(Scripts {
-        all: scripts.len(),
-        known,
+    let _removed_or_expires = unless_silent(console.query(&[b"DEL", record.as_bytes()]).await)?;
+    Ok(ScriptCheck {
+        total: scripts.len(),
+        cached: known,
         unloaded,
-        rehearsal,
+        self_test,
     })
 }
 
-pub(super) fn scripts(seen: &Scripts, info: &Seen<Info>) -> Finding {
+pub(super) fn scripts(check_result: &ScriptCheck, info: &ProbeResult<ServerInfo>) -> DoctorFinding {
     let check = "scripts";
-    if let Some((name, fault)) = &seen.unloaded {
+    if let Some((name, fault)) = &check_result.unloaded {
         let found = format!("`{name}` cannot be loaded: {}", fault.problem());
-        return Finding::fail(check, found, cure_of(fault));
+        return DoctorFinding::fail(check, found, cure_of(fault));
     }
-    match &seen.rehearsal {
-        Ok(true) => Finding::ok(check, cache(seen, info)),
+    match &check_result.self_test {
+        Ok(true) => DoctorFinding::ok(check, describe_cache(check_result, info)),
         Ok(false) => {
             let found = "a limit of one did not pass one request and refuse the next";
-            Finding::fail(check, found, "please report this")
+            DoctorFinding::fail(check, found, "please report this")
         }
-        Err(error) if fault_of(error).is_some_and(|fault| fault.code() == "READONLY") => {
+        Err(error) if redis_error_of(error).is_some_and(|fault| fault.code() == "READONLY") => {
             let found = "cannot be tried on a replica";
-            Finding::warn(check, found, "ask the primary")
+            DoctorFinding::warn(check, found, "ask the primary")
         }
         Err(error) => {
-            let (why, cure) = match fault_of(error) {
+            let (reason, cure) = match redis_error_of(error) {
                 Some(fault) => (fault.problem(), cure_of(fault)),
                 None => (error.to_string(), "please report this"),
             };
-            Finding::fail(check, format!("cannot be run: {why}"), cure)
+            DoctorFinding::fail(check, format!("cannot be run: {reason}"), cure)
         }
     }
 }
 
 /// A missing permission is described by its own check.
-fn cure_of(fault: &Fault) -> &'static str {
-    match fault.denied() {
+fn cure_of(fault: &RedisStoreError) -> &'static str {
+    match fault.missing_permission() {
         Some(_) => "see permissions",
         None => fault.cure(),
     }
 }
 
 /// What the server keeps of them.
-fn cache(seen: &Scripts, info: &Seen<Info>) -> String {
-    let had = match &seen.known {
-        Ok(known) => format!("the server had {known} of {}", seen.all),
+fn describe_cache(check_result: &ScriptCheck, info: &ProbeResult<ServerInfo>) -> String {
+    let had = match &check_result.cached {
+        Ok(known) => format!("the server had {known} of {}", check_result.total),
         Err(_) => "which the server had is seen with +script|exists".to_owned(),
     };
     let cached = info
@@ -101,11 +107,11 @@ fn cache(seen: &Scripts, info: &Seen<Info>) -> String {
     });
     format!(
         "all {} load, and decide as they should; {had}{cached}",
-        seen.all
+        check_result.total
     )
 }
 
 /// The error of the server behind one of the store.
-fn fault_of(error: &StoreError) -> Option<&Fault> {
+fn redis_error_of(error: &StoreError) -> Option<&RedisStoreError> {
     error.source()?.downcast_ref()
 }

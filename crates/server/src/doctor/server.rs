@@ -2,32 +2,32 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use tidegate::resilience::{ClockReading, ClockWatch, Level, Tolerance};
-use tidegate::stores::redis::Console;
+use tidegate::resilience::{ClockLevel, ClockReading, ClockTolerance, ClockWatch};
+use tidegate::stores::redis::AdminConnection;
 use tidegate_core::units::Nanos;
 
-use super::finding::Finding;
-use super::seen::{Info, Seen, Silent, seen};
+use super::finding::DoctorFinding;
+use super::probe::{ProbeResult, ServerInfo, SilentServer, unless_silent};
 
 /// What the tests run.
-const TESTED: [(&str, &str); 4] = [
+const TESTED_VERSIONS: [(&str, &str); 4] = [
     ("Redis", "7.0"),
     ("Redis", "8.2"),
     ("Valkey", "8.1"),
     ("Valkey", "9.1"),
 ];
 /// Enough for a median that one hiccup does not move.
-const PINGS: usize = 50;
+const MAX_PINGS: usize = 50;
 /// A server that is far away is asked less often.
-const PING_FOR: Duration = Duration::from_secs(3);
+const PING_TIME: Duration = Duration::from_secs(3);
 /// As many as the watch remembers.
-const EXCHANGES: usize = 8;
+const CLOCK_EXCHANGES: usize = 8;
 
-pub(super) fn version(info: &Seen<Info>) -> Finding {
+pub(super) fn version(info: &ProbeResult<ServerInfo>) -> DoctorFinding {
     let check = "version";
     let info = match info {
         Ok(info) => info,
-        Err(why) => return Finding::unseen(check, "the version", why, "+info"),
+        Err(error) => return DoctorFinding::hidden(check, "the version", error, "+info"),
     };
     let (name, version) = match info.text("valkey_version") {
         Some(version) => ("Valkey", version),
@@ -38,79 +38,82 @@ pub(super) fn version(info: &Seen<Info>) -> Finding {
         let rest = version.strip_prefix(line);
         *of == name && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
-    match TESTED.iter().any(tested) {
-        true => Finding::ok(check, found),
+    match TESTED_VERSIONS.iter().any(tested) {
+        true => DoctorFinding::ok(check, found),
         false => {
-            let lines: Vec<String> = TESTED.iter().map(|(n, v)| format!("{n} {v}")).collect();
+            let lines: Vec<String> = TESTED_VERSIONS
+                .iter()
+                .map(|(n, v)| format!("{n} {v}"))
+                .collect();
             let cure = format!("tested are {}", lines.join(", "));
-            Finding::warn(check, found + ", which the tests do not run", cure)
+            DoctorFinding::warn(check, found + ", which the tests do not run", cure)
         }
     }
 }
 
 /// How long some pings take.
-pub(super) async fn pings(console: &Console) -> Result<Vec<Duration>, Silent> {
+pub(super) async fn pings(console: &AdminConnection) -> Result<Vec<Duration>, SilentServer> {
     let began = Instant::now();
-    let mut times = Vec::with_capacity(PINGS);
-    while times.is_empty() || (times.len() < PINGS && began.elapsed() < PING_FOR) {
+    let mut times = Vec::with_capacity(MAX_PINGS);
+    while times.is_empty() || (times.len() < MAX_PINGS && began.elapsed() < PING_TIME) {
         let sent = Instant::now();
-        let _answered_or_refused = seen(console.ask(&[b"PING"]).await)?;
+        let _answered_or_refused = unless_silent(console.query(&[b"PING"]).await)?;
         times.push(sent.elapsed());
     }
     Ok(times)
 }
 
-pub(super) fn round_trip(mut times: Vec<Duration>, budget: Duration) -> Finding {
+pub(super) fn round_trip(mut times: Vec<Duration>, budget: Duration) -> DoctorFinding {
     let check = "round trip";
     times.sort_unstable();
-    let most = times.last().copied().unwrap_or_default();
+    let max = times.last().copied().unwrap_or_default();
     let median = times.get(times.len() / 2).copied().unwrap_or_default();
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     let found = format!(
         "{:.2} ms in the middle of {} pings, {:.2} ms at most; a decision waits {} ms",
         ms(median),
         times.len(),
-        ms(most),
+        ms(max),
         budget.as_millis(),
     );
     let cure = "bring nodes and store closer together, or raise --store-budget";
     if median >= budget {
         let found = found + ": most would be decided without the store";
-        Finding::fail(check, found, cure)
-    } else if most >= budget {
+        DoctorFinding::fail(check, found, cure)
+    } else if max >= budget {
         let found = found + ": some would be decided without the store";
-        Finding::warn(check, found, cure)
+        DoctorFinding::warn(check, found, cure)
     } else {
-        Finding::ok(check, found)
+        DoctorFinding::ok(check, found)
     }
 }
 
 /// Compares the server's clock with this machine's.
-pub(super) async fn exchanges(
-    console: &Console,
-    tolerance: Tolerance,
-) -> Result<Seen<Option<ClockReading>>, Silent> {
+pub(super) async fn clock_exchanges(
+    console: &AdminConnection,
+    tolerance: ClockTolerance,
+) -> Result<ProbeResult<Option<ClockReading>>, SilentServer> {
     let mut watch = ClockWatch::new(tolerance);
-    for _ in 0..EXCHANGES {
+    for _ in 0..CLOCK_EXCHANGES {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH);
         let sent = Instant::now();
-        let at = match seen(console.time().await)? {
+        let at = match unless_silent(console.time().await)? {
             Ok(Some(at)) => at,
             Ok(None) => return Ok(Ok(None)),
-            Err(refused) => return Ok(Err(refused)),
+            Err(error) => return Ok(Err(error)),
         };
         let took = Nanos::from(sent.elapsed());
-        watch.note(wall.map_or(Nanos::ZERO, Nanos::from), took, at);
+        watch.record(wall.map_or(Nanos::ZERO, Nanos::from), took, at);
     }
     Ok(Ok(watch.reading()))
 }
 
-pub(super) fn clock(reading: &Seen<Option<ClockReading>>) -> Finding {
+pub(super) fn clock(reading: &ProbeResult<Option<ClockReading>>) -> DoctorFinding {
     let check = "clock";
     let reading = match reading {
         Ok(Some(reading)) => reading,
-        Ok(None) => return Finding::warn(check, "no time was told", "see the server's log"),
-        Err(why) => return Finding::unseen(check, "the server's clock", why, "+time"),
+        Ok(None) => return DoctorFinding::warn(check, "no time was told", "see the server's log"),
+        Err(error) => return DoctorFinding::hidden(check, "the server's clock", error, "+time"),
     };
     let offset = reading.offset;
     let side = if offset.nanos < 0 {
@@ -126,19 +129,19 @@ pub(super) fn clock(reading: &Seen<Option<ClockReading>>) -> Finding {
     let cure = "let both follow one source of time; decisions follow the store's clock, dates in \
                 headers and logs follow this machine's";
     match reading.level {
-        Level::Fine => Finding::ok(check, found),
-        Level::Warn => Finding::warn(check, found, cure),
-        Level::Alarm => Finding::fail(check, found, cure),
+        ClockLevel::Fine => DoctorFinding::ok(check, found),
+        ClockLevel::Warn => DoctorFinding::warn(check, found, cure),
+        ClockLevel::Alarm => DoctorFinding::fail(check, found, cure),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate::resilience::Offset;
+    use tidegate::resilience::ClockOffset;
 
     #[track_caller]
-    fn check(finding: Finding, begins: &str) {
+    fn check(finding: DoctorFinding, begins: &str) {
         let line = finding.line();
         assert!(line.starts_with(begins), "{line}");
     }
@@ -159,7 +162,7 @@ mod tests {
             ("redis_version:7.2.4\nvalkey_version:8.2.0", "warn"),
             ("", "warn"),
         ] {
-            check(version(&Ok(Info::of(text))), want);
+            check(version(&Ok(ServerInfo::parse(text))), want);
         }
     }
 
@@ -175,11 +178,11 @@ mod tests {
     #[test]
     fn a_clock_is_judged_by_its_level() {
         for (level, want) in [
-            (Level::Fine, "ok "),
-            (Level::Warn, "warn"),
-            (Level::Alarm, "FAIL"),
+            (ClockLevel::Fine, "ok "),
+            (ClockLevel::Warn, "warn"),
+            (ClockLevel::Alarm, "FAIL"),
         ] {
-            let offset = Offset {
+            let offset = ClockOffset {
                 nanos: -30_000_000,
                 error: Nanos::from_millis(1),
             };

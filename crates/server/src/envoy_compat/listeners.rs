@@ -5,29 +5,29 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::AdminToken;
-use super::values::Values;
-use crate::address::Address;
+use super::env_values::EnvValues;
+use crate::listen_address::ListenAddress;
 
-const PORT: &str = "write a port between 0 and 65535";
-const EVERYWHERE: &str = "0.0.0.0";
-const HERE: &str = "127.0.0.1";
+const PORT_HINT: &str = "write a port between 0 and 65535";
+const ANY_HOST: &str = "0.0.0.0";
+const LOOPBACK_HOST: &str = "127.0.0.1";
 
 /// Addresses, and what holds for the gRPC one.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Listeners {
-    pub(crate) http: Address,
-    pub(crate) admin: Address,
-    pub(crate) grpc: Address,
+pub(crate) struct CompatListeners {
+    pub(crate) http: ListenAddress,
+    pub(crate) admin: ListenAddress,
+    pub(crate) grpc: ListenAddress,
     pub(crate) max_age: Option<Duration>,
     pub(crate) max_age_grace: Option<Duration>,
-    pub(crate) tls: Option<Tls>,
+    pub(crate) tls: Option<GrpcTls>,
     /// Where scrapers come, and for which page, if they do.
-    pub(crate) metrics: Option<(Address, String)>,
+    pub(crate) metrics: Option<(ListenAddress, String)>,
 }
 
 /// How the gRPC port is encrypted.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Tls {
+pub(crate) struct GrpcTls {
     pub(crate) certificate: PathBuf,
     pub(crate) key: PathBuf,
     /// The authorities that clients must have a certificate of.
@@ -36,75 +36,75 @@ pub(crate) struct Tls {
     pub(crate) client_san: Option<String>,
 }
 
-pub(super) fn read(values: &mut Values<'_>, token: AdminToken) -> Listeners {
-    let http = address(values, "HOST", EVERYWHERE, "PORT", 8080);
-    let grpc = address(values, "GRPC_HOST", EVERYWHERE, "GRPC_PORT", 8081);
+pub(super) fn read(values: &mut EnvValues<'_>, token: AdminToken) -> CompatListeners {
+    let http = address(values, "HOST", ANY_HOST, "PORT", 8080);
+    let grpc = address(values, "GRPC_HOST", ANY_HOST, "GRPC_PORT", 8081);
     let grpc = match values.text("GRPC_UDS") {
-        Some(path) => Address::Unix(path.into()),
+        Some(path) => ListenAddress::Unix(path.into()),
         None => grpc,
     };
-    Listeners {
+    CompatListeners {
         http,
         grpc,
         admin: admin(values, token),
-        max_age: values.span("GRPC_MAX_CONNECTION_AGE"),
-        max_age_grace: values.span("GRPC_MAX_CONNECTION_AGE_GRACE"),
+        max_age: values.duration("GRPC_MAX_CONNECTION_AGE"),
+        max_age_grace: values.duration("GRPC_MAX_CONNECTION_AGE_GRACE"),
         tls: tls(values),
         metrics: metrics(values),
     }
 }
 
-fn metrics(values: &mut Values<'_>) -> Option<(Address, String)> {
+fn metrics(values: &mut EnvValues<'_>) -> Option<(ListenAddress, String)> {
     let on = values.flag("USE_PROMETHEUS");
     let read = |text: &str| match text.strip_prefix(':') {
-        Some(port) => port.parse().ok().map(|port| join(EVERYWHERE, port)),
+        Some(port) => port.parse().ok().map(|port| join(ANY_HOST, port)),
         // Ours may be a port alone, theirs is not.
         None => text.contains(':').then(|| text.parse().ok()).flatten(),
     };
     let address = values.read("PROMETHEUS_ADDR", "write [HOST]:PORT", read);
     let path = values.text("PROMETHEUS_PATH");
     on.then(|| {
-        let address = address.unwrap_or_else(|| join(EVERYWHERE, 9090));
+        let address = address.unwrap_or_else(|| join(ANY_HOST, 9090));
         (address, path.unwrap_or_else(|| "/metrics".to_owned()))
     })
 }
 
 /// The debug port. The reference opens it to all; with our admin pages that takes a token.
-fn admin(values: &mut Values<'_>, token: AdminToken) -> Address {
+fn admin(values: &mut EnvValues<'_>, token: AdminToken) -> ListenAddress {
     if token == AdminToken::Given {
-        return address(values, "DEBUG_HOST", EVERYWHERE, "DEBUG_PORT", 6070);
+        return address(values, "DEBUG_HOST", ANY_HOST, "DEBUG_PORT", 6070);
     }
-    let asked = address(values, "DEBUG_HOST", HERE, "DEBUG_PORT", 6070);
-    if asked.is_local() {
-        return asked;
+    let requested = address(values, "DEBUG_HOST", LOOPBACK_HOST, "DEBUG_PORT", 6070);
+    if requested.is_local() {
+        return requested;
     }
     values.warn(
         "DEBUG_HOST is beyond loopback, and there is no --admin-token-file: the admin port listens at 127.0.0.1 only",
     );
-    let port = values.number("DEBUG_PORT", PORT).unwrap_or(6070);
-    join(HERE, port)
+    let port = values.number("DEBUG_PORT", PORT_HINT).unwrap_or(6070);
+    join(LOOPBACK_HOST, port)
 }
 
 fn address(
-    values: &mut Values<'_>,
+    values: &mut EnvValues<'_>,
     host: &'static str,
     usual_host: &str,
     port: &'static str,
     usual_port: u16,
-) -> Address {
+) -> ListenAddress {
     let host = values.text(host).unwrap_or_else(|| usual_host.to_owned());
-    let port = values.number(port, PORT).unwrap_or(usual_port);
+    let port = values.number(port, PORT_HINT).unwrap_or(usual_port);
     join(&host, port)
 }
 
-fn join(host: &str, port: u16) -> Address {
+fn join(host: &str, port: u16) -> ListenAddress {
     match host.contains(':') && !host.starts_with('[') {
-        true => Address::Tcp(format!("[{host}]:{port}")),
-        false => Address::Tcp(format!("{host}:{port}")),
+        true => ListenAddress::Tcp(format!("[{host}]:{port}")),
+        false => ListenAddress::Tcp(format!("{host}:{port}")),
     }
 }
 
-fn tls(values: &mut Values<'_>) -> Option<Tls> {
+fn tls(values: &mut EnvValues<'_>) -> Option<GrpcTls> {
     let on = values.flag("GRPC_SERVER_USE_TLS");
     let certificate = values.text("GRPC_SERVER_TLS_CERT");
     let key = values.text("GRPC_SERVER_TLS_KEY");
@@ -114,13 +114,13 @@ fn tls(values: &mut Values<'_>) -> Option<Tls> {
         return None;
     }
     let (Some(certificate), Some(key)) = (certificate, key) else {
-        values.fault(
+        values.reject(
             "GRPC_SERVER_USE_TLS",
             "is set without a certificate; set GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY too",
         );
         return None;
     };
-    Some(Tls {
+    Some(GrpcTls {
         certificate: certificate.into(),
         key: key.into(),
         client_ca,

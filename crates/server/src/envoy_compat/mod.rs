@@ -5,32 +5,32 @@
 //! out. A variable is honoured, or known and without meaning here, which is told once; or it asks for
 //! what is not here and would change limits, and then nothing starts. [`table`] has them all.
 
-mod answers;
+mod env_values;
 mod listeners;
+mod response_options;
 mod rules;
 mod store;
 pub(crate) mod table;
-mod values;
 
 #[cfg(test)]
 mod tests;
 
-pub(crate) use values::Fault;
-use values::{Lookup, Values};
+pub(crate) use env_values::VariableError;
+use env_values::{EnvLookup, EnvValues};
 
 use std::path::Path;
 use std::time::Duration;
 
-use tidegate::live::Pick;
+use tidegate::live::FileFilter;
 use tracing::{info, warn};
 
-use crate::config::{Layer, LogFormat, LogLevel, Settings};
+use crate::config::{LogFormat, LogLevel, ServerSettings, SettingsLayer};
 use crate::edges::envoy::LimitHeaders;
 use crate::store_choice::StoreUrl;
-use answers::Answers;
-use listeners::Listeners;
-use rules::{Rules, Source};
-use table::{Standing, VARIABLES, Variable};
+use listeners::CompatListeners;
+use response_options::ResponseOptions;
+use rules::{CompatRuleSource, CompatRules};
+use table::{EnvoyVariable, VARIABLES, VariableSupport};
 
 /// The longest wait for the store where `REDIS_TIMEOUT` is not set. The reference waits 10 s; its callers
 /// give up long before, and the deadline of each caps its own wait.
@@ -38,10 +38,10 @@ const MAX_STORE_WAIT: Duration = Duration::from_secs(1);
 
 /// What the environment of a reference deployment asks for.
 #[derive(Clone, Debug)]
-pub(crate) struct Compat {
-    pub(crate) listeners: Listeners,
-    pub(crate) rules: Rules,
-    pub(crate) answers: Answers,
+pub(crate) struct EnvoyCompat {
+    pub(crate) listeners: CompatListeners,
+    pub(crate) rules: CompatRules,
+    pub(crate) response_options: ResponseOptions,
     pub(crate) store: Option<StoreUrl>,
     /// Milliseconds.
     pub(crate) store_budget: Duration,
@@ -50,16 +50,16 @@ pub(crate) struct Compat {
     /// What an operator should know.
     pub(crate) warnings: Vec<String>,
     /// Variables that are set and mean nothing here.
-    pub(crate) idle: Vec<&'static Variable>,
+    pub(crate) ignored: Vec<&'static EnvoyVariable>,
 }
 
 /// Why this environment cannot be followed: every fault at once.
 #[derive(Debug, thiserror::Error)]
 #[error("--envoy-compat: {}", list(.0))]
-pub(crate) struct BadEnvironment(Vec<Fault>);
+pub(crate) struct EnvoyCompatError(Vec<VariableError>);
 
-fn list(faults: &[Fault]) -> String {
-    let lines: Vec<String> = faults.iter().map(ToString::to_string).collect();
+fn list(errors: &[VariableError]) -> String {
+    let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
     lines.join("\n  ")
 }
 
@@ -74,9 +74,9 @@ pub(crate) enum AdminToken {
 
 /// Whether it was said which headers to send, other than by the environment of the reference.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Told {
-    Headers,
-    NoHeaders,
+pub(crate) enum HeaderOverride {
+    Set,
+    Unset,
 }
 
 impl AdminToken {
@@ -89,18 +89,18 @@ impl AdminToken {
     }
 }
 
-impl Compat {
+impl EnvoyCompat {
     /// From the variables that `lookup` finds.
     ///
     /// # Errors
     /// What cannot be read, and what is not here and would change limits.
-    pub(crate) fn read(lookup: Lookup<'_>, token: AdminToken) -> Result<Self, BadEnvironment> {
-        let values = &mut Values::new(lookup);
+    pub(crate) fn read(lookup: EnvLookup<'_>, token: AdminToken) -> Result<Self, EnvoyCompatError> {
+        let values = &mut EnvValues::new(lookup);
         let listeners = listeners::read(values, token);
         let rules = rules::read(values);
-        let answers = answers::read(values);
+        let response_options = response_options::read(values);
         let store = store::address(values);
-        let store_budget = values.span("REDIS_TIMEOUT");
+        let store_budget = values.duration("REDIS_TIMEOUT");
         let levels = "write error, warn, info, debug or trace";
         let log_level = values.read("LOG_LEVEL", levels, log_level);
         let log_format =
@@ -110,35 +110,35 @@ impl Compat {
                     true => LogFormat::Json,
                     false => LogFormat::Text,
                 });
-        let idle = VARIABLES
-            .iter()
-            .filter(|known| known.standing == Standing::Idle && values.is_set(known.name));
-        let compat = Compat {
+        let ignored = VARIABLES.iter().filter(|variable| {
+            variable.support == VariableSupport::Ignored && values.is_set(variable.name)
+        });
+        let compat = EnvoyCompat {
             listeners,
             rules,
-            answers,
+            response_options,
             store,
             store_budget: store_budget.unwrap_or(MAX_STORE_WAIT),
             log_level,
             log_format,
-            idle: idle.collect(),
+            ignored: ignored.collect(),
             warnings: std::mem::take(&mut values.warnings),
         };
-        match values.faults.is_empty() {
+        match values.errors.is_empty() {
             true => Ok(compat),
-            false => Err(BadEnvironment(std::mem::take(&mut values.faults))),
+            false => Err(EnvoyCompatError(std::mem::take(&mut values.errors))),
         }
     }
 
     /// What of it is a setting as flags have them.
-    pub(crate) fn layer(&self) -> Layer {
+    pub(crate) fn layer(&self) -> SettingsLayer {
         let listeners = &self.listeners;
         let tls = listeners.tls.as_ref();
         let (rules, xds) = match &self.rules.source {
-            Source::Folder { path, .. } => (Some(path.clone()), None),
-            Source::Xds(plane) => (None, Some((**plane).clone())),
+            CompatRuleSource::Folder { path, .. } => (Some(path.clone()), None),
+            CompatRuleSource::Xds(plane) => (None, Some((**plane).clone())),
         };
-        Layer {
+        SettingsLayer {
             rules,
             xds,
             merge_domains: Some(self.rules.merge_domains),
@@ -158,49 +158,55 @@ impl Compat {
             grpc_client_san: tls
                 .and_then(|tls| tls.client_san.clone())
                 .map(|name| vec![name]),
-            envoy_metadata: Some(self.answers.metadata),
+            envoy_metadata: Some(self.response_options.dynamic_metadata),
             store: self.store.clone(),
             store_budget: Some(self.store_budget),
             log_level: self.log_level,
             log_format: self.log_format,
-            ..Layer::default()
+            ..SettingsLayer::default()
         }
     }
 
-    /// What of it has no flag. `told` is what was said by flags and the like, which wins.
-    pub(crate) fn apply(&self, told: Told, settings: &mut Settings) {
-        let answers = &self.answers;
-        settings.envoy.manner = answers.manner;
-        settings.envoy.near_ratio = Some(answers.near);
-        settings.envoy.healthy_when_configured = answers.healthy_when_configured;
-        if told == Told::NoHeaders {
-            settings.envoy.headers = match &answers.headers {
-                Some(names) => LimitHeaders::Three(Box::new(names.clone())),
+    /// What of it has no flag. `header_override` is what was said by flags and the like, which wins.
+    pub(crate) fn apply(&self, header_override: HeaderOverride, settings: &mut ServerSettings) {
+        let response_options = &self.response_options;
+        settings.envoy.descriptor_options = response_options.descriptor_options;
+        settings.envoy.near_ratio = Some(response_options.near_ratio);
+        settings.envoy.healthy_when_configured = response_options.healthy_when_configured;
+        if header_override == HeaderOverride::Unset {
+            settings.envoy.headers = match &response_options.headers {
+                Some(names) => LimitHeaders::Reference(Box::new(names.clone())),
                 None => LimitHeaders::Off,
             };
         }
         settings.counter_prefix = self.rules.counter_prefix.as_str().into();
         let from = &mut settings.rules;
-        from.may_be_bad = true;
-        from.may_be_late = self.rules.start_without;
+        from.allow_bad_rules = true;
+        from.allow_late_control_plane = self.rules.start_without_config;
         match &self.rules.source {
             // Other rules than those of the deployment are read as ours.
-            Source::Folder { path, dot_files } if from.path.as_ref() == Some(path) => {
+            CompatRuleSource::Folder { path, dot_files } if from.path.as_ref() == Some(path) => {
                 let dot_files = *dot_files;
-                from.pick = Pick::Every { dot_files };
+                from.pick = FileFilter::Every { dot_files };
             }
             _ => {}
         }
     }
 
     /// Tells what an operator should know.
-    pub(crate) fn tell(&self) {
+    pub(crate) fn log_warnings(&self) {
         for warning in &self.warnings {
             warn!("{warning}");
         }
-        if !self.idle.is_empty() {
-            let why = |known: &&Variable| format!("{}: {}", known.name, known.says);
-            let variables = self.idle.iter().map(why).collect::<Vec<_>>().join("; ");
+        if !self.ignored.is_empty() {
+            let describe =
+                |variable: &&EnvoyVariable| format!("{}: {}", variable.name, variable.meaning);
+            let variables = self
+                .ignored
+                .iter()
+                .map(describe)
+                .collect::<Vec<_>>()
+                .join("; ");
             info!(
                 variables,
                 "set for the reference service, without meaning here"

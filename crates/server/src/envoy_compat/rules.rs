@@ -5,24 +5,24 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
 
-use super::values::Values;
-use crate::xds::{Backoff, ControlPlane, Node, TlsFiles};
+use super::env_values::EnvValues;
+use crate::xds::{Backoff, ControlPlane, XdsNodeInfo, XdsTlsFiles};
 
 /// Where limits come from, and how they are read.
 #[derive(Clone, Debug)]
-pub(crate) struct Rules {
-    pub(crate) source: Source,
+pub(crate) struct CompatRules {
+    pub(crate) source: CompatRuleSource,
     /// Whether several files may speak of one domain.
     pub(crate) merge_domains: bool,
     /// What keeps the counters apart from those of others in the same store.
     pub(crate) counter_prefix: String,
     /// Whether the doors are opened before the control plane has answered.
-    pub(crate) start_without: bool,
+    pub(crate) start_without_config: bool,
 }
 
 /// Where limits come from.
 #[derive(Clone, Debug)]
-pub(crate) enum Source {
+pub(crate) enum CompatRuleSource {
     /// Every file of a folder.
     Folder {
         path: PathBuf,
@@ -33,29 +33,31 @@ pub(crate) enum Source {
     Xds(Box<ControlPlane>),
 }
 
-pub(super) fn read(values: &mut Values<'_>) -> Rules {
-    let folder = Source::Folder {
+pub(super) fn read(values: &mut EnvValues<'_>) -> CompatRules {
+    let folder = CompatRuleSource::Folder {
         path: folder(values),
         dot_files: !values.flag("RUNTIME_IGNOREDOTFILES"),
     };
     let plane = control_plane(values);
     let source = match values.text("CONFIG_TYPE").as_deref() {
         None | Some("FILE") => folder,
-        Some("GRPC_XDS_SOTW") => plane.map_or(folder, |plane| Source::Xds(Box::new(plane))),
+        Some("GRPC_XDS_SOTW") => {
+            plane.map_or(folder, |plane| CompatRuleSource::Xds(Box::new(plane)))
+        }
         Some(_) => {
-            values.fault("CONFIG_TYPE", "is unknown; write FILE or GRPC_XDS_SOTW");
+            values.reject("CONFIG_TYPE", "is unknown; write FILE or GRPC_XDS_SOTW");
             folder
         }
     };
-    Rules {
+    CompatRules {
         source,
         merge_domains: values.flag("MERGE_DOMAIN_CONFIG"),
         counter_prefix: values.text("CACHE_KEY_PREFIX").unwrap_or_default(),
-        start_without: values.flag("FORCE_START_WITHOUT_INITIAL_CONFIG"),
+        start_without_config: values.flag("FORCE_START_WITHOUT_INITIAL_CONFIG"),
     }
 }
 
-fn folder(values: &mut Values<'_>) -> PathBuf {
+fn folder(values: &mut EnvValues<'_>) -> PathBuf {
     let mut text = |name, usual: &str| values.text(name).unwrap_or_else(|| usual.to_owned());
     let root = text("RUNTIME_ROOT", "/srv/runtime_data/current");
     // Joined as one: a leading slash must not lead away from the root.
@@ -65,24 +67,24 @@ fn folder(values: &mut Values<'_>) -> PathBuf {
         .join(within(text("RUNTIME_APPDIRECTORY", "config")))
 }
 
-fn control_plane(values: &mut Values<'_>) -> Option<ControlPlane> {
+fn control_plane(values: &mut EnvValues<'_>) -> Option<ControlPlane> {
     let mut plane = ControlPlane::at(
         &values
             .text("CONFIG_GRPC_XDS_SERVER_URL")
             .unwrap_or_else(|| "localhost:18000".to_owned()),
     );
     if plane.is_none() {
-        values.fault("CONFIG_GRPC_XDS_SERVER_URL", "is no HOST:PORT; write one");
+        values.reject("CONFIG_GRPC_XDS_SERVER_URL", "is no HOST:PORT; write one");
     }
     let node = node(values);
     let headers = headers(values);
     let tls = tls(values);
     let backoff = Backoff {
         first: values
-            .span("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL")
+            .duration("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL")
             .unwrap_or(Duration::from_secs(10)),
-        most: values
-            .span("XDS_CLIENT_BACKOFF_MAX_INTERVAL")
+        max: values
+            .duration("XDS_CLIENT_BACKOFF_MAX_INTERVAL")
             .unwrap_or(Duration::from_secs(60)),
     };
     let bytes = values.number(
@@ -95,19 +97,19 @@ fn control_plane(values: &mut Values<'_>) -> Option<ControlPlane> {
     plane.tls = tls;
     plane.backoff = backoff;
     if let Some(bytes) = bytes.filter(|bytes| *bytes > 0) {
-        plane.limit_messages(bytes);
+        plane.set_max_message_bytes(bytes);
     }
     Some(plane.clone())
 }
 
 /// What we say of ourselves. Metadata is `NAME=VALUE,NAME=VALUE`; what is not is left out, as there.
-fn node(values: &mut Values<'_>) -> Node {
+fn node(values: &mut EnvValues<'_>) -> XdsNodeInfo {
     let id = values.text("CONFIG_GRPC_XDS_NODE_ID");
     let metadata = values
         .text("CONFIG_GRPC_XDS_NODE_METADATA")
         .unwrap_or_default();
     let pairs = metadata.split(',').filter_map(|pair| pair.split_once('='));
-    Node {
+    XdsNodeInfo {
         id: id.unwrap_or_else(|| "default".to_owned()),
         metadata: pairs
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
@@ -116,7 +118,7 @@ fn node(values: &mut Values<'_>) -> Node {
 }
 
 /// `NAME:VALUE,NAME:VALUE`. A value may be a token, so none is repeated.
-fn headers(values: &mut Values<'_>) -> Vec<(HeaderName, HeaderValue)> {
+fn headers(values: &mut EnvValues<'_>) -> Vec<(HeaderName, HeaderValue)> {
     const NAME: &str = "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS";
     let text = values.text(NAME).unwrap_or_default();
     let pairs = text.split(',').filter(|pair| !pair.is_empty());
@@ -129,13 +131,13 @@ fn headers(values: &mut Values<'_>) -> Vec<(HeaderName, HeaderValue)> {
     match pairs.map(read).collect() {
         Some(headers) => headers,
         None => {
-            values.fault(NAME, "are no headers; write NAME:VALUE,NAME:VALUE");
+            values.reject(NAME, "are no headers; write NAME:VALUE,NAME:VALUE");
             Vec::new()
         }
     }
 }
 
-fn tls(values: &mut Values<'_>) -> Option<TlsFiles> {
+fn tls(values: &mut EnvValues<'_>) -> Option<XdsTlsFiles> {
     let on = values.flag("CONFIG_GRPC_XDS_SERVER_USE_TLS");
     let mut file = |name| values.text(name).map(PathBuf::from);
     let authorities = file("CONFIG_GRPC_XDS_SERVER_TLS_CACERT");
@@ -145,20 +147,20 @@ fn tls(values: &mut Values<'_>) -> Option<TlsFiles> {
     if !on {
         return None;
     }
-    let own = match (certificate, key) {
+    let client_certificate = match (certificate, key) {
         (None, None) => None,
         (Some(certificate), Some(key)) => Some((certificate, key)),
         _ => {
-            values.fault(
+            values.reject(
                 "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
                 "and CONFIG_GRPC_XDS_CLIENT_TLS_KEY belong together; set both, or neither",
             );
             None
         }
     };
-    Some(TlsFiles {
+    Some(XdsTlsFiles {
         authorities,
-        own,
+        client_certificate,
         name,
     })
 }

@@ -1,6 +1,6 @@
 //! The store's address from the variables that name a Redis. A password goes into the address only.
 
-use super::values::Values;
+use super::env_values::EnvValues;
 use crate::store_choice::StoreUrl;
 
 /// Whom to tell, where nothing says where the counters are.
@@ -8,17 +8,17 @@ const IN_MEMORY: &str = "REDIS_URL is not set: counters are in the memory of thi
      the whole limit; set it, or TIDEGATE_STORE";
 
 /// Where counters are kept. Nothing: in memory.
-pub(super) fn address(values: &mut Values<'_>) -> Option<StoreUrl> {
-    tell_what_is_ignored(values);
+pub(super) fn address(values: &mut EnvValues<'_>) -> Option<StoreUrl> {
+    warn_of_ignored(values);
     backend(values);
     let kind = values
         .text("REDIS_TYPE")
         .unwrap_or_default()
         .to_ascii_lowercase();
     let socket = values.text("REDIS_SOCKET_TYPE");
-    let login = Login::of(values.text("REDIS_AUTH"));
-    let sentinel = Login::of(values.text("REDIS_SENTINEL_AUTH"));
-    let tls = Tls::of(values);
+    let login = RedisLogin::of(values.text("REDIS_AUTH"));
+    let sentinel = RedisLogin::of(values.text("REDIS_SENTINEL_AUTH"));
+    let tls = StoreTls::of(values);
     let Some(url) = values.text("REDIS_URL") else {
         values.warn(IN_MEMORY);
         return None;
@@ -26,35 +26,38 @@ pub(super) fn address(values: &mut Values<'_>) -> Option<StoreUrl> {
     let list = |url: &str| url.replace("redis://", "");
     let text = match kind.as_str() {
         "single" | "" => match is_socket(socket.as_deref(), &url) {
-            Some(true) if tls.on => {
-                values.fault(
+            Some(true) if tls.enabled => {
+                values.reject(
                     "REDIS_TLS",
                     "is set, and REDIS_URL is a unix socket; unset one",
                 );
                 return None;
             }
             Some(true) => socket_address(&url, &login),
-            Some(false) => one(&url, &login, &tls),
+            Some(false) => single_address(&url, &login, &tls),
             None => {
-                values.fault("REDIS_SOCKET_TYPE", "is unknown; write tcp or unix");
+                values.reject("REDIS_SOCKET_TYPE", "is unknown; write tcp or unix");
                 return None;
             }
         },
-        "cluster" => tls.finish(&format!("+cluster://{}{}", login.before(), list(&url)), &[]),
+        "cluster" => tls.to_url(
+            &format!("+cluster://{}{}", login.userinfo(), list(&url)),
+            &[],
+        ),
         "sentinel" => {
             let list = list(&url);
             let Some((name, hosts)) = list.split_once(',') else {
-                values.fault(
+                values.reject(
                     "REDIS_URL",
                     "names no sentinels; write the name of the primary and then their addresses: NAME,HOST:PORT,HOST:PORT",
                 );
                 return None;
             };
-            let rest = format!("+sentinel://{}{hosts}/{name}", login.before());
-            tls.finish(&rest, &sentinel.options("sentinel_user", "sentinel_pass"))
+            let rest = format!("+sentinel://{}{hosts}/{name}", login.userinfo());
+            tls.to_url(&rest, &sentinel.options("sentinel_user", "sentinel_pass"))
         }
         _ => {
-            values.fault(
+            values.reject(
                 "REDIS_TYPE",
                 "is unknown; write single, sentinel or cluster",
             );
@@ -64,7 +67,7 @@ pub(super) fn address(values: &mut Values<'_>) -> Option<StoreUrl> {
     Some(StoreUrl::from(text))
 }
 
-fn tell_what_is_ignored(values: &mut Values<'_>) {
+fn warn_of_ignored(values: &mut EnvValues<'_>) {
     if values.flag("REDIS_PERSECOND") {
         values.warn("REDIS_PERSECOND is ignored: one store counts for all windows");
     }
@@ -76,14 +79,14 @@ fn tell_what_is_ignored(values: &mut Values<'_>) {
     }
 }
 
-fn backend(values: &mut Values<'_>) {
+fn backend(values: &mut EnvValues<'_>) {
     match values.text("BACKEND_TYPE").as_deref() {
         None | Some("redis") => {}
-        Some("memcache") => values.fault(
+        Some("memcache") => values.reject(
             "BACKEND_TYPE",
             "is `memcache`, and there is no such store; write redis and set REDIS_URL, or set TIDEGATE_STORE",
         ),
-        Some(_) => values.fault("BACKEND_TYPE", "is unknown; write redis"),
+        Some(_) => values.reject("BACKEND_TYPE", "is unknown; write redis"),
     }
 }
 
@@ -98,13 +101,13 @@ fn is_socket(kind: Option<&str>, url: &str) -> Option<bool> {
     }
 }
 
-fn socket_address(path: &str, login: &Login) -> String {
+fn socket_address(path: &str, login: &RedisLogin) -> String {
     let options = login.options("user", "pass");
     format!("unix:{path}{}", query(&options))
 }
 
 /// A single server, by `HOST:PORT` or by a URL that may have a login and a database of its own.
-fn one(url: &str, login: &Login, tls: &Tls) -> String {
+fn single_address(url: &str, login: &RedisLogin, tls: &StoreTls) -> String {
     let (encrypted, rest) = match (url.strip_prefix("redis://"), url.strip_prefix("rediss://")) {
         (Some(rest), _) => (false, rest),
         (None, Some(rest)) => (true, rest),
@@ -113,22 +116,22 @@ fn one(url: &str, login: &Login, tls: &Tls) -> String {
     let own = if rest.contains('@') {
         String::new()
     } else {
-        login.before()
+        login.userinfo()
     };
-    let tls = Tls {
-        on: tls.on || encrypted,
+    let tls = StoreTls {
+        enabled: tls.enabled || encrypted,
         ..tls.clone()
     };
-    tls.finish(&format!("://{own}{rest}"), &[])
+    tls.to_url(&format!("://{own}{rest}"), &[])
 }
 
 /// A user and a password, as far as there are any.
-struct Login {
+struct RedisLogin {
     user: Option<String>,
     password: Option<String>,
 }
 
-impl Login {
+impl RedisLogin {
     /// `PASSWORD` or `USER:PASSWORD`.
     fn of(text: Option<String>) -> Self {
         let (user, password) = match text {
@@ -139,16 +142,16 @@ impl Login {
             },
         };
         let user = user.filter(|user| !user.is_empty());
-        Login { user, password }
+        RedisLogin { user, password }
     }
 
     /// As it stands before hosts.
-    fn before(&self) -> String {
+    fn userinfo(&self) -> String {
         let Some(password) = &self.password else {
             return String::new();
         };
-        let user = self.user.as_deref().map(encoded).unwrap_or_default();
-        format!("{user}:{}@", encoded(password))
+        let user = self.user.as_deref().map(percent_encode).unwrap_or_default();
+        format!("{user}:{}@", percent_encode(password))
     }
 
     /// As it stands among options.
@@ -163,15 +166,15 @@ impl Login {
 
 /// Whether the way is encrypted, and the files for it.
 #[derive(Clone)]
-struct Tls {
-    on: bool,
+struct StoreTls {
+    enabled: bool,
     files: Vec<(&'static str, Option<String>)>,
 }
 
-impl Tls {
-    fn of(values: &mut Values<'_>) -> Self {
-        Tls {
-            on: values.flag("REDIS_TLS"),
+impl StoreTls {
+    fn of(values: &mut EnvValues<'_>) -> Self {
+        StoreTls {
+            enabled: values.flag("REDIS_TLS"),
             files: vec![
                 ("ca", values.text("REDIS_TLS_CACERT")),
                 ("cert", values.text("REDIS_TLS_CLIENT_CERT")),
@@ -180,9 +183,9 @@ impl Tls {
         }
     }
 
-    fn finish(&self, rest: &str, more: &[(&'static str, Option<String>)]) -> String {
-        let scheme = if self.on { "rediss" } else { "redis" };
-        let files: &[_] = if self.on { &self.files } else { &[] };
+    fn to_url(&self, rest: &str, more: &[(&'static str, Option<String>)]) -> String {
+        let scheme = if self.enabled { "rediss" } else { "redis" };
+        let files: &[_] = if self.enabled { &self.files } else { &[] };
         format!("{scheme}{rest}{}", query(&[files, more].concat()))
     }
 }
@@ -190,7 +193,7 @@ impl Tls {
 fn query(options: &[(&'static str, Option<String>)]) -> String {
     let given = options
         .iter()
-        .filter_map(|(name, value)| Some(format!("{name}={}", encoded(value.as_ref()?))));
+        .filter_map(|(name, value)| Some(format!("{name}={}", percent_encode(value.as_ref()?))));
     match given.reduce(|all, one| format!("{all}&{one}")) {
         Some(all) => format!("?{all}"),
         None => String::new(),
@@ -198,7 +201,7 @@ fn query(options: &[(&'static str, Option<String>)]) -> String {
 }
 
 /// Safe in every part of an address.
-fn encoded(text: &str) -> String {
+fn percent_encode(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     text.bytes()
         .map(|byte| match plain(byte) {

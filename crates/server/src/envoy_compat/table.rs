@@ -5,53 +5,53 @@
 
 /// What becomes of a variable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Standing {
+pub(crate) enum VariableSupport {
     /// It does here what it does there.
     Honoured,
     /// It does something here, but not all of what it does there.
     Partly,
     /// It is known, and changes nothing here.
-    Idle,
+    Ignored,
 }
 
 /// One variable.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Variable {
+pub(crate) struct EnvoyVariable {
     pub(crate) name: &'static str,
-    pub(crate) standing: Standing,
+    pub(crate) support: VariableSupport,
     /// What it does here, or why it does nothing.
-    pub(crate) says: &'static str,
+    pub(crate) meaning: &'static str,
 }
 
-const fn honoured(name: &'static str, says: &'static str) -> Variable {
-    let standing = Standing::Honoured;
-    Variable {
+const fn honoured(name: &'static str, meaning: &'static str) -> EnvoyVariable {
+    let support = VariableSupport::Honoured;
+    EnvoyVariable {
         name,
-        standing,
-        says,
+        support,
+        meaning,
     }
 }
 
-const fn partly(name: &'static str, says: &'static str) -> Variable {
-    let standing = Standing::Partly;
-    Variable {
+const fn partly(name: &'static str, meaning: &'static str) -> EnvoyVariable {
+    let support = VariableSupport::Partly;
+    EnvoyVariable {
         name,
-        standing,
-        says,
+        support,
+        meaning,
     }
 }
 
-const fn idle(name: &'static str, says: &'static str) -> Variable {
-    let standing = Standing::Idle;
-    Variable {
+const fn ignored(name: &'static str, meaning: &'static str) -> EnvoyVariable {
+    let support = VariableSupport::Ignored;
+    EnvoyVariable {
         name,
-        standing,
-        says,
+        support,
+        meaning,
     }
 }
 
 /// The variable of this name, if the reference service has it.
-pub(crate) fn find(name: &str) -> Option<&'static Variable> {
+pub(crate) fn find(name: &str) -> Option<&'static EnvoyVariable> {
     VARIABLES.iter().find(|variable| variable.name == name)
 }
 
@@ -64,7 +64,7 @@ const TRACING: &str = "there are no traces";
 const START: &str = "the service starts without its store and meets it when it can";
 
 /// All of them, in the order of the contract.
-pub(crate) const VARIABLES: &[Variable] = &[
+pub(crate) const VARIABLES: &[EnvoyVariable] = &[
     honoured("HOST", "`--http` with `PORT`; 0.0.0.0"),
     honoured("PORT", "8080"),
     honoured("GRPC_HOST", "`--grpc` with `GRPC_PORT`; 0.0.0.0"),
@@ -93,7 +93,7 @@ pub(crate) const VARIABLES: &[Variable] = &[
         "RUNTIME_IGNOREDOTFILES",
         "whether files `.x` are left out; names that begin with `..` always are",
     ),
-    idle("RUNTIME_WATCH_ROOT", "both kinds of change are seen"),
+    ignored("RUNTIME_WATCH_ROOT", "both kinds of change are seen"),
     honoured("MERGE_DOMAIN_CONFIG", "whether files may share a domain"),
     honoured(
         "FORCE_START_WITHOUT_INITIAL_CONFIG",
@@ -114,14 +114,14 @@ pub(crate) const VARIABLES: &[Variable] = &[
     honoured("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "the name to expect"),
     honoured("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "our certificate"),
     honoured("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "its key"),
-    idle(
+    ignored(
         "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
         "one back-off paces connecting and asking",
     ),
     honoured("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "10s"),
     honoured("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "60s"),
-    idle("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "waits double"),
-    idle("XDS_CLIENT_BACKOFF_JITTER", "waits are always spread"),
+    ignored("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "waits double"),
+    ignored("XDS_CLIENT_BACKOFF_JITTER", "waits are always spread"),
     honoured("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "4 MiB, at most 64 MiB"),
     honoured(
         "SHADOW_MODE",
@@ -145,11 +145,11 @@ pub(crate) const VARIABLES: &[Variable] = &[
         "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED",
         "whether health waits for a configuration with a domain",
     ),
-    idle(
+    ignored(
         "EXPIRATION_JITTER_MAX_SECONDS",
         "records expire by themselves",
     ),
-    idle(
+    ignored(
         "LOCAL_CACHE_SIZE_IN_BYTES",
         "refusals are always remembered",
     ),
@@ -178,67 +178,67 @@ pub(crate) const VARIABLES: &[Variable] = &[
         "REDIS_TIMEOUT",
         "`--store-budget`; 1 s where it is not set, and never longer than the caller waits, less 5 ms",
     ),
-    idle("REDIS_POOL_SIZE", POOL),
-    idle("REDIS_POOL_ON_EMPTY_BEHAVIOR", POOL),
-    idle("REDIS_PIPELINE_WINDOW", POOL),
-    idle("REDIS_PIPELINE_LIMIT", POOL),
-    idle("REDIS_CLUSTER_PIPELINE_PARALLELISM", POOL),
-    idle(
+    ignored("REDIS_POOL_SIZE", POOL),
+    ignored("REDIS_POOL_ON_EMPTY_BEHAVIOR", POOL),
+    ignored("REDIS_PIPELINE_WINDOW", POOL),
+    ignored("REDIS_PIPELINE_LIMIT", POOL),
+    ignored("REDIS_CLUSTER_PIPELINE_PARALLELISM", POOL),
+    ignored(
         "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION",
         "without its store a node decides by its share and is healthy",
     ),
-    idle("REDIS_STARTUP_INITIAL_INTERVAL", START),
-    idle("REDIS_STARTUP_MAX_INTERVAL", START),
-    idle("REDIS_STARTUP_MAX_ELAPSED_TIME", START),
+    ignored("REDIS_STARTUP_INITIAL_INTERVAL", START),
+    ignored("REDIS_STARTUP_MAX_INTERVAL", START),
+    ignored("REDIS_STARTUP_MAX_ELAPSED_TIME", START),
     partly(
         "REDIS_PERSECOND",
         "ignored with a warning: there is one store for all windows",
     ),
-    idle("REDIS_PERSECOND_TYPE", ONE_STORE),
-    idle("REDIS_PERSECOND_URL", ONE_STORE),
-    idle("REDIS_PERSECOND_SOCKET_TYPE", ONE_STORE),
-    idle("REDIS_PERSECOND_AUTH", ONE_STORE),
-    idle("REDIS_PERSECOND_SENTINEL_AUTH", ONE_STORE),
-    idle("REDIS_PERSECOND_TLS", ONE_STORE),
-    idle("REDIS_PERSECOND_TIMEOUT", ONE_STORE),
-    idle("REDIS_PERSECOND_POOL_SIZE", ONE_STORE),
-    idle("REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR", ONE_STORE),
-    idle("REDIS_PERSECOND_PIPELINE_WINDOW", ONE_STORE),
-    idle("REDIS_PERSECOND_PIPELINE_LIMIT", ONE_STORE),
-    idle("REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM", ONE_STORE),
-    idle("MEMCACHE_HOST_PORT", MEMCACHE),
-    idle("MEMCACHE_MAX_IDLE_CONNS", MEMCACHE),
-    idle("MEMCACHE_SRV", MEMCACHE),
-    idle("MEMCACHE_SRV_REFRESH", MEMCACHE),
-    idle("MEMCACHE_TLS", MEMCACHE),
-    idle("MEMCACHE_TLS_CLIENT_CERT", MEMCACHE),
-    idle("MEMCACHE_TLS_CLIENT_KEY", MEMCACHE),
-    idle("MEMCACHE_TLS_CACERT", MEMCACHE),
-    idle("MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION", MEMCACHE),
+    ignored("REDIS_PERSECOND_TYPE", ONE_STORE),
+    ignored("REDIS_PERSECOND_URL", ONE_STORE),
+    ignored("REDIS_PERSECOND_SOCKET_TYPE", ONE_STORE),
+    ignored("REDIS_PERSECOND_AUTH", ONE_STORE),
+    ignored("REDIS_PERSECOND_SENTINEL_AUTH", ONE_STORE),
+    ignored("REDIS_PERSECOND_TLS", ONE_STORE),
+    ignored("REDIS_PERSECOND_TIMEOUT", ONE_STORE),
+    ignored("REDIS_PERSECOND_POOL_SIZE", ONE_STORE),
+    ignored("REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR", ONE_STORE),
+    ignored("REDIS_PERSECOND_PIPELINE_WINDOW", ONE_STORE),
+    ignored("REDIS_PERSECOND_PIPELINE_LIMIT", ONE_STORE),
+    ignored("REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM", ONE_STORE),
+    ignored("MEMCACHE_HOST_PORT", MEMCACHE),
+    ignored("MEMCACHE_MAX_IDLE_CONNS", MEMCACHE),
+    ignored("MEMCACHE_SRV", MEMCACHE),
+    ignored("MEMCACHE_SRV_REFRESH", MEMCACHE),
+    ignored("MEMCACHE_TLS", MEMCACHE),
+    ignored("MEMCACHE_TLS_CLIENT_CERT", MEMCACHE),
+    ignored("MEMCACHE_TLS_CLIENT_KEY", MEMCACHE),
+    ignored("MEMCACHE_TLS_CACERT", MEMCACHE),
+    ignored("MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION", MEMCACHE),
     honoured(
         "LOG_LEVEL",
         "`--log-level`; info where it is not set, and `RUST_LOG` wins",
     ),
     honoured("LOG_FORMAT", "`--log-format`"),
-    idle("USE_STATSD", STATSD),
-    idle("STATSD_HOST", STATSD),
-    idle("STATSD_PORT", STATSD),
-    idle("USE_DOG_STATSD", STATSD),
-    idle("USE_DOG_STATSD_MOGRIFIERS", STATSD),
+    ignored("USE_STATSD", STATSD),
+    ignored("STATSD_HOST", STATSD),
+    ignored("STATSD_PORT", STATSD),
+    ignored("USE_DOG_STATSD", STATSD),
+    ignored("USE_DOG_STATSD_MOGRIFIERS", STATSD),
     honoured("USE_PROMETHEUS", "`--metrics`, at `PROMETHEUS_ADDR`"),
     honoured("PROMETHEUS_ADDR", "0.0.0.0:9090"),
     honoured("PROMETHEUS_PATH", "`--metrics-path`; /metrics"),
-    idle("PROMETHEUS_MAPPER_YAML", NAMES),
-    idle("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", NAMES),
-    idle("STATS_FLUSH_INTERVAL", STATSD),
-    idle("EXTRA_TAGS", STATSD),
-    idle("DISABLE_STATS", STATSD),
-    idle("TRACING_ENABLED", TRACING),
-    idle("TRACING_SERVICE_NAME", TRACING),
-    idle("TRACING_SERVICE_NAMESPACE", TRACING),
-    idle("TRACING_SERVICE_INSTANCE_ID", TRACING),
-    idle("TRACING_EXPORTER_PROTOCOL", TRACING),
-    idle("TRACING_SAMPLING_RATE", TRACING),
+    ignored("PROMETHEUS_MAPPER_YAML", NAMES),
+    ignored("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", NAMES),
+    ignored("STATS_FLUSH_INTERVAL", STATSD),
+    ignored("EXTRA_TAGS", STATSD),
+    ignored("DISABLE_STATS", STATSD),
+    ignored("TRACING_ENABLED", TRACING),
+    ignored("TRACING_SERVICE_NAME", TRACING),
+    ignored("TRACING_SERVICE_NAMESPACE", TRACING),
+    ignored("TRACING_SERVICE_INSTANCE_ID", TRACING),
+    ignored("TRACING_EXPORTER_PROTOCOL", TRACING),
+    ignored("TRACING_SAMPLING_RATE", TRACING),
 ];
 
 /// The table as the docs have it.
@@ -246,12 +246,12 @@ pub(crate) const VARIABLES: &[Variable] = &[
 pub(crate) fn markdown() -> String {
     let mut text = "| variable | | here |\n|---|---|---|\n".to_owned();
     for known in VARIABLES {
-        let standing = match known.standing {
-            Standing::Honoured => "honoured",
-            Standing::Partly => "in part",
-            Standing::Idle => "no meaning here",
+        let support = match known.support {
+            VariableSupport::Honoured => "honoured",
+            VariableSupport::Partly => "in part",
+            VariableSupport::Ignored => "no meaning here",
         };
-        text += &format!("| `{}` | {standing} | {} |\n", known.name, known.says);
+        text += &format!("| `{}` | {support} | {} |\n", known.name, known.meaning);
     }
     text
 }

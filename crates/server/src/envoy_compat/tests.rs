@@ -5,22 +5,22 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use tidegate_core::described::RefusedPays;
+use tidegate_core::envoy::ChargeOnDenial;
 
-use super::table::{self, Standing};
+use super::table::{self, VariableSupport};
 use super::*;
 use crate::xds::ControlPlane;
 
-fn read_with(token: AdminToken, given: &[(&str, &str)]) -> Result<Compat, BadEnvironment> {
+fn read_with(token: AdminToken, given: &[(&str, &str)]) -> Result<EnvoyCompat, EnvoyCompatError> {
     let lookup = |name: &str| {
         let found = given.iter().find(|(known, _)| *known == name);
         found.map(|(_, value)| (*value).to_owned())
     };
-    Compat::read(&lookup, token)
+    EnvoyCompat::read(&lookup, token)
 }
 
 #[track_caller]
-fn read(given: &[(&str, &str)]) -> Compat {
+fn read(given: &[(&str, &str)]) -> EnvoyCompat {
     read_with(AdminToken::None, given).unwrap_or_else(|error| panic!("{given:?}: {error}"))
 }
 
@@ -46,15 +46,15 @@ fn check_store(given: &[(&str, &str)], want: &str) {
 
 #[test]
 fn what_the_table_calls_read_is_read_and_nothing_else() {
-    let asked = RefCell::new(BTreeSet::new());
+    let looked_up = RefCell::new(BTreeSet::new());
     let lookup = |name: &str| {
-        asked.borrow_mut().insert(name.to_owned());
+        looked_up.borrow_mut().insert(name.to_owned());
         None
     };
-    Compat::read(&lookup, AdminToken::Given).unwrap();
+    EnvoyCompat::read(&lookup, AdminToken::Given).unwrap();
     let every = table::VARIABLES.iter().map(|known| known.name.to_owned());
     // What means nothing is only looked for, to tell of it.
-    assert_eq!(asked.into_inner(), every.collect::<BTreeSet<_>>());
+    assert_eq!(looked_up.into_inner(), every.collect::<BTreeSet<_>>());
     let names: BTreeSet<_> = table::VARIABLES.iter().map(|known| known.name).collect();
     assert_eq!(names.len(), table::VARIABLES.len(), "one line for each");
 }
@@ -71,39 +71,56 @@ fn the_docs_have_the_table() {
 }
 
 #[test]
-fn what_is_set_without_meaning_is_told_by_name() {
+fn variables_without_meaning_are_reported_by_name() {
     for known in table::VARIABLES {
         let lookup = |name: &str| (name == known.name).then(|| "1".to_owned());
-        let Ok(compat) = Compat::read(&lookup, AdminToken::None) else {
-            assert_ne!(known.standing, Standing::Idle, "{}", known.name);
+        let Ok(compat) = EnvoyCompat::read(&lookup, AdminToken::None) else {
+            assert_ne!(known.support, VariableSupport::Ignored, "{}", known.name);
             continue;
         };
-        let told: Vec<_> = compat.idle.iter().map(|idle| idle.name).collect();
-        let told = told == [known.name];
-        assert_eq!(told, known.standing == Standing::Idle, "{}", known.name);
+        let ignored: Vec<_> = compat.ignored.iter().map(|idle| idle.name).collect();
+        let is_ignored = ignored == [known.name];
+        assert_eq!(
+            is_ignored,
+            known.support == VariableSupport::Ignored,
+            "{}",
+            known.name
+        );
     }
 }
 
 #[test]
 fn an_empty_environment_is_the_reference_with_its_defaults() {
     let compat = read(&[]);
-    let Listeners {
+    let CompatListeners {
         http, admin, grpc, ..
     } = &compat.listeners;
-    let told = [http, grpc, admin].map(ToString::to_string);
-    assert_eq!(told, ["0.0.0.0:8080", "0.0.0.0:8081", "127.0.0.1:6070"]);
-    let Source::Folder { path, dot_files } = &compat.rules.source else {
+    let addresses = [http, grpc, admin].map(ToString::to_string);
+    assert_eq!(
+        addresses,
+        ["0.0.0.0:8080", "0.0.0.0:8081", "127.0.0.1:6070"]
+    );
+    let CompatRuleSource::Folder { path, dot_files } = &compat.rules.source else {
         panic!("{:?}", compat.rules.source);
     };
     assert_eq!(
         (path.to_str(), *dot_files),
         (Some("/srv/runtime_data/current/config"), true)
     );
-    assert!(!compat.rules.merge_domains && !compat.rules.start_without);
+    assert!(!compat.rules.merge_domains && !compat.rules.start_without_config);
     assert_eq!(compat.rules.counter_prefix, "");
-    assert_eq!(compat.answers.manner.refused, RefusedPays::All);
-    assert_eq!((compat.answers.headers, compat.answers.near), (None, 0.8));
-    assert!(compat.store.is_none() && compat.warnings.len() == 1 && compat.idle.is_empty());
+    assert_eq!(
+        compat.response_options.descriptor_options.charge_on_denial,
+        ChargeOnDenial::All
+    );
+    assert_eq!(
+        (
+            compat.response_options.headers,
+            compat.response_options.near_ratio
+        ),
+        (None, 0.8)
+    );
+    assert!(compat.store.is_none() && compat.warnings.len() == 1 && compat.ignored.is_empty());
 }
 
 #[test]
@@ -118,7 +135,7 @@ fn listeners_are_where_they_were() {
         ("GRPC_MAX_CONNECTION_AGE", "1h30m"),
         ("GRPC_MAX_CONNECTION_AGE_GRACE", "90s"),
     ]);
-    let Listeners {
+    let CompatListeners {
         http,
         admin,
         grpc,
@@ -127,8 +144,8 @@ fn listeners_are_where_they_were() {
         tls,
         metrics,
     } = compat.listeners;
-    let told = [http, grpc, admin].map(|address| address.to_string());
-    assert_eq!(told, ["127.0.0.1:1", "[::1]:2", "127.0.0.2:3"]);
+    let addresses = [http, grpc, admin].map(|address| address.to_string());
+    assert_eq!(addresses, ["127.0.0.1:1", "[::1]:2", "127.0.0.2:3"]);
     assert_eq!(max_age, Some(Duration::from_secs(5400)));
     assert_eq!(max_age_grace, Some(Duration::from_secs(90)));
     assert_eq!((tls, metrics), (None, None));
@@ -143,15 +160,15 @@ fn listeners_are_where_they_were() {
 #[test]
 fn scrapers_find_metrics_where_they_were() {
     let on = ("USE_PROMETHEUS", "true");
-    let told = |given: &[(&str, &str)]| {
+    let metrics_url = |given: &[(&str, &str)]| {
         let (address, path) = read(given).listeners.metrics.unwrap();
         format!("{address}{path}")
     };
-    assert_eq!(told(&[on]), "0.0.0.0:9090/metrics");
+    assert_eq!(metrics_url(&[on]), "0.0.0.0:9090/metrics");
     let given = [on, ("PROMETHEUS_ADDR", ":7"), ("PROMETHEUS_PATH", "/m")];
-    assert_eq!(told(&given), "0.0.0.0:7/m");
+    assert_eq!(metrics_url(&given), "0.0.0.0:7/m");
     assert_eq!(
-        told(&[on, ("PROMETHEUS_ADDR", "127.0.0.1:7")]),
+        metrics_url(&[on, ("PROMETHEUS_ADDR", "127.0.0.1:7")]),
         "127.0.0.1:7/metrics"
     );
     assert_eq!(
@@ -209,14 +226,14 @@ fn rules_are_where_they_were() {
         ("CACHE_KEY_PREFIX", "blue:"),
         ("FORCE_START_WITHOUT_INITIAL_CONFIG", "T"),
     ]);
-    let Source::Folder { path, dot_files } = compat.rules.source else {
+    let CompatRuleSource::Folder { path, dot_files } = compat.rules.source else {
         panic!("no folder");
     };
     assert_eq!(
         (path.to_str(), dot_files),
         (Some("/data/ratelimit/limits"), false)
     );
-    assert!(compat.rules.merge_domains && compat.rules.start_without);
+    assert!(compat.rules.merge_domains && compat.rules.start_without_config);
     assert_eq!(compat.rules.counter_prefix, "blue:");
     check_bad(&[("CONFIG_TYPE", "ETCD")], &["write FILE or GRPC_XDS_SOTW"]);
     check_bad(
@@ -247,7 +264,7 @@ fn a_control_plane_is_met_as_it_was() {
     ];
     let compat = read(&given);
     assert!(!format!("{compat:?}").contains("planted"));
-    let Source::Xds(plane) = compat.rules.source else {
+    let CompatRuleSource::Xds(plane) = compat.rules.source else {
         panic!("no control plane");
     };
     let text = "xdss://plane:18000?node=gate&ca=/ca&cert=/c&key=/k&name=plane.example";
@@ -259,10 +276,10 @@ fn a_control_plane_is_met_as_it_was() {
         ("y".parse().unwrap(), "1".parse().unwrap()),
     ];
     want.backoff.first = Duration::from_secs(2);
-    want.backoff.most = Duration::from_secs(5);
-    want.limit_messages(1000);
+    want.backoff.max = Duration::from_secs(5);
+    want.set_max_message_bytes(1000);
     assert_eq!(*plane, want);
-    let Source::Xds(usual) = read(&given[..1]).rules.source else {
+    let CompatRuleSource::Xds(usual) = read(&given[..1]).rules.source else {
         panic!("no control plane");
     };
     assert_eq!(usual.node.id, "default");
@@ -278,7 +295,7 @@ fn a_control_plane_is_met_as_it_was() {
 }
 
 #[test]
-fn answers_are_as_they_were() {
+fn response_options_are_as_they_were() {
     let compat = read(&[
         ("SHADOW_MODE", "true"),
         ("QUOTA_MODE", "true"),
@@ -290,16 +307,23 @@ fn answers_are_as_they_were() {
         ("LIMIT_REMAINING_HEADER", "X-Left"),
         ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true"),
     ]);
-    let answers = compat.answers;
-    assert_eq!(answers.manner.refused, RefusedPays::Violated);
-    assert!(answers.manner.all_quota && answers.manner.all_shadow && answers.metadata);
-    assert!(answers.healthy_when_configured);
-    assert_eq!(answers.near, 0.5);
-    let names = answers.headers.unwrap();
+    let response_options = compat.response_options;
+    assert_eq!(
+        response_options.descriptor_options.charge_on_denial,
+        ChargeOnDenial::Violated
+    );
+    assert!(
+        response_options.descriptor_options.all_quota
+            && response_options.descriptor_options.all_shadow
+            && response_options.dynamic_metadata
+    );
+    assert!(response_options.healthy_when_configured);
+    assert_eq!(response_options.near_ratio, 0.5);
+    let names = response_options.headers.unwrap();
     let names = [names.limit, names.remaining, names.reset];
     assert_eq!(names, ["X-Limit", "X-Left", "RateLimit-Reset"]);
-    let quiet = read(&[("LIMIT_LIMIT_HEADER", "X-Limit")]).answers;
-    assert_eq!(quiet.headers, None, "they are not asked for");
+    let disabled = read(&[("LIMIT_LIMIT_HEADER", "X-Limit")]).response_options;
+    assert_eq!(disabled.headers, None, "they are not asked for");
     check_bad(&[("NEAR_LIMIT_RATIO", "2")], &["between 0 and 1"]);
     check_bad(&[("LIMIT_RESET_HEADER", "a b")], &["the name of a header"]);
 }
@@ -350,8 +374,8 @@ fn the_store_is_the_same_redis() {
     );
     let compat = read(&[tcp, ("REDIS_URL", "r:1"), ("REDIS_TIMEOUT", "50ms")]);
     assert_eq!(compat.store_budget, Duration::from_millis(50));
-    let silent = read(&[tcp, ("REDIS_URL", "r:1")]);
-    assert_eq!(silent.store_budget, Duration::from_secs(1));
+    let without_timeout = read(&[tcp, ("REDIS_URL", "r:1")]);
+    assert_eq!(without_timeout.store_budget, Duration::from_secs(1));
 }
 
 /// What is made here is read there.
@@ -435,7 +459,7 @@ fn logs_are_as_loud_as_they_were() {
 }
 
 #[test]
-fn all_faults_are_told_at_once() {
+fn all_errors_are_reported_at_once() {
     check_bad(
         &[
             ("PORT", "x"),

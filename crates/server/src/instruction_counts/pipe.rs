@@ -11,19 +11,19 @@ use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 
 use super::counted_section;
-use crate::address::Place;
 use crate::cli;
-use crate::config::Layer;
-use crate::drain::{Drain, Idle};
-use crate::edges::envoy::serve::Envoy;
-use crate::edges::http::serve::Public;
-use crate::edges::resp::serve::Resp;
-use crate::kept::Kept;
-use crate::net::listener::Door;
-use crate::net::unread::{MAX_LISTENER_BYTES, UnreadResponses};
+use crate::config::SettingsLayer;
+use crate::edges::envoy::serve::EnvoyListener;
+use crate::edges::http::serve::PublicListener;
+use crate::edges::resp::serve::RespListener;
+use crate::listen_address::EndpointAddress;
+use crate::net::listener::ConnectionHandler;
+use crate::net::supervisor::{ConnectionContext, ConnectionLimits};
+use crate::net::unread_responses::{MAX_LISTENER_BYTES, UnreadResponses};
 use crate::net::waiting_streams::WaitingStreams;
-use crate::net::watch::{Guards, Keeping};
+use crate::node_identity::NodeIdentity;
 use crate::service::Service;
+use crate::shutdown::{ShutdownHandle, ShutdownWaiter};
 
 const RULES: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
@@ -36,21 +36,21 @@ const PIPE_BYTES: usize = 256 << 10;
 /// A service on memory with the rules of this folder.
 pub(super) struct InMemoryService {
     service: Arc<Service>,
-    drain: Drain,
-    _idle: Idle,
+    drain: ShutdownHandle,
+    _idle: ShutdownWaiter,
     runtime: Runtime,
 }
 
 impl InMemoryService {
     pub(super) fn start() -> Self {
-        let layer = Layer {
+        let layer = SettingsLayer {
             rules: Some(Path::new(RULES).to_owned()),
-            ..Layer::default()
+            ..SettingsLayer::default()
         };
-        let settings = layer.settle().expect("settings that fit together");
-        let (drain, idle) = Drain::new();
-        let kept = Kept::open(None).expect("the system has randomness");
-        let service = cli::service(&settings, None, &kept, &drain);
+        let settings = layer.resolve().expect("settings that fit together");
+        let (drain, idle) = ShutdownHandle::new();
+        let kept = NodeIdentity::open(None).expect("the system has randomness");
+        let service = cli::build_service(&settings, None, &kept, &drain);
         let Ok(service) = service else {
             panic!("the rules of this folder cannot be read")
         };
@@ -65,29 +65,29 @@ impl InMemoryService {
 
     /// A connection to the public HTTP listener.
     pub(super) fn http(&self) -> DuplexStream {
-        self.connect(Public(Arc::clone(&self.service)))
+        self.connect(PublicListener(Arc::clone(&self.service)))
     }
 
     /// A connection to the gRPC listener.
     pub(super) fn grpc(&self) -> DuplexStream {
-        self.connect(Envoy(Arc::clone(&self.service)))
+        self.connect(EnvoyListener(Arc::clone(&self.service)))
     }
 
     /// A connection to the listener for Redis clients.
     pub(super) fn resp(&self) -> DuplexStream {
         let service = Arc::clone(&self.service);
-        self.connect(Resp::new(service, None, Precision::Memory))
+        self.connect(RespListener::new(service, None, Precision::Memory))
     }
 
-    fn connect(&self, door: impl Door) -> DuplexStream {
+    fn connect(&self, door: impl ConnectionHandler) -> DuplexStream {
         let (client, server) = tokio::io::duplex(PIPE_BYTES);
         let metrics = Arc::clone(&self.service.metrics);
         let room = Arc::new(Semaphore::new(1)).try_acquire_owned();
-        let guards = Guards {
-            _room: room.expect("a permit that nobody has"),
-            seat: None,
-            _busy: self.drain.busy(),
-            phase: self.drain.watch(),
+        let guards = ConnectionContext {
+            _permit: room.expect("a permit that nobody has"),
+            peer_permit: None,
+            _in_flight: self.drain.in_flight_guard(),
+            phase: self.drain.subscribe(),
             metrics: Arc::clone(&metrics),
             waiting_streams: WaitingStreams::new(WaitingStreams::MAX_BYTES, Arc::clone(&metrics)),
             unfinished_heads: Arc::new(Semaphore::new(1)),
@@ -95,12 +95,12 @@ impl InMemoryService {
             silent: None,
             large: Arc::default(),
         };
-        let keeping = Keeping {
+        let keeping = ConnectionLimits {
             idle: Duration::from_secs(60),
             age: None,
             first_request: None,
         };
-        let peer = Place::Tcp(SocketAddr::from(([127, 0, 0, 1], 40_000)));
+        let peer = EndpointAddress::Tcp(SocketAddr::from(([127, 0, 0, 1], 40_000)));
         let _served = self
             .runtime
             .spawn(door.serve(server, peer, keeping, guards));

@@ -10,34 +10,34 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::Body;
 
-use super::transfers::{Transfer, Transfers};
+use super::body_pool::{BodyPermit, BodyPool};
 
 /// How long a body may take to arrive: many round trips even on a bad line.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
+pub(crate) const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bodies up to this size are taken as they come.
-pub(crate) const SMALL: usize = 64 << 10;
+pub(crate) const MAX_SMALL_BODY: usize = 64 << 10;
 
 /// Larger bodies held at the same time.
-pub(crate) const LARGE_AT_ONCE: usize = 64;
+pub(crate) const MAX_LARGE_BODIES: usize = 64;
 
-static LARGE: Transfers = Transfers::new(LARGE_AT_ONCE);
+static LARGE_BODIES: BodyPool = BodyPool::new(MAX_LARGE_BODIES);
 
 /// A body that waits for its rest holds so much without being counted.
-const UNCOUNTED: usize = 4 << 10;
+const MAX_UNCOUNTED_BODY: usize = 4 << 10;
 
-/// Bodies above that, up to [`SMALL`], that wait at the same time.
-pub(crate) const WAITING_AT_ONCE: usize = 512;
+/// Bodies above that, up to [`MAX_SMALL_BODY`], that wait at the same time.
+pub(crate) const MAX_WAITING_BODIES: usize = 512;
 
-static WAITING: Transfers = Transfers::new(WAITING_AT_ONCE);
+static WAITING_BODIES: BodyPool = BodyPool::new(MAX_WAITING_BODIES);
 
 /// A body that has arrived. One that had to wait keeps its room until this is dropped.
-pub(crate) struct Received {
+pub(crate) struct ReceivedBody {
     bytes: Bytes,
-    room: Option<Transfer>,
+    permit: Option<BodyPermit>,
 }
 
-impl Deref for Received {
+impl Deref for ReceivedBody {
     type Target = Bytes;
 
     fn deref(&self) -> &Bytes {
@@ -45,28 +45,31 @@ impl Deref for Received {
     }
 }
 
-impl Received {
+impl ReceivedBody {
     /// Waits for `other` with the body in memory. Meanwhile the body counts as one that stalls.
-    pub(crate) async fn while_held<F: Future>(&mut self, other: F) -> Result<F::Output, BodyError> {
+    pub(crate) async fn wait_with_body<F: Future>(
+        &mut self,
+        other: F,
+    ) -> Result<F::Output, BodyError> {
         let mut other = pin!(other);
         if let Some(output) = poll_once(other.as_mut()).await {
             return Ok(output);
         }
-        if self.room.is_none() && self.bytes.len() > UNCOUNTED {
-            let of_size = if self.bytes.len() > SMALL {
-                &LARGE
+        if self.permit.is_none() && self.bytes.len() > MAX_UNCOUNTED_BODY {
+            let pool = if self.bytes.len() > MAX_SMALL_BODY {
+                &LARGE_BODIES
             } else {
-                &WAITING
+                &WAITING_BODIES
             };
-            self.room = of_size.begin_now();
+            self.permit = pool.acquire_now();
         }
-        let Some(room) = &self.room else {
+        let Some(permit) = &self.permit else {
             return Ok(other.await);
         };
         tokio::select! {
             biased;
             output = other => Ok(output),
-            () = room.outpaced() => Err(BodyError::Outpaced),
+            () = permit.evicted() => Err(BodyError::Evicted),
         }
     }
 }
@@ -75,31 +78,31 @@ impl Received {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum BodyError {
     /// It has more bytes than it may.
-    #[error("the body has more than {most} bytes")]
+    #[error("the body has more than {max_bytes} bytes")]
     TooLarge {
         /// The most it may have.
-        most: usize,
+        max_bytes: usize,
     },
     /// It did not arrive in time.
-    #[error("the body did not arrive within {}s", DEADLINE.as_secs())]
+    #[error("the body did not arrive within {}s", BODY_TIMEOUT.as_secs())]
     TooSlow,
     /// Others wait, and it was the slowest.
     #[error("the body came too slowly while others waited; send it again")]
-    Outpaced,
+    Evicted,
     /// The connection broke, or the framing is wrong.
     #[error("the body ended early or is badly framed")]
     Broken,
 }
 
 /// The whole body. A body that has arrived with its head, the usual case, sets no timer.
-pub(crate) async fn read<B>(body: B, most: usize) -> Result<Received, BodyError>
+pub(crate) async fn read<B>(body: B, max_bytes: usize) -> Result<ReceivedBody, BodyError>
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    let mut collected = pin!(collect(body, most));
+    let mut collected = pin!(collect(body, max_bytes));
     match poll_once(collected.as_mut()).await {
         Some(done) => done,
-        None => match tokio::time::timeout(DEADLINE, collected).await {
+        None => match tokio::time::timeout(BODY_TIMEOUT, collected).await {
             Ok(done) => done,
             Err(_) => Err(BodyError::TooSlow),
         },
@@ -115,7 +118,7 @@ pub(crate) enum Discarded {
     Partly,
 }
 
-/// Discards what has arrived of a body, up to [`SMALL`].
+/// Discards what has arrived of a body, up to [`MAX_SMALL_BODY`].
 pub(crate) async fn discard<B>(mut body: B) -> Discarded
 where
     B: Body<Data = Bytes> + Unpin,
@@ -130,7 +133,7 @@ where
                 return Discarded::Partly;
             };
             length += frame.data_ref().map_or(0, Bytes::len);
-            if length > SMALL {
+            if length > MAX_SMALL_BODY {
                 return Discarded::Partly;
             }
             if body.is_end_stream() {
@@ -154,37 +157,40 @@ async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
 
 /// A body that says that it will be large waits for its room before more of it is read, and holds little meanwhile. One
 /// that does not say so is large when it has become so.
-async fn collect<B>(mut body: B, most: usize) -> Result<Received, BodyError>
+async fn collect<B>(mut body: B, max_bytes: usize) -> Result<ReceivedBody, BodyError>
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    if body.size_hint().lower() > most as u64 {
-        return Err(BodyError::TooLarge { most });
+    if body.size_hint().lower() > max_bytes as u64 {
+        return Err(BodyError::TooLarge { max_bytes });
     }
-    let mut room: Option<Transfer> = None;
-    let (will_be_large, mut is_large) = (body.size_hint().lower() > SMALL as u64, false);
+    let mut permit: Option<BodyPermit> = None;
+    let (will_be_large, mut is_large) = (body.size_hint().lower() > MAX_SMALL_BODY as u64, false);
     let mut all = BytesMut::new();
-    while let Some(frame) = next(&mut body, room.as_ref()).await? {
+    while let Some(frame) = next_frame(&mut body, permit.as_ref()).await? {
         let Ok(data) = frame.map_err(|_| BodyError::Broken)?.into_data() else {
             continue;
         };
         let length = all.len() + data.len();
-        if length > most {
-            return Err(BodyError::TooLarge { most });
+        if length > max_bytes {
+            return Err(BodyError::TooLarge { max_bytes });
         }
-        if let Some(room) = &mut room {
-            room.moved(data.len());
+        if let Some(permit) = &mut permit {
+            permit.record_received(data.len());
         }
-        if (length > SMALL || will_be_large && length > UNCOUNTED) && !is_large {
+        if (length > MAX_SMALL_BODY || will_be_large && length > MAX_UNCOUNTED_BODY) && !is_large {
             is_large = true;
-            room = Some(large_room(room.take()).await?);
-        } else if length > UNCOUNTED && room.is_none() && !body.is_end_stream() {
-            room = Some(WAITING.begin().await);
+            permit = Some(upgrade_permit(permit.take()).await?);
+        } else if length > MAX_UNCOUNTED_BODY && permit.is_none() && !body.is_end_stream() {
+            permit = Some(WAITING_BODIES.acquire().await);
         }
         let is_last = body.is_end_stream();
         // Most bodies are one piece, which then is not copied.
         if is_last && all.is_empty() {
-            return Ok(Received { bytes: data, room });
+            return Ok(ReceivedBody {
+                bytes: data,
+                permit,
+            });
         }
         // The rest may never come, and an HTTP/2 piece holds the whole block that it arrived in.
         all.extend_from_slice(&data);
@@ -193,35 +199,38 @@ where
         }
     }
     let bytes = all.freeze();
-    Ok(Received { bytes, room })
+    Ok(ReceivedBody { bytes, permit })
 }
 
 /// Room for a large body. One that had room as a small one waits there, and can lose it meanwhile.
-async fn large_room(small: Option<Transfer>) -> Result<Transfer, BodyError> {
-    let Some(small) = small else {
-        return Ok(LARGE.begin().await);
+async fn upgrade_permit(small_permit: Option<BodyPermit>) -> Result<BodyPermit, BodyError> {
+    let Some(small) = small_permit else {
+        return Ok(LARGE_BODIES.acquire().await);
     };
     tokio::select! {
         biased;
-        large = LARGE.begin() => Ok(large),
-        () = small.outpaced() => Err(BodyError::Outpaced),
+        large = LARGE_BODIES.acquire() => Ok(large),
+        () = small.evicted() => Err(BodyError::Evicted),
     }
 }
 
-type Frame<B> = Result<hyper::body::Frame<Bytes>, <B as Body>::Error>;
+type FrameResult<B> = Result<hyper::body::Frame<Bytes>, <B as Body>::Error>;
 
 /// The next piece, unless another gets its room before it comes.
-async fn next<B>(body: &mut B, room: Option<&Transfer>) -> Result<Option<Frame<B>>, BodyError>
+async fn next_frame<B>(
+    body: &mut B,
+    permit: Option<&BodyPermit>,
+) -> Result<Option<FrameResult<B>>, BodyError>
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    let Some(room) = room else {
+    let Some(permit) = permit else {
         return Ok(body.frame().await);
     };
     tokio::select! {
         biased;
         frame = body.frame() => Ok(frame),
-        () = room.outpaced() => Err(BodyError::Outpaced),
+        () = permit.evicted() => Err(BodyError::Evicted),
     }
 }
 
@@ -234,9 +243,9 @@ mod tests {
     use tokio::sync::mpsc;
     use tokio::time::{Instant, sleep};
 
-    struct Pieces(mpsc::Receiver<Bytes>);
+    struct ChannelBody(mpsc::Receiver<Bytes>);
 
-    impl Body for Pieces {
+    impl Body for ChannelBody {
         type Data = Bytes;
         type Error = Infallible;
 
@@ -261,7 +270,7 @@ mod tests {
                 }
             }
         });
-        let received = read(Pieces(receiver), 1 << 20).await;
+        let received = read(ChannelBody(receiver), 1 << 20).await;
         received.map(|body| body.bytes)
     }
 
@@ -270,7 +279,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_sends_passes_those_who_stall_and_only_they_are_cut() {
         let stalls = Duration::from_secs(6);
-        let stalled: Vec<_> = (0..4 * LARGE_AT_ONCE)
+        let stalled: Vec<_> = (0..4 * MAX_LARGE_BODIES)
             .map(|_| tokio::spawn(upload(3, stalls)))
             .collect();
         sleep(stalls + Duration::from_millis(1)).await;
@@ -282,10 +291,10 @@ mod tests {
             let length = upload.await.unwrap().map(|body| body.len());
             assert_eq!(length, Ok(400 << 10));
         }
-        assert!(begun.elapsed() < DEADLINE / 4, "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < BODY_TIMEOUT / 4, "{:?}", begun.elapsed());
         for upload in stalled {
             let cut = upload.await.unwrap();
-            let slow = matches!(cut, Err(BodyError::Outpaced | BodyError::TooSlow));
+            let slow = matches!(cut, Err(BodyError::Evicted | BodyError::TooSlow));
             assert!(slow, "{cut:?}");
         }
     }
@@ -297,14 +306,14 @@ mod tests {
             for _ in 0..count {
                 sender.try_send(Bytes::from(vec![b' '; size])).unwrap();
             }
-            (sender, Pieces(receiver))
+            (sender, ChannelBody(receiver))
         };
         let (sender, whole) = pieces(3, 1 << 10);
         drop(sender);
         assert_eq!(discard(whole).await, Discarded::Whole);
         let (_sender, part) = pieces(3, 1 << 10);
         assert_eq!(discard(part).await, Discarded::Partly);
-        let (sender, large) = pieces(3, SMALL);
+        let (sender, large) = pieces(3, MAX_SMALL_BODY);
         drop(sender);
         assert_eq!(discard(large).await, Discarded::Partly);
     }

@@ -11,14 +11,14 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 use webpki::EndEntityCert;
 
-/// Lets in whom `genuine` lets in, if the certificate has one of `names`.
+/// Lets in whom `inner` lets in, if the certificate has one of `names`.
 #[derive(Debug)]
-pub(super) struct ClientNames {
-    pub(super) genuine: Arc<dyn ClientCertVerifier>,
+pub(super) struct ClientNameVerifier {
+    pub(super) inner: Arc<dyn ClientCertVerifier>,
     pub(super) names: Vec<String>,
 }
 
-impl ClientNames {
+impl ClientNameVerifier {
     /// Whether a certificate is for `name`: a host, an address, or a URI as written.
     fn is_for(certificate: &EndEntityCert<'_>, name: &str) -> bool {
         let host = ServerName::try_from(name);
@@ -27,9 +27,9 @@ impl ClientNames {
     }
 }
 
-impl ClientCertVerifier for ClientNames {
+impl ClientCertVerifier for ClientNameVerifier {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.genuine.root_hint_subjects()
+        self.inner.root_hint_subjects()
     }
 
     fn verify_client_cert(
@@ -39,7 +39,7 @@ impl ClientCertVerifier for ClientNames {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let verified = self
-            .genuine
+            .inner
             .verify_client_cert(end_entity, intermediates, now)?;
         let bad = |_| Error::InvalidCertificate(CertificateError::BadEncoding);
         let certificate = EndEntityCert::try_from(end_entity).map_err(bad)?;
@@ -59,7 +59,7 @@ impl ClientCertVerifier for ClientNames {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.genuine.verify_tls12_signature(message, cert, dss)
+        self.inner.verify_tls12_signature(message, cert, dss)
     }
 
     fn verify_tls13_signature(
@@ -68,10 +68,10 @@ impl ClientCertVerifier for ClientNames {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.genuine.verify_tls13_signature(message, cert, dss)
+        self.inner.verify_tls13_signature(message, cert, dss)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.genuine.supported_verify_schemes()
+        self.inner.supported_verify_schemes()
     }
 }

@@ -21,117 +21,126 @@ use tidegate::observe::Metrics;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tracing::{debug, error};
 
-use crate::address::Place;
-use crate::net::fair::Fair;
+use crate::listen_address::EndpointAddress;
+use crate::net::budgeted_io::BudgetedIo;
 use crate::net::frame_scanner::FrameScanner;
 use crate::net::header_blocks::AuthorityUse;
-use crate::net::heads::{HeadError, HeldHead, HeldHeads};
-use crate::net::linger::Lingering;
-use crate::net::outgoing::Outgoing;
-use crate::net::streams::{ConnectionWithStreams, StreamExecutor, StreamQueue};
-use crate::net::unread::ConnectionUnread;
-use crate::net::watch::{self, Activity, Guards, Keeping};
+use crate::net::lingering_close::LingeringIo;
+use crate::net::request_heads::{HeadError, HeadMemory, HeadReservation};
+use crate::net::response_body::ResponseBody;
+use crate::net::stream_queue::{ConnectionWithStreams, StreamExecutor, StreamQueue};
+use crate::net::supervisor::{self, Activity, ConnectionContext, ConnectionLimits};
+use crate::net::unread_responses::ConnectionUnread;
 
 /// The most bytes of a request's head.
-pub(crate) const LONGEST_HEAD: usize = 32 << 10;
+pub(crate) const MAX_HEAD_BYTES: usize = 32 << 10;
 /// The most streams that an HTTP/2 connection may have open.
-pub(crate) const MOST_STREAMS: u32 = 128;
+pub(crate) const MAX_STREAMS: u32 = 128;
 /// Streams that the client has reset and that wait to be taken up: whoever opens streams to reset them
 /// at once has its connection ended.
-pub(crate) const MOST_RESET: usize = 20;
+pub(crate) const MAX_PENDING_RESETS: usize = 20;
 /// Streams that may be reset because of what the client did.
-pub(crate) const MOST_WRONG: usize = 1024;
+pub(crate) const MAX_ERROR_RESETS: usize = 1024;
 
 /// An HTTP/1 connection holds one response at a time, or few small ones. Up to this size they are not counted,
 /// which would cost an allocation each.
-const MAX_UNCOUNTED: usize = 4 << 10;
+const MAX_UNCOUNTED_RESPONSE: usize = 4 << 10;
 
 /// An answer, whole.
-pub(crate) type Answer = Response<Outgoing>;
+pub(crate) type HttpResponse = Response<ResponseBody>;
 
 /// What answers requests.
-pub(crate) trait Handler: Clone + Send + Sync + 'static {
+pub(crate) trait HttpHandler: Clone + Send + Sync + 'static {
     /// Answers one request that came from `peer`. What its connection holds for the peer is in `unread`.
     fn handle(
         &self,
-        peer: &Place,
+        peer: &EndpointAddress,
         unread: &ConnectionUnread,
         request: Request<Incoming>,
-    ) -> impl Future<Output = Answer> + Send;
+    ) -> impl Future<Output = HttpResponse> + Send;
 
     /// Answers a request whose handling panicked.
-    fn panicked(&self) -> Answer;
+    fn panic_response(&self) -> HttpResponse;
 
     /// Whether this peer speaks for others, and may have as many connections as there are.
-    fn trusts(&self, peer: IpAddr) -> bool;
+    fn is_trusted(&self, peer: IpAddr) -> bool;
 
     /// What it wants to be asked in.
-    fn speaks(&self) -> Speaks {
-        Speaks::Http
+    fn protocol(&self) -> HttpProtocol {
+        HttpProtocol::Http
     }
 }
 
 /// What is spoken on a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Speaks {
+pub(crate) enum HttpProtocol {
     /// HTTP/1 or HTTP/2, as its first bytes say.
     Http,
     /// HTTP/2 only.
     Http2,
 }
 
-struct Shared<H> {
+struct ConnectionState<H> {
     handler: H,
-    peer: Place,
+    peer: EndpointAddress,
     activity: Activity,
     metrics: Arc<Metrics>,
-    heads: Arc<HeldHeads>,
+    heads: Arc<HeadMemory>,
 }
 
 /// Serves one connection to its end.
-pub(crate) async fn serve<I, H>(io: I, peer: Place, handler: H, keeping: Keeping, guards: Guards)
-where
+pub(crate) async fn serve<I, H>(
+    io: I,
+    peer: EndpointAddress,
+    handler: H,
+    limits: ConnectionLimits,
+    context: ConnectionContext,
+) where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    H: Handler,
+    H: HttpHandler,
 {
-    let shared = Arc::new(Shared {
+    let state = Arc::new(ConnectionState {
         handler,
         peer,
         activity: Activity::default(),
-        metrics: Arc::clone(&guards.metrics),
+        metrics: Arc::clone(&context.metrics),
         heads: Arc::default(),
     });
-    let counts = Arc::clone(&shared.activity.streams);
-    let streams = StreamQueue::new(Arc::clone(&guards.waiting_streams), counts);
-    let (requests, head_size) = (Arc::clone(&shared), streams.head_size());
+    let counts = Arc::clone(&state.activity.streams);
+    let streams = StreamQueue::new(Arc::clone(&context.waiting_streams), counts);
+    let (requests, head_size) = (Arc::clone(&state), streams.head_size());
     let service = service_fn(move |request: Request<Incoming>| {
-        let held = requests.hold_head(&request);
-        if let Ok(Some(head)) = &held {
+        let counted = requests.count_head(&request);
+        if let Ok(Some(head)) = &counted {
             head_size.set(head.bytes());
         }
         // A request that is not served leaves memory here.
-        let served = held.map(|head| (request, head));
+        let served = counted.map(|head| (request, head));
         respond(Arc::clone(&requests), served)
     });
-    let builder = builder(shared.handler.speaks(), streams.executor());
-    let authority = match (&shared.peer, shared.handler.speaks()) {
-        (Place::Unix(_), Speaks::Http2) => AuthorityUse::UnixSocket,
+    let builder = builder(state.handler.protocol(), streams.executor());
+    let authority = match (&state.peer, state.handler.protocol()) {
+        (EndpointAddress::Unix(_), HttpProtocol::Http2) => AuthorityUse::UnixSocket,
         _ => AuthorityUse::Unchanged,
     };
-    let unfinished = Arc::clone(&guards.unfinished_heads);
-    let frames = FrameScanner::new(authority, unfinished, Arc::clone(&shared.activity.streams));
-    let io = Lingering::new(Fair::new(io, frames, Arc::clone(&shared.activity.unread)));
+    let unfinished = Arc::clone(&context.unfinished_heads);
+    let frames = FrameScanner::new(authority, unfinished, Arc::clone(&state.activity.streams));
+    let io = LingeringIo::new(BudgetedIo::new(
+        io,
+        frames,
+        Arc::clone(&state.activity.unread),
+    ));
     let connection = pin!(builder.serve_connection(TokioIo::new(io), service));
-    let together = pin!(ConnectionWithStreams::new(connection, streams));
-    let ended = watch::over(
-        together,
-        |together: Pin<&mut ConnectionWithStreams<'_, _>>| {
-            Connection::graceful_shutdown(together.connection());
+    let connection_with_streams = pin!(ConnectionWithStreams::new(connection, streams));
+    let ended = supervisor::supervise(
+        connection_with_streams,
+        |connection_with_streams: Pin<&mut ConnectionWithStreams<'_, _>>| {
+            Connection::graceful_shutdown(connection_with_streams.connection());
         },
-        &shared.activity,
-        &shared.peer,
-        keeping,
-        guards,
+        &state.activity,
+        &state.peer,
+        limits,
+        context,
     )
     .await;
     if let Some(Err(error)) = ended {
@@ -139,19 +148,19 @@ where
     }
 }
 
-fn builder(speaks: Speaks, executor: StreamExecutor) -> Builder<StreamExecutor> {
+fn builder(protocol: HttpProtocol, executor: StreamExecutor) -> Builder<StreamExecutor> {
     let mut builder = Builder::new(executor);
-    if speaks == Speaks::Http2 {
+    if protocol == HttpProtocol::Http2 {
         builder = builder.http2_only();
     }
-    builder.http1().max_buf_size(LONGEST_HEAD);
+    builder.http1().max_buf_size(MAX_HEAD_BYTES);
     builder
         .http2()
         .timer(TokioTimer::new())
-        .max_concurrent_streams(MOST_STREAMS)
-        .max_header_list_size(LONGEST_HEAD as u32)
-        .max_pending_accept_reset_streams(MOST_RESET)
-        .max_local_error_reset_streams(MOST_WRONG)
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(MAX_HEAD_BYTES as u32)
+        .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
+        .max_local_error_reset_streams(MAX_ERROR_RESETS)
         .initial_stream_window_size(64 << 10)
         // What a connection holds of bodies that nobody has looked at yet. Twice as much as a stream, so that one body
         // that waits for room does not hold up the others.
@@ -160,31 +169,34 @@ fn builder(speaks: Speaks, executor: StreamExecutor) -> Builder<StreamExecutor> 
     builder
 }
 
-impl<H> Shared<H> {
+impl<H> ConnectionState<H> {
     /// Counts the head of an HTTP/2 request.
-    fn hold_head(&self, request: &Request<Incoming>) -> Result<Option<HeldHead>, HeadError> {
+    fn count_head(
+        &self,
+        request: &Request<Incoming>,
+    ) -> Result<Option<HeadReservation>, HeadError> {
         if request.version() < Version::HTTP_2 {
             return Ok(None);
         }
-        HeldHeads::hold(&self.heads, request).map(Some)
+        HeadMemory::reserve(&self.heads, request).map(Some)
     }
 }
 
 /// Responds to a request, or to one whose head is more than is held in memory.
-async fn respond<H: Handler>(
-    shared: Arc<Shared<H>>,
-    served: Result<(Request<Incoming>, Option<HeldHead>), HeadError>,
-) -> Result<Answer, h2::Error> {
+async fn respond<H: HttpHandler>(
+    state: Arc<ConnectionState<H>>,
+    served: Result<(Request<Incoming>, Option<HeadReservation>), HeadError>,
+) -> Result<HttpResponse, h2::Error> {
     let error = match served {
-        Ok((request, _head)) => return Ok(answer(&shared, request).await),
+        Ok((request, _head)) => return Ok(respond_caught(&state, request).await),
         Err(error) => error,
     };
-    shared.metrics.network.heads_refused.inc();
+    state.metrics.network.heads_rejected.inc();
     match error {
         HeadError::TooManyFields => {
             let mut response = Response::new(Bytes::new().into());
             *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
-            shared.activity.unread.count_bare();
+            state.activity.unread.count_bodiless();
             Ok(response)
         }
         // The client may send it again: nothing of it was done.
@@ -192,32 +204,35 @@ async fn respond<H: Handler>(
     }
 }
 
-async fn answer<H: Handler>(shared: &Shared<H>, request: Request<Incoming>) -> Answer {
-    let _under_way = shared.activity.begin();
+async fn respond_caught<H: HttpHandler>(
+    state: &ConnectionState<H>,
+    request: Request<Incoming>,
+) -> HttpResponse {
+    let _in_flight = state.activity.begin();
     let version = request.version();
-    let unread = &shared.activity.unread;
-    let work = pin!(shared.handler.handle(&shared.peer, unread, request));
-    let mut answer = caught(work).await.unwrap_or_else(|| {
-        shared.metrics.panics.inc();
+    let unread = &state.activity.unread;
+    let work = pin!(state.handler.handle(&state.peer, unread, request));
+    let mut response = catch_panic(work).await.unwrap_or_else(|| {
+        state.metrics.panics.inc();
         error!("handling a request panicked");
-        shared.handler.panicked()
+        state.handler.panic_response()
     });
-    if version < Version::HTTP_2 && shared.activity.is_leaving() {
-        answer
+    if version < Version::HTTP_2 && state.activity.is_leaving() {
+        response
             .headers_mut()
             .insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    if version >= Version::HTTP_2 || answer.body().len() > MAX_UNCOUNTED {
-        answer.body_mut().count_in(unread);
+    if version >= Version::HTTP_2 || response.body().len() > MAX_UNCOUNTED_RESPONSE {
+        response.body_mut().count_unread(unread);
     }
-    answer
+    response
 }
 
 /// What `work` gives, or nothing if it panicked. It is not polled again after that.
 ///
 /// It is borrowed: an async function has room for its arguments beside that for what it makes of them, and
 /// every idle connection has the room for a request.
-pub(crate) async fn caught<F: Future>(mut work: Pin<&mut F>) -> Option<F::Output> {
+pub(crate) async fn catch_panic<F: Future>(mut work: Pin<&mut F>) -> Option<F::Output> {
     poll_fn(
         |cx| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
             Ok(Poll::Ready(output)) => Poll::Ready(Some(output)),
@@ -231,25 +246,25 @@ pub(crate) async fn caught<F: Future>(mut work: Pin<&mut F>) -> Option<F::Output
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::drain::Phase;
-    use crate::net::unread::{MAX_LISTENER_BYTES, UnreadResponses};
+    use crate::net::supervisor::ConnectionAge;
+    use crate::net::unread_responses::{MAX_LISTENER_BYTES, UnreadResponses};
     use crate::net::waiting_streams::WaitingStreams;
-    use crate::net::watch::Age;
+    use crate::shutdown::ShutdownPhase;
     use std::time::Duration;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
     use tokio::sync::{Semaphore, mpsc, watch};
     use tokio::time::Instant;
 
     #[derive(Clone)]
-    struct Fragile(Speaks);
+    struct PanickingHandler(HttpProtocol);
 
-    impl Handler for Fragile {
+    impl HttpHandler for PanickingHandler {
         async fn handle(
             &self,
-            _: &Place,
+            _: &EndpointAddress,
             _: &ConnectionUnread,
             request: Request<Incoming>,
-        ) -> Answer {
+        ) -> HttpResponse {
             tokio::task::yield_now().await;
             assert!(request.uri().path() != "/panic", "on purpose");
             if request.uri().path() == "/stuck" {
@@ -261,45 +276,45 @@ mod tests {
             Response::new(Bytes::from("fine").into())
         }
 
-        fn panicked(&self) -> Answer {
-            let mut answer = Response::new(Bytes::from("sorry").into());
-            *answer.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
-            answer
+        fn panic_response(&self) -> HttpResponse {
+            let mut response = Response::new(Bytes::from("sorry").into());
+            *response.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
+            response
         }
 
-        fn trusts(&self, _: IpAddr) -> bool {
+        fn is_trusted(&self, _: IpAddr) -> bool {
             false
         }
 
-        fn speaks(&self) -> Speaks {
+        fn protocol(&self) -> HttpProtocol {
             self.0
         }
     }
 
-    struct Served {
+    struct ServedConnection {
         client: DuplexStream,
         metrics: Arc<Metrics>,
-        phase: watch::Sender<Phase>,
+        phase: watch::Sender<ShutdownPhase>,
         done: tokio::task::JoinHandle<()>,
     }
 
-    fn served() -> Served {
+    fn served() -> ServedConnection {
         served_until(None)
     }
 
-    fn served_until(age: Option<Age>) -> Served {
-        served_in(Speaks::Http, age)
+    fn served_until(age: Option<ConnectionAge>) -> ServedConnection {
+        served_in(HttpProtocol::Http, age)
     }
 
-    fn served_in(speaks: Speaks, age: Option<Age>) -> Served {
+    fn served_in(protocol: HttpProtocol, age: Option<ConnectionAge>) -> ServedConnection {
         let (client, server) = tokio::io::duplex(4096);
         let metrics = Arc::new(Metrics::default());
-        let phase = watch::Sender::new(Phase::Serving);
-        let room = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        let guards = Guards {
-            _room: room,
-            seat: None,
-            _busy: mpsc::channel(1).0,
+        let phase = watch::Sender::new(ShutdownPhase::Serving);
+        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        let context = ConnectionContext {
+            _permit: permit,
+            peer_permit: None,
+            _in_flight: mpsc::channel(1).0,
             phase: phase.subscribe(),
             metrics: Arc::clone(&metrics),
             waiting_streams: WaitingStreams::new(WaitingStreams::MAX_BYTES, Arc::clone(&metrics)),
@@ -308,14 +323,20 @@ mod tests {
             silent: None,
             large: Arc::default(),
         };
-        let peer = Place::Unix("test".into());
-        let keeping = Keeping {
+        let peer = EndpointAddress::Unix("test".into());
+        let limits = ConnectionLimits {
             idle: Duration::from_secs(60),
             age,
             first_request: None,
         };
-        let done = tokio::spawn(serve(server, peer, Fragile(speaks), keeping, guards));
-        Served {
+        let done = tokio::spawn(serve(
+            server,
+            peer,
+            PanickingHandler(protocol),
+            limits,
+            context,
+        ));
+        ServedConnection {
             client,
             metrics,
             phase,
@@ -323,37 +344,37 @@ mod tests {
         }
     }
 
-    async fn ask(client: &mut DuplexStream, path: &str) -> String {
-        let answer = try_ask(client, path).await;
-        answer.expect("a connection that is open")
+    async fn get(client: &mut DuplexStream, path: &str) -> String {
+        let response = try_get(client, path).await;
+        response.expect("a connection that is open")
     }
 
     /// The answer, unless the connection is closed.
-    async fn try_ask(client: &mut DuplexStream, path: &str) -> Option<String> {
+    async fn try_get(client: &mut DuplexStream, path: &str) -> Option<String> {
         let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n");
         client.write_all(request.as_bytes()).await.ok()?;
-        let mut seen = String::new();
-        while !(seen.ends_with("fine") || seen.ends_with("sorry")) {
+        let mut received = String::new();
+        while !(received.ends_with("fine") || received.ends_with("sorry")) {
             let mut buffer = [0; 1024];
             let read = client.read(&mut buffer).await.ok()?;
             if read == 0 {
                 return None;
             }
-            seen.push_str(std::str::from_utf8(&buffer[..read]).unwrap());
+            received.push_str(std::str::from_utf8(&buffer[..read]).unwrap());
         }
-        Some(seen)
+        Some(received)
     }
 
     #[tokio::test]
     async fn a_panic_is_one_answer_and_the_connection_goes_on() {
         let mut served = served();
         assert!(
-            ask(&mut served.client, "/panic")
+            get(&mut served.client, "/panic")
                 .await
                 .starts_with("HTTP/1.1 500")
         );
         assert!(
-            ask(&mut served.client, "/")
+            get(&mut served.client, "/")
                 .await
                 .starts_with("HTTP/1.1 200")
         );
@@ -365,7 +386,7 @@ mod tests {
         let mut served = served();
         for _ in 0..10 {
             tokio::time::sleep(Duration::from_secs(55)).await;
-            ask(&mut served.client, "/").await;
+            get(&mut served.client, "/").await;
         }
         let begun = Instant::now();
         for _ in 0..100 {
@@ -390,13 +411,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_is_old_is_asked_to_close_however_busy() {
-        let mut served = served_until(Some(Age {
-            most: Duration::from_secs(100),
+    async fn a_connection_past_its_age_is_closed_gracefully_however_busy() {
+        let mut served = served_until(Some(ConnectionAge {
+            max: Duration::from_secs(100),
             grace: Duration::from_secs(10),
         }));
         let begun = Instant::now();
-        while try_ask(&mut served.client, "/").await.is_some() {
+        while try_get(&mut served.client, "/").await.is_some() {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
         served.done.await.unwrap();
@@ -406,8 +427,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_that_is_old_is_cut_off_when_its_grace_has_passed() {
-        let mut served = served_until(Some(Age {
-            most: Duration::from_secs(20),
+        let mut served = served_until(Some(ConnectionAge {
+            max: Duration::from_secs(20),
             grace: Duration::from_secs(10),
         }));
         // A body that never comes keeps the request under way.
@@ -420,17 +441,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_leaves_says_so_in_its_answers_and_then_closes() {
+    async fn a_draining_connection_sends_connection_close_and_then_closes() {
         let mut served = served();
         assert!(
-            !ask(&mut served.client, "/")
+            !get(&mut served.client, "/")
                 .await
                 .contains("connection: close")
         );
-        served.phase.send_replace(Phase::Leaving);
+        served.phase.send_replace(ShutdownPhase::Draining);
         tokio::task::yield_now().await;
         assert!(
-            ask(&mut served.client, "/")
+            get(&mut served.client, "/")
                 .await
                 .contains("connection: close")
         );
@@ -440,8 +461,8 @@ mod tests {
     #[tokio::test]
     async fn closing_ends_an_idle_connection_at_once() {
         let mut served = served();
-        ask(&mut served.client, "/").await;
-        served.phase.send_replace(Phase::Closing);
+        get(&mut served.client, "/").await;
+        served.phase.send_replace(ShutdownPhase::Closing);
         served.done.await.unwrap();
     }
 
@@ -450,20 +471,20 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn closing_cuts_off_peers_that_do_not_react() {
         const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-        for (speaks, sent) in [
-            (Speaks::Http2, &b""[..]),
-            (Speaks::Http2, PREFACE),
-            (Speaks::Http, PREFACE),
-            (Speaks::Http, b""),
+        for (protocol, sent) in [
+            (HttpProtocol::Http2, &b""[..]),
+            (HttpProtocol::Http2, PREFACE),
+            (HttpProtocol::Http, PREFACE),
+            (HttpProtocol::Http, b""),
         ] {
-            let mut served = served_in(speaks, None);
+            let mut served = served_in(protocol, None);
             served.client.write_all(sent).await.unwrap();
             // Until it has been read.
             tokio::time::sleep(Duration::from_secs(1)).await;
             let begun = Instant::now();
-            served.phase.send_replace(Phase::Closing);
+            served.phase.send_replace(ShutdownPhase::Closing);
             served.done.await.unwrap();
-            assert!(begun.elapsed() <= Duration::from_secs(2), "{speaks:?}");
+            assert!(begun.elapsed() <= Duration::from_secs(2), "{protocol:?}");
         }
     }
 
@@ -473,7 +494,7 @@ mod tests {
         let head = b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n";
         served.client.write_all(head).await.unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;
-        served.phase.send_replace(Phase::Closing);
+        served.phase.send_replace(ShutdownPhase::Closing);
         tokio::time::sleep(Duration::from_secs(20)).await;
         assert!(!served.done.is_finished());
         let mut response = String::new();
@@ -487,7 +508,7 @@ mod tests {
     async fn one_that_comes_while_the_service_closes_is_closed() {
         let served = served();
         // The task has not run yet.
-        served.phase.send_replace(Phase::Closing);
+        served.phase.send_replace(ShutdownPhase::Closing);
         let begun = Instant::now();
         served.done.await.unwrap();
         assert!(begun.elapsed() <= Duration::from_secs(2));

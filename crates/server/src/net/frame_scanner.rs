@@ -3,7 +3,7 @@
 //! The library decodes each frame of a head as it comes, and holds the fields until the last one. A client
 //! that never sends the last one makes a connection hold a hundred times what it sent. A head up to 16 KiB fits
 //! into one frame, which is decoded when it is whole. So few honest clients need more than one frame, and
-//! a listener lets [`MAX_UNFINISHED`] connections wait for the rest of a head.
+//! a listener lets [`MAX_UNFINISHED_HEADS`] connections wait for the rest of a head.
 //!
 //! Header blocks are followed by [`HeaderBlocks`]. Of other frames only the headers are looked at. No length
 //! changes. What the library decodes and this does not, or the other way round, would make the count of
@@ -19,7 +19,7 @@ use super::header_blocks::{AuthorityUse, HeaderBlocks};
 use super::waiting_streams::ConnectionStreams;
 
 /// Connections of one listener that wait for the rest of a head.
-pub(crate) const MAX_UNFINISHED: usize = 64;
+pub(crate) const MAX_UNFINISHED_HEADS: usize = 64;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const FRAME_HEADER: usize = 9;
@@ -37,9 +37,9 @@ const STREAM_BITS: u32 = u32::MAX >> 1;
 
 /// Follows the frames of one connection.
 pub(crate) struct FrameScanner {
-    place: ScanPlace,
-    listener: Arc<Semaphore>,
-    unfinished: Option<OwnedSemaphorePermit>,
+    state: ScanState,
+    unfinished_permits: Arc<Semaphore>,
+    unfinished_permit: Option<OwnedSemaphorePermit>,
     /// The stream of the head that is being received.
     stream: u32,
     /// Whether its frame is the last one.
@@ -50,7 +50,7 @@ pub(crate) struct FrameScanner {
 
 /// What the next byte belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum ScanPlace {
+enum ScanState {
     /// The preface, of which so many bytes have come.
     Preface(usize),
     /// A frame's header, of which so many bytes have come.
@@ -64,17 +64,17 @@ enum ScanPlace {
     Priority {
         left: usize,
         dependency: u32,
-        after: BlockPlace,
+        after: BlockRemaining,
     },
     /// A header block before padding.
-    Block(BlockPlace),
+    Block(BlockRemaining),
     /// Another protocol.
     Other,
 }
 
 /// Bytes of a header block that are to come, and of the padding after it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct BlockPlace {
+struct BlockRemaining {
     block: usize,
     padding: usize,
 }
@@ -84,13 +84,13 @@ impl FrameScanner {
     /// recorded in `connection`.
     pub(super) fn new(
         authority: AuthorityUse,
-        listener: Arc<Semaphore>,
+        unfinished_permits: Arc<Semaphore>,
         connection: Arc<ConnectionStreams>,
     ) -> Self {
         FrameScanner {
-            place: ScanPlace::Preface(0),
-            listener,
-            unfinished: None,
+            state: ScanState::Preface(0),
+            unfinished_permits,
+            unfinished_permit: None,
             stream: 0,
             is_last: false,
             blocks: HeaderBlocks::new(authority),
@@ -100,7 +100,7 @@ impl FrameScanner {
 
     /// Looks at the next bytes. An error means that the connection has to end.
     pub(crate) fn scan(&mut self, mut bytes: &mut [u8]) -> io::Result<()> {
-        while !bytes.is_empty() && self.place != ScanPlace::Other {
+        while !bytes.is_empty() && self.state != ScanState::Other {
             let used = self.advance(bytes)?;
             bytes = &mut bytes[used..];
         }
@@ -109,37 +109,37 @@ impl FrameScanner {
 
     /// Uses the bytes of one place, at least one.
     fn advance(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        match self.place {
-            ScanPlace::Preface(have) => {
+        match self.state {
+            ScanState::Preface(have) => {
                 let used = bytes.len().min(PREFACE.len() - have);
                 let is_http2 = bytes[..used] == PREFACE[have..have + used];
-                self.place = match have + used {
-                    _ if !is_http2 => ScanPlace::Other,
-                    have if have == PREFACE.len() => ScanPlace::Header([0; FRAME_HEADER], 0),
-                    have => ScanPlace::Preface(have),
+                self.state = match have + used {
+                    _ if !is_http2 => ScanState::Other,
+                    have if have == PREFACE.len() => ScanState::Header([0; FRAME_HEADER], 0),
+                    have => ScanState::Preface(have),
                 };
                 Ok(used)
             }
-            ScanPlace::Header(mut header, have) => {
+            ScanState::Header(mut header, have) => {
                 let used = bytes.len().min(FRAME_HEADER - have);
                 header[have..have + used].copy_from_slice(&bytes[..used]);
-                self.place = ScanPlace::Header(header, have + used);
+                self.state = ScanState::Header(header, have + used);
                 if have + used == FRAME_HEADER {
                     self.begin_frame(header)?;
                 }
                 Ok(used)
             }
-            ScanPlace::Payload(left) => {
+            ScanState::Payload(left) => {
                 let used = bytes.len().min(left);
                 self.begin_payload(left - used);
                 Ok(used)
             }
-            ScanPlace::PadLength { left, priority } => {
+            ScanState::PadLength { left, priority } => {
                 let padding = left.min(usize::from(bytes[0]));
                 self.begin_block(left - padding, priority, padding);
                 Ok(1)
             }
-            ScanPlace::Priority {
+            ScanState::Priority {
                 left,
                 dependency,
                 after,
@@ -147,8 +147,8 @@ impl FrameScanner {
                 self.advance_priority(bytes[0], left - 1, dependency, after)?;
                 Ok(1)
             }
-            ScanPlace::Block(place) => Ok(self.advance_block(bytes, place)),
-            ScanPlace::Other => Ok(bytes.len()),
+            ScanState::Block(remaining) => Ok(self.advance_block(bytes, remaining)),
+            ScanState::Other => Ok(bytes.len()),
         }
     }
 
@@ -161,18 +161,18 @@ impl FrameScanner {
                 self.stream = u32::from_be_bytes(stream) & STREAM_BITS;
                 self.is_last = is_last;
                 if !is_last {
-                    let permit = Arc::clone(&self.listener).try_acquire_owned();
+                    let permit = Arc::clone(&self.unfinished_permits).try_acquire_owned();
                     let permit = permit.map_err(|_| {
                         io::Error::other("too many connections wait for the rest of a head")
                     })?;
-                    self.unfinished = Some(permit);
+                    self.unfinished_permit = Some(permit);
                 }
                 self.blocks.begin();
                 let has_priority = flags & PRIORITY != 0;
                 let priority = if has_priority { PRIORITY_BYTES } else { 0 };
                 if flags & PADDED != 0 && length > 0 {
                     let left = length - 1;
-                    self.place = ScanPlace::PadLength { left, priority };
+                    self.state = ScanState::PadLength { left, priority };
                 } else {
                     self.begin_block(length, priority, 0);
                 }
@@ -190,13 +190,13 @@ impl FrameScanner {
     /// `length` bytes are to come of a priority and a header block, and then padding.
     fn begin_block(&mut self, length: usize, priority: usize, padding: usize) {
         let left = priority.min(length);
-        let after = BlockPlace {
+        let after = BlockRemaining {
             block: length - left,
             padding,
         };
         if left > 0 {
             let dependency = 0;
-            self.place = ScanPlace::Priority {
+            self.state = ScanState::Priority {
                 left,
                 dependency,
                 after,
@@ -211,7 +211,7 @@ impl FrameScanner {
         byte: u8,
         left: usize,
         dependency: u32,
-        after: BlockPlace,
+        after: BlockRemaining,
     ) -> io::Result<()> {
         let dependency = if left >= WEIGHT_BYTES {
             dependency << 8 | u32::from(byte)
@@ -219,7 +219,7 @@ impl FrameScanner {
             dependency
         };
         if left > 0 {
-            self.place = ScanPlace::Priority {
+            self.state = ScanState::Priority {
                 left,
                 dependency,
                 after,
@@ -233,34 +233,34 @@ impl FrameScanner {
         Ok(())
     }
 
-    fn advance_block(&mut self, bytes: &mut [u8], place: BlockPlace) -> usize {
-        let used = bytes.len().min(place.block);
+    fn advance_block(&mut self, bytes: &mut [u8], remaining: BlockRemaining) -> usize {
+        let used = bytes.len().min(remaining.block);
         self.blocks.scan(&mut bytes[..used]);
-        self.enter_block(BlockPlace {
-            block: place.block - used,
-            ..place
+        self.enter_block(BlockRemaining {
+            block: remaining.block - used,
+            ..remaining
         });
         used
     }
 
     /// A head has ended when its last block has, and not before: the library decodes whole frames.
-    fn enter_block(&mut self, place: BlockPlace) {
-        if place.block > 0 {
-            self.place = ScanPlace::Block(place);
+    fn enter_block(&mut self, remaining: BlockRemaining) {
+        if remaining.block > 0 {
+            self.state = ScanState::Block(remaining);
             return;
         }
         let held = self.blocks.held_blocks();
         self.connection.record_held_blocks(held);
         if self.is_last {
-            self.unfinished = None;
+            self.unfinished_permit = None;
         }
-        self.begin_payload(place.padding);
+        self.begin_payload(remaining.padding);
     }
 
     fn begin_payload(&mut self, left: usize) {
-        self.place = match left {
-            0 => ScanPlace::Header([0; FRAME_HEADER], 0),
-            left => ScanPlace::Payload(left),
+        self.state = match left {
+            0 => ScanState::Header([0; FRAME_HEADER], 0),
+            left => ScanState::Payload(left),
         };
     }
 }

@@ -22,7 +22,7 @@ pub(super) struct HeaderBlocks {
     authority: AuthorityUse,
     /// Whether each of the last 128 insertions holds a block. The last one is bit 0.
     holders: u128,
-    place: FieldPlace,
+    state: FieldState,
 }
 
 /// What becomes of `:authority`.
@@ -36,7 +36,7 @@ pub(super) enum AuthorityUse {
 
 /// What the next byte of a header block belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum FieldPlace {
+enum FieldState {
     /// The first byte of a field.
     Start,
     /// The rest of an integer.
@@ -104,7 +104,7 @@ impl HeaderBlocks {
         HeaderBlocks {
             authority,
             holders: 0,
-            place: FieldPlace::Start,
+            state: FieldState::Start,
         }
     }
 
@@ -115,8 +115,8 @@ impl HeaderBlocks {
 
     /// Begins a header block, whatever is missing of the one before.
     pub(super) fn begin(&mut self) {
-        if self.place != FieldPlace::Invalid {
-            self.place = FieldPlace::Start;
+        if self.state != FieldState::Invalid {
+            self.state = FieldState::Start;
         }
     }
 
@@ -124,23 +124,25 @@ impl HeaderBlocks {
     pub(super) fn scan(&mut self, bytes: &mut [u8]) {
         let mut at = 0;
         while at < bytes.len() {
-            match self.place {
-                FieldPlace::Text(text, left) => {
+            match self.state {
+                FieldState::Text(text, left) => {
                     let used = left.min(bytes.len() - at);
                     self.text(text, left - used, &mut bytes[at..at + used]);
                     at += used;
                     continue;
                 }
-                FieldPlace::Invalid => return,
-                FieldPlace::Start => self.start(bytes[at]),
-                FieldPlace::Integer(purpose, known) => self.go_on(purpose, known, bytes[at]),
-                FieldPlace::Length(text) => {
+                FieldState::Invalid => return,
+                FieldState::Start => self.begin_field(bytes[at]),
+                FieldState::Integer(purpose, known) => {
+                    self.continue_integer(purpose, known, bytes[at])
+                }
+                FieldState::Length(text) => {
                     let text = if bytes[at] & 0x80 == 0 {
                         text
                     } else {
                         text.huffman()
                     };
-                    self.integer(IntegerUse::Length(text), bytes[at], 7);
+                    self.begin_integer(IntegerUse::Length(text), bytes[at], 7);
                 }
             }
             at += 1;
@@ -148,44 +150,44 @@ impl HeaderBlocks {
     }
 
     /// The first byte of a field says what the field is.
-    fn start(&mut self, byte: u8) {
+    fn begin_field(&mut self, byte: u8) {
         match byte {
-            0x80.. => self.integer(IntegerUse::Whole, byte, 7),
-            0x40.. => self.integer(IntegerUse::Name { is_inserted: true }, byte, 6),
-            0x20.. => self.integer(IntegerUse::Whole, byte, 5),
-            _ => self.integer(IntegerUse::Name { is_inserted: false }, byte, 4),
+            0x80.. => self.begin_integer(IntegerUse::Whole, byte, 7),
+            0x40.. => self.begin_integer(IntegerUse::Name { is_inserted: true }, byte, 6),
+            0x20.. => self.begin_integer(IntegerUse::Whole, byte, 5),
+            _ => self.begin_integer(IntegerUse::Name { is_inserted: false }, byte, 4),
         }
     }
 
     /// An integer begins in the last bits of a byte, and goes on if all of them are set.
-    fn integer(&mut self, purpose: IntegerUse, byte: u8, bits: u32) {
+    fn begin_integer(&mut self, purpose: IntegerUse, byte: u8, bits: u32) {
         let mask = (1 << bits) - 1;
         let value = u64::from(byte) & mask;
         if value == mask {
-            self.place = FieldPlace::Integer(purpose, HpackInteger { value, shift: 0 });
+            self.state = FieldState::Integer(purpose, HpackInteger { value, shift: 0 });
         } else {
             self.use_integer(purpose, value);
         }
     }
 
-    fn go_on(&mut self, purpose: IntegerUse, known: HpackInteger, byte: u8) {
+    fn continue_integer(&mut self, purpose: IntegerUse, known: HpackInteger, byte: u8) {
         let value = known.value + (u64::from(byte & 0x7f) << known.shift);
         let shift = known.shift + 7;
         if value > MAX_INTEGER || shift > 35 {
-            self.place = FieldPlace::Invalid;
+            self.state = FieldState::Invalid;
         } else if byte & 0x80 == 0 {
             self.use_integer(purpose, value);
         } else {
-            self.place = FieldPlace::Integer(purpose, HpackInteger { value, shift });
+            self.state = FieldState::Integer(purpose, HpackInteger { value, shift });
         }
     }
 
     fn use_integer(&mut self, purpose: IntegerUse, value: u64) {
-        self.place = match purpose {
-            IntegerUse::Whole => FieldPlace::Start,
+        self.state = match purpose {
+            IntegerUse::Whole => FieldState::Start,
             IntegerUse::Length(text) => return self.text(text, value as usize, &mut []),
             IntegerUse::Name { is_inserted } if value == 0 => {
-                FieldPlace::Length(FieldText::Name(LiteralName {
+                FieldState::Length(FieldText::Name(LiteralName {
                     is_inserted,
                     is_huffman: false,
                     length: 0,
@@ -196,7 +198,7 @@ impl HeaderBlocks {
                 if is_inserted {
                     self.insert(self.is_holder(value));
                 }
-                FieldPlace::Length(FieldText::value_of(value == AUTHORITY_INDEX))
+                FieldState::Length(FieldText::value_of(value == AUTHORITY_INDEX))
             }
         };
     }
@@ -208,18 +210,18 @@ impl HeaderBlocks {
                 let name = self.name(name, left, bytes);
                 let is_authority = name.is_authority && name.length == AUTHORITY.len();
                 let value = FieldText::value_of(is_authority);
-                (FieldText::Name(name), FieldPlace::Length(value))
+                (FieldText::Name(name), FieldState::Length(value))
             }
             FieldText::Authority => {
                 if self.authority == AuthorityUse::UnixSocket {
-                    bytes.iter_mut().for_each(make_acceptable);
+                    bytes.iter_mut().for_each(sanitize_byte);
                 }
-                (text, FieldPlace::Start)
+                (text, FieldState::Start)
             }
-            FieldText::Value => (text, FieldPlace::Start),
+            FieldText::Value => (text, FieldState::Start),
         };
-        self.place = if left > 0 {
-            FieldPlace::Text(text, left)
+        self.state = if left > 0 {
+            FieldState::Text(text, left)
         } else {
             after
         };
@@ -280,7 +282,7 @@ impl FieldText {
     }
 }
 
-fn make_acceptable(byte: &mut u8) {
+fn sanitize_byte(byte: &mut u8) {
     if !(byte.is_ascii_alphanumeric() || b"-._~".contains(byte)) {
         *byte = b'-';
     }
@@ -315,7 +317,7 @@ mod tests {
     }
 
     const INSERTED: u8 = 0x40;
-    const PASSING: u8 = 0;
+    const NOT_INSERTED: u8 = 0;
     const NEVER_INDEXED: u8 = 0x10;
 
     /// A field whose name is spelt out.
@@ -376,12 +378,12 @@ mod tests {
         );
         check_held(
             &[
-                spelt(PASSING, ":path", "/a"),
+                spelt(NOT_INSERTED, ":path", "/a"),
                 spelt(NEVER_INDEXED, ":path", "/b"),
             ],
             0,
         );
-        check_held(&[indexed(PASSING, 4, "/")], 0);
+        check_held(&[indexed(NOT_INSERTED, 4, "/")], 0);
         check_held(&[spelt(INSERTED, "", "nothing"), inserted(4, "")], 1);
     }
 
@@ -466,7 +468,7 @@ mod tests {
                 spelt(INSERTED, ":authority-2", "50%"),
                 spelt(INSERTED, ":auth", "50%"),
                 indexed(INSERTED, 1, authority),
-                indexed(PASSING, 1, authority),
+                indexed(NOT_INSERTED, 1, authority),
                 indexed(NEVER_INDEXED, 1, authority),
                 spelt(INSERTED, ":path", "/a%2Fb"),
             ]

@@ -15,7 +15,7 @@
 
 use std::sync::Arc;
 
-use super::silent_connections::{SilentConnections, SilentPlace};
+use super::silent_connections::{SilentConnections, SilentGuard};
 
 /// The large connections of one listener, and those that are leaving.
 #[derive(Default)]
@@ -63,16 +63,16 @@ impl LargeConnections {
     pub(crate) const MAX_LEAVING: usize = 64;
 
     /// A place for a connection that has become large.
-    pub(super) fn enter(&self, kind: LargeKind) -> SilentPlace {
+    pub(super) fn register(&self, kind: LargeKind) -> SilentGuard {
         let table = match kind {
             LargeKind::Streams => &self.with_streams,
             LargeKind::Blocks => &self.with_blocks,
         };
-        SilentConnections::enter_within(table, kind.max())
+        SilentConnections::register_evicting(table, kind.max())
     }
 
     /// A place for one that has to leave.
-    pub(super) fn leave(&self) -> SilentPlace {
-        SilentConnections::enter_within(&self.leaving, Self::MAX_LEAVING)
+    pub(super) fn register_leaving(&self) -> SilentGuard {
+        SilentConnections::register_evicting(&self.leaving, Self::MAX_LEAVING)
     }
 }

@@ -14,22 +14,22 @@ use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tracing::{debug, warn};
 
-use super::connection::{self, Handler};
-use super::frame_scanner::MAX_UNFINISHED;
+use super::connection::{self, HttpHandler};
+use super::frame_scanner::MAX_UNFINISHED_HEADS;
 use super::large_connections::LargeConnections;
-use super::occasional::OccasionalLine;
-use super::peers::{ExceededCap, PeerCaps, Peers, Seat, peer_of};
-use super::silent_connections::{EvictionScope, SilentConnections, SilentPlace};
-use super::tls::Tls;
-use super::unread::{MAX_LISTENER_BYTES, UnreadResponses};
+use super::peer_limit::{ExceededCap, PeerCaps, PeerLimit, PeerPermit, peer_for};
+use super::rate_limited_log::RateLimitedLog;
+use super::silent_connections::{EvictionScope, SilentConnections, SilentGuard};
+use super::supervisor::{ConnectionContext, ConnectionLimits};
+use super::tls::ListenerTls;
+use super::unread_responses::{MAX_LISTENER_BYTES, UnreadResponses};
 use super::waiting_streams::WaitingStreams;
-use super::watch::{Guards, Keeping};
-use crate::address::{Address, Place};
-use crate::drain::Phase;
+use crate::listen_address::{EndpointAddress, ListenAddress};
+use crate::shutdown::ShutdownPhase;
 
 /// How long to wait when the system has no more descriptors or memory: long enough for some to be
 /// freed, short enough that nobody notices once they are.
-const BACK_OFF: Duration = Duration::from_millis(50);
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
 /// Connections that wait to be taken: a herd of clients after a restart of what is before us.
 const BACKLOG: u32 = 1024;
@@ -47,20 +47,20 @@ pub(crate) const SMALL_FIRST_REQUEST: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) enum Listener {
     /// On an address.
-    Tcp(TcpListener, Place),
+    Tcp(TcpListener, EndpointAddress),
     /// On a socket in the file system, removed when closed.
     Unix(UnixListener, PathBuf),
 }
 
 /// What a listener keeps to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
+pub(crate) struct ListenerLimits {
     /// Connections at once.
     pub(crate) connections: usize,
     /// Connections at once of one peer, if that is configured.
     pub(crate) per_peer: Option<usize>,
     /// How each is kept.
-    pub(crate) keeping: Keeping,
+    pub(crate) connection_limits: ConnectionLimits,
     /// What happens to a connection beyond these.
     pub(crate) when_full: WhenFull,
 }
@@ -69,30 +69,30 @@ pub(crate) struct Bounds {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WhenFull {
     /// The next connection waits, or is closed if its peer has all it may have.
-    RefuseNew,
+    RejectNew,
     /// The connection that has been silent longest is closed.
     EvictSilent,
 }
 
-impl Bounds {
+impl ListenerLimits {
     /// The same for a listener that few have business at.
-    pub(crate) fn small(self) -> Self {
+    pub(crate) fn for_small_listener(self) -> Self {
         let per_peer = self.per_peer.unwrap_or(SMALL_CONNECTIONS_PER_PEER);
-        Bounds {
+        ListenerLimits {
             connections: SMALL_CONNECTIONS,
             per_peer: Some(per_peer.min(SMALL_CONNECTIONS_PER_PEER)),
-            keeping: Keeping {
+            connection_limits: ConnectionLimits {
                 first_request: Some(SMALL_FIRST_REQUEST),
-                ..self.keeping
+                ..self.connection_limits
             },
             when_full: WhenFull::EvictSilent,
         }
     }
 
     /// Connections that may be open for a moment: one more where another is evicted for it.
-    fn permits(self) -> usize {
+    fn max_open(self) -> usize {
         match self.when_full {
-            WhenFull::RefuseNew => self.connections,
+            WhenFull::RejectNew => self.connections,
             WhenFull::EvictSilent => self.connections + 1,
         }
     }
@@ -100,61 +100,61 @@ impl Bounds {
 
 /// How a listener hears of the end, and shows that it is not there yet.
 #[derive(Debug)]
-pub(crate) struct Ending {
+pub(crate) struct ListenerShutdown {
     /// How far along.
-    pub(crate) phase: watch::Receiver<Phase>,
+    pub(crate) phase: watch::Receiver<ShutdownPhase>,
     /// Held while anything is open.
-    pub(crate) busy: mpsc::Sender<()>,
+    pub(crate) in_flight: mpsc::Sender<()>,
 }
 
 /// What is spoken at a door.
-pub(crate) trait Door: Clone + Send + Sync + 'static {
+pub(crate) trait ConnectionHandler: Clone + Send + Sync + 'static {
     /// Serves one connection to its end.
     fn serve<I>(
         self,
         io: I,
-        peer: Place,
-        keeping: Keeping,
-        guards: Guards,
+        peer: EndpointAddress,
+        limits: ConnectionLimits,
+        context: ConnectionContext,
     ) -> impl Future<Output = ()> + Send
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
     /// Whether this peer speaks for others, and may have as many connections as there are.
-    fn trusts(&self, peer: IpAddr) -> bool;
+    fn is_trusted(&self, peer: IpAddr) -> bool;
 }
 
-impl<H: Handler> Door for H {
+impl<H: HttpHandler> ConnectionHandler for H {
     fn serve<I>(
         self,
         io: I,
-        peer: Place,
-        keeping: Keeping,
-        guards: Guards,
+        peer: EndpointAddress,
+        limits: ConnectionLimits,
+        context: ConnectionContext,
     ) -> impl Future<Output = ()> + Send
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        connection::serve(io, peer, self, keeping, guards)
+        connection::serve(io, peer, self, limits, context)
     }
 
-    fn trusts(&self, peer: IpAddr) -> bool {
-        Handler::trusts(self, peer)
+    fn is_trusted(&self, peer: IpAddr) -> bool {
+        HttpHandler::is_trusted(self, peer)
     }
 }
 
 impl Listener {
     /// Opens the door, if there is to be one.
-    pub(crate) async fn open(address: &Address) -> io::Result<Option<Self>> {
+    pub(crate) async fn open(address: &ListenAddress) -> io::Result<Option<Self>> {
         match address {
-            Address::Off => Ok(None),
-            Address::Tcp(text) => {
+            ListenAddress::Off => Ok(None),
+            ListenAddress::Tcp(text) => {
                 let listener = bind(text).await?;
-                let place = Place::Tcp(listener.local_addr()?);
-                Ok(Some(Listener::Tcp(listener, place)))
+                let local_address = EndpointAddress::Tcp(listener.local_addr()?);
+                Ok(Some(Listener::Tcp(listener, local_address)))
             }
-            Address::Unix(path) => {
-                clear(path).await?;
+            ListenAddress::Unix(path) => {
+                remove_stale_socket(path).await?;
                 Ok(Some(Listener::Unix(
                     UnixListener::bind(path)?,
                     path.clone(),
@@ -164,48 +164,48 @@ impl Listener {
     }
 
     /// The same, but a socket in the file system is for this user alone from its first moment.
-    pub(crate) async fn open_private(address: &Address) -> io::Result<Option<Self>> {
-        let Address::Unix(path) = address else {
+    pub(crate) async fn open_private(address: &ListenAddress) -> io::Result<Option<Self>> {
+        let ListenAddress::Unix(path) = address else {
             return Self::open(address).await;
         };
-        clear(path).await?;
+        remove_stale_socket(path).await?;
         let listener = bind_private(path)?;
         Ok(Some(Listener::Unix(listener, path.clone())))
     }
 
     /// Where it really listens.
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn local_address(&self) -> EndpointAddress {
         match self {
-            Listener::Tcp(_, place) => place.clone(),
-            Listener::Unix(_, path) => Place::Unix(path.clone()),
+            Listener::Tcp(_, address) => address.clone(),
+            Listener::Unix(_, path) => EndpointAddress::Unix(path.clone()),
         }
     }
 
     /// Serves until the end, in the open or only to those who speak `tls`.
-    pub(crate) async fn serve<D: Door>(
+    pub(crate) async fn serve<D: ConnectionHandler>(
         self,
-        door: D,
-        bounds: Bounds,
-        mut ending: Ending,
+        handler: D,
+        limits: ListenerLimits,
+        mut shutdown: ListenerShutdown,
         metrics: Arc<Metrics>,
-        tls: Option<Arc<Tls>>,
+        tls: Option<Arc<ListenerTls>>,
     ) {
-        let room = Arc::new(Semaphore::new(bounds.permits()));
-        let gate = PeerGate::new(bounds, self.place());
+        let permits = Arc::new(Semaphore::new(limits.max_open()));
+        let admission = ConnectionAdmission::new(limits, self.local_address());
         let waiting_streams = WaitingStreams::new(WaitingStreams::MAX_BYTES, Arc::clone(&metrics));
-        let unfinished_heads = Arc::new(Semaphore::new(MAX_UNFINISHED));
+        let unfinished_heads = Arc::new(Semaphore::new(MAX_UNFINISHED_HEADS));
         let unread = UnreadResponses::new(MAX_LISTENER_BYTES, Arc::clone(&metrics));
         let large = Arc::new(LargeConnections::default());
         loop {
             let permit = tokio::select! {
-                permit = gate.room_in(&room) => permit,
-                () = closing(&mut ending.phase) => break,
+                permit = admission.acquire_permit(&permits) => permit,
+                () = wait_closing(&mut shutdown.phase) => break,
             };
-            let guards = Guards {
-                _room: permit,
-                seat: None,
-                _busy: ending.busy.clone(),
-                phase: ending.phase.clone(),
+            let context = ConnectionContext {
+                _permit: permit,
+                peer_permit: None,
+                _in_flight: shutdown.in_flight.clone(),
+                phase: shutdown.phase.clone(),
                 metrics: Arc::clone(&metrics),
                 waiting_streams: Arc::clone(&waiting_streams),
                 unfinished_heads: Arc::clone(&unfinished_heads),
@@ -214,16 +214,16 @@ impl Listener {
                 large: Arc::clone(&large),
             };
             let accepted = tokio::select! {
-                accepted = self.accept(door.clone(), bounds.keeping, guards, &gate, &tls) => accepted,
-                () = closing(&mut ending.phase) => break,
+                accepted = self.accept(handler.clone(), limits.connection_limits, context, &admission, &tls) => accepted,
+                () = wait_closing(&mut shutdown.phase) => break,
             };
             if let Err(error) = accepted {
                 metrics.accept_errors.inc();
-                if is_of_one_connection(&error) {
+                if is_connection_error(&error) {
                     debug!(%error, "connection lost before it was taken");
                 } else {
                     warn!(%error, "cannot take connections, waiting");
-                    tokio::time::sleep(BACK_OFF).await;
+                    tokio::time::sleep(ACCEPT_BACKOFF).await;
                 }
             }
         }
@@ -233,34 +233,49 @@ impl Listener {
         }
     }
 
-    async fn accept<D: Door>(
+    async fn accept<D: ConnectionHandler>(
         &self,
-        door: D,
-        keeping: Keeping,
-        mut guards: Guards,
-        gate: &PeerGate,
-        tls: &Option<Arc<Tls>>,
+        handler: D,
+        limits: ConnectionLimits,
+        mut context: ConnectionContext,
+        admission: &ConnectionAdmission,
+        tls: &Option<Arc<ListenerTls>>,
     ) -> io::Result<()> {
         match self {
             Listener::Tcp(listener, _) => {
                 let (stream, peer) = listener.accept().await?;
-                let untrusted = (!door.trusts(peer.ip())).then(|| peer_of(peer.ip()));
+                let untrusted = (!handler.is_trusted(peer.ip())).then(|| peer_for(peer.ip()));
                 if untrusted.is_some() {
-                    guards.seat = gate.seat(peer.ip(), &guards.metrics.network);
-                    if guards.seat.is_none() {
+                    context.peer_permit =
+                        admission.acquire_peer_permit(peer.ip(), &context.metrics.network);
+                    if context.peer_permit.is_none() {
                         return Ok(()); // which closes it
                     }
                 }
-                guards.silent = gate.place(untrusted);
+                context.silent = admission.register(untrusted);
                 stream.set_nodelay(true)?;
-                let peer = Place::Tcp(peer);
-                tokio::spawn(welcome(stream, peer, door, keeping, guards, tls.clone()));
+                let peer = EndpointAddress::Tcp(peer);
+                tokio::spawn(handshake_and_serve(
+                    stream,
+                    peer,
+                    handler,
+                    limits,
+                    context,
+                    tls.clone(),
+                ));
             }
             Listener::Unix(listener, path) => {
                 let (stream, _) = listener.accept().await?;
-                guards.silent = gate.place(None);
-                let peer = Place::Unix(path.clone());
-                tokio::spawn(welcome(stream, peer, door, keeping, guards, tls.clone()));
+                context.silent = admission.register(None);
+                let peer = EndpointAddress::Unix(path.clone());
+                tokio::spawn(handshake_and_serve(
+                    stream,
+                    peer,
+                    handler,
+                    limits,
+                    context,
+                    tls.clone(),
+                ));
             }
         }
         Ok(())
@@ -268,118 +283,118 @@ impl Listener {
 }
 
 /// The caps of a listener, and the log lines about connections that exceed them.
-struct PeerGate {
-    place: Place,
+struct ConnectionAdmission {
+    local_address: EndpointAddress,
     caps: PeerCaps,
-    peers: Arc<Peers>,
+    peer_limit: Arc<PeerLimit>,
     max_connections: usize,
     /// Exists if silent connections are evicted.
-    silent: Option<Arc<SilentConnections>>,
-    peer_line: OccasionalLine,
-    listener_line: OccasionalLine,
-    full_line: OccasionalLine,
+    silent_connections: Option<Arc<SilentConnections>>,
+    peer_cap_log: RateLimitedLog,
+    listener_cap_log: RateLimitedLog,
+    full_log: RateLimitedLog,
 }
 
-impl PeerGate {
-    fn new(bounds: Bounds, place: Place) -> Self {
-        let caps = PeerCaps::of(bounds.connections, bounds.per_peer);
-        PeerGate {
-            place,
+impl ConnectionAdmission {
+    fn new(limits: ListenerLimits, local_address: EndpointAddress) -> Self {
+        let caps = PeerCaps::of(limits.connections, limits.per_peer);
+        ConnectionAdmission {
+            local_address,
             caps,
-            peers: Peers::new(caps),
-            max_connections: bounds.connections,
-            silent: (bounds.when_full == WhenFull::EvictSilent).then(Arc::default),
-            peer_line: OccasionalLine::new(),
-            listener_line: OccasionalLine::new(),
-            full_line: OccasionalLine::new(),
+            peer_limit: PeerLimit::new(caps),
+            max_connections: limits.connections,
+            silent_connections: (limits.when_full == WhenFull::EvictSilent).then(Arc::default),
+            peer_cap_log: RateLimitedLog::new(),
+            listener_cap_log: RateLimitedLog::new(),
+            full_log: RateLimitedLog::new(),
         }
     }
 
     /// Waits until the listener may have one more connection, of whatever peer.
-    async fn room_in(&self, room: &Arc<Semaphore>) -> OwnedSemaphorePermit {
-        if room.available_permits() == 0
-            && let Some(times) = self.full_line.count()
+    async fn acquire_permit(&self, permits: &Arc<Semaphore>) -> OwnedSemaphorePermit {
+        if permits.available_permits() == 0
+            && let Some(times) = self.full_log.count()
         {
-            warn!(address = %self.place, times, "all connections are in use, the next one waits");
+            warn!(address = %self.local_address, times, "all connections are in use, the next one waits");
         }
-        let permit = Arc::clone(room).acquire_owned();
+        let permit = Arc::clone(permits).acquire_owned();
         permit.await.expect("never closed")
     }
 
     /// A place among the connections of a small listener. If all are taken, another one is evicted. If a
     /// request is in flight on every one of them, this is one more, and the next one waits.
-    fn place(&self, untrusted: Option<ClientIp>) -> Option<SilentPlace> {
-        let silent = self.silent.as_ref()?;
-        if silent.open() >= self.max_connections {
-            silent.evict(EvictionScope::Listener);
+    fn register(&self, untrusted: Option<ClientIp>) -> Option<SilentGuard> {
+        let silent_connections = self.silent_connections.as_ref()?;
+        if silent_connections.open() >= self.max_connections {
+            silent_connections.evict(EvictionScope::Listener);
         }
-        Some(SilentConnections::enter(silent, untrusted))
+        Some(SilentConnections::register(silent_connections, untrusted))
     }
 
     /// A seat for a connection of a peer that is not trusted, unless that exceeds a cap.
-    fn seat(&self, peer: IpAddr, metrics: &NetworkMetrics) -> Option<Seat> {
-        let exceeded = match self.peers.seat(peer) {
-            Ok(seat) => return Some(seat),
+    fn acquire_peer_permit(&self, peer: IpAddr, metrics: &NetworkMetrics) -> Option<PeerPermit> {
+        let exceeded = match self.peer_limit.acquire(peer) {
+            Ok(permit) => return Some(permit),
             Err(exceeded) => exceeded,
         };
-        if let Some(silent) = &self.silent {
+        if let Some(silent_connections) = &self.silent_connections {
             let scope = match exceeded {
-                ExceededCap::Peer => EvictionScope::Peer(peer_of(peer)),
+                ExceededCap::Peer => EvictionScope::Peer(peer_for(peer)),
                 ExceededCap::Listener => EvictionScope::Untrusted,
             };
-            if silent.evict(scope).is_some() {
-                return Some(self.peers.seat_after_eviction(peer_of(peer)));
+            if silent_connections.evict(scope).is_some() {
+                return Some(self.peer_limit.acquire_after_eviction(peer_for(peer)));
             }
         }
-        let (counter, line, max) = match exceeded {
+        let (counter, log_limit, max) = match exceeded {
             ExceededCap::Peer => (
-                &metrics.refused_by_peer_cap,
-                &self.peer_line,
+                &metrics.rejected_by_peer_cap,
+                &self.peer_cap_log,
                 self.caps.each,
             ),
             ExceededCap::Listener => {
-                let counter = &metrics.refused_by_listener_cap;
-                (counter, &self.listener_line, self.caps.all)
+                let counter = &metrics.rejected_by_listener_cap;
+                (counter, &self.listener_cap_log, self.caps.all)
             }
         };
         counter.inc();
-        if let Some(refused) = line.count() {
+        if let Some(refused) = log_limit.count() {
             let what = match exceeded {
                 ExceededCap::Peer => "connection refused, its peer has all it may have",
                 ExceededCap::Listener => {
                     "connection refused, the rest is reserved for trusted peers"
                 }
             };
-            warn!(address = %self.place, %peer, max, refused, "{what}");
+            warn!(address = %self.local_address, %peer, max, refused, "{what}");
         }
         None
     }
 }
 
 /// Serves one connection, once it is known to be who it must be.
-async fn welcome<I, D>(
+async fn handshake_and_serve<I, D>(
     io: I,
-    peer: Place,
-    door: D,
-    keeping: Keeping,
-    mut guards: Guards,
-    tls: Option<Arc<Tls>>,
+    peer: EndpointAddress,
+    handler: D,
+    limits: ConnectionLimits,
+    mut context: ConnectionContext,
+    tls: Option<Arc<ListenerTls>>,
 ) where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    D: Door,
+    D: ConnectionHandler,
 {
     let Some(tls) = tls else {
-        return door.serve(io, peer, keeping, guards).await;
+        return handler.serve(io, peer, limits, context).await;
     };
-    let greeted = tokio::select! {
-        greeted = tls.greet(io) => greeted,
-        () = closing(&mut guards.phase) => return,
+    let handshake = tokio::select! {
+        greeted = tls.accept(io) => greeted,
+        () = wait_closing(&mut context.phase) => return,
     };
-    match greeted {
+    match handshake {
         // On the heap, so that those in the open do not carry the room for it.
-        Ok(io) => Box::pin(door.serve(io, peer, keeping, guards)).await,
+        Ok(io) => Box::pin(handler.serve(io, peer, limits, context)).await,
         Err(error) => {
-            guards.metrics.accept_errors.inc();
+            context.metrics.accept_errors.inc();
             debug!(%peer, %error, "no TLS with this peer");
         }
     }
@@ -387,20 +402,20 @@ async fn welcome<I, D>(
 
 /// Removes the socket that a killed process left behind, and nothing else: what is not a socket, or
 /// is one that somebody listens at, is refused.
-async fn clear(path: &Path) -> io::Result<()> {
+async fn remove_stale_socket(path: &Path) -> io::Result<()> {
     let found = match std::fs::symlink_metadata(path) {
         Ok(found) => found,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
     };
-    let in_the_way = |what: &str| Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
+    let already_exists = |what: &str| Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
     if !found.file_type().is_socket() {
-        return in_the_way(
+        return already_exists(
             "there is a file that is not a socket; remove it or choose another path",
         );
     }
     match UnixStream::connect(path).await {
-        Ok(_) => in_the_way("another process listens there"),
+        Ok(_) => already_exists("another process listens there"),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             std::fs::remove_file(path)
         }
@@ -445,13 +460,15 @@ async fn bind(text: &str) -> io::Result<TcpListener> {
     Err(failed)
 }
 
-async fn closing(phase: &mut watch::Receiver<Phase>) {
+async fn wait_closing(phase: &mut watch::Receiver<ShutdownPhase>) {
     // An error means that whoever ends the service is gone, which is the end as well.
-    let _ = phase.wait_for(|phase| *phase == Phase::Closing).await;
+    let _ = phase
+        .wait_for(|phase| *phase == ShutdownPhase::Closing)
+        .await;
 }
 
 /// Whether only the connection being taken failed, so that the next can be tried at once.
-fn is_of_one_connection(error: &io::Error) -> bool {
+fn is_connection_error(error: &io::Error) -> bool {
     use io::ErrorKind::{
         ConnectionAborted, ConnectionRefused, ConnectionReset, InvalidInput, NotConnected,
     };

@@ -9,43 +9,43 @@
 //! | connections of all peers that are not trusted | seven eighths of that | the next one is closed |
 //! | connections of one such peer | `--max-connections-per-peer` | the next one is closed |
 //! | nothing sent, headers trickling, answer not read | `--idle` | closed |
-//! | header bytes and fields of a request | [`connection::LONGEST_HEAD`], [`heads::MAX_FIELDS`] | 431 |
-//! | heads of an HTTP/2 connection | [`heads::MAX_CONNECTION_BYTES`] | the stream is refused |
-//! | HTTP/2 connections of a listener that wait for the rest of a head | [`frame_scanner::MAX_UNFINISHED`] | the connection ends |
+//! | header bytes and fields of a request | [`connection::MAX_HEAD_BYTES`], [`request_heads::MAX_FIELDS`] | 431 |
+//! | heads of an HTTP/2 connection | [`request_heads::MAX_CONNECTION_BYTES`] | the stream is refused |
+//! | HTTP/2 connections of a listener that wait for the rest of a head | [`frame_scanner::MAX_UNFINISHED_HEADS`] | the connection ends |
 //! | HTTP/2 streams of a listener that wait | [`WaitingStreams::MAX_BYTES`](waiting_streams::WaitingStreams::MAX_BYTES) | the one that has waited longest is reset |
 //! | evicted streams of a connection | [`ConnectionStreams::MAX_EVICTED`](waiting_streams::ConnectionStreams::MAX_EVICTED) | the connection ends |
 //! | connections of a listener that have had more than 32 streams at once | [`LargeKind::MAX_WITH_STREAMS`](large_connections::LargeKind::MAX_WITH_STREAMS) | the one that has been silent longest is asked to close |
 //! | connections of a listener that have had more than 4 paths and hosts indexed | [`LargeKind::MAX_WITH_BLOCKS`](large_connections::LargeKind::MAX_WITH_BLOCKS) | the one that has been silent longest is asked to close |
 //! | body | 64 KiB, lists 1 MiB | 413 |
 //! | body trickling | [`body::DEADLINE`] | 408 |
-//! | large bodies at once | [`body::LARGE_AT_ONCE`] | the next one takes the room of one that stalls |
-//! | bodies above 4 KiB that wait | [`body::WAITING_AT_ONCE`] | the next one takes the room of one that stalls |
-//! | unread responses of a connection | [`unread::MAX_CONNECTION_BYTES`] | its lists wait |
-//! | unread responses of a listener | [`unread::MAX_LISTENER_BYTES`] | the connection that has read nothing for longest is closed |
-//! | HTTP/2 streams per connection | [`connection::MOST_STREAMS`] | refused by the protocol |
-//! | streams opened and reset at once, errors made on purpose | [`connection::MOST_RESET`], [`connection::MOST_WRONG`] | the connection ends |
+//! | large bodies at once | [`body::MAX_LARGE_BODIES`] | the next one takes the room of one that stalls |
+//! | bodies above 4 KiB that wait | [`body::MAX_WAITING_BODIES`] | the next one takes the room of one that stalls |
+//! | unread responses of a connection | [`unread_responses::MAX_CONNECTION_BYTES`] | its lists wait |
+//! | unread responses of a listener | [`unread_responses::MAX_LISTENER_BYTES`] | the connection that has read nothing for longest is closed |
+//! | HTTP/2 streams per connection | [`connection::MAX_STREAMS`] | refused by the protocol |
+//! | streams opened and reset at once, errors made on purpose | [`connection::MAX_PENDING_RESETS`], [`connection::MAX_ERROR_RESETS`] | the connection ends |
 //! | bytes read of a connection in one turn | 64 KiB | others have theirs first |
-//! | bytes and time after the last response of a connection that is closed | [`linger::MAX_DISCARDED`], [`linger::MAX_LINGER`] | closed, unread bytes or not |
+//! | bytes and time after the last response of a connection that is closed | [`lingering_close::MAX_DISCARDED`], [`lingering_close::MAX_LINGER`] | closed, unread bytes or not |
 //! | TLS not agreed on | [`tls::DEADLINE`] | closed |
 //! | age of a gRPC connection | `--grpc-max-age` | asked to close, cut off after its grace |
 
 pub(crate) mod body;
+mod body_pool;
+pub(crate) mod budgeted_io;
 mod client_names;
 pub(crate) mod connection;
-pub(crate) mod fair;
 pub(crate) mod frame_scanner;
 mod header_blocks;
-pub(crate) mod heads;
 pub(crate) mod large_connections;
-pub(crate) mod linger;
+pub(crate) mod lingering_close;
 pub(crate) mod listener;
-pub(crate) mod occasional;
-pub(crate) mod outgoing;
-pub(crate) mod peers;
+pub(crate) mod peer_limit;
+pub(crate) mod rate_limited_log;
+pub(crate) mod request_heads;
+pub(crate) mod response_body;
 pub(crate) mod silent_connections;
-mod streams;
+mod stream_queue;
+pub(crate) mod supervisor;
 pub(crate) mod tls;
-mod transfers;
-pub(crate) mod unread;
+pub(crate) mod unread_responses;
 pub(crate) mod waiting_streams;
-pub(crate) mod watch;

@@ -17,7 +17,7 @@ use std::task::Waker;
 use parking_lot::Mutex;
 use tidegate::identity::ClientIp;
 
-use super::unread::TurnEnd;
+use super::unread_responses::TurnEnd;
 
 /// The connections of one listener, or its large ones, that have not been evicted.
 #[derive(Default)]
@@ -63,7 +63,7 @@ pub(crate) enum EvictionScope {
 }
 
 /// The place of one connection. It leaves the table when this is dropped.
-pub(crate) struct SilentPlace {
+pub(crate) struct SilentGuard {
     listener: Arc<SilentConnections>,
     number: u64,
 }
@@ -75,7 +75,7 @@ impl SilentConnections {
     }
 
     /// A place for a connection that was just accepted. A trusted one has no `peer`.
-    pub(crate) fn enter(this: &Arc<Self>, peer: Option<ClientIp>) -> SilentPlace {
+    pub(crate) fn register(this: &Arc<Self>, peer: Option<ClientIp>) -> SilentGuard {
         let mut table = this.table.lock();
         table.accepted += 1;
         let number = table.accepted;
@@ -87,7 +87,7 @@ impl SilentConnections {
             waker: None,
         };
         table.connections.insert(number, entry);
-        SilentPlace {
+        SilentGuard {
             listener: Arc::clone(this),
             number,
         }
@@ -95,7 +95,7 @@ impl SilentConnections {
 
     /// A place in a table of at most `max` connections. If all are taken, the connection that has been silent
     /// longest is evicted. If requests are in flight on all of them, the one whose progress is oldest is.
-    pub(crate) fn enter_within(this: &Arc<Self>, max: usize) -> SilentPlace {
+    pub(crate) fn register_evicting(this: &Arc<Self>, max: usize) -> SilentGuard {
         if this.open() >= max && this.evict(EvictionScope::Listener).is_none() {
             let mut table = this.table.lock();
             let oldest = table
@@ -109,7 +109,7 @@ impl SilentConnections {
                 evicted.wake();
             }
         }
-        Self::enter(this, None)
+        Self::register(this, None)
     }
 
     /// Evicts the connection that has been silent longest, if there is one.
@@ -145,7 +145,7 @@ impl SilentEntry {
 #[derive(Debug)]
 pub(crate) struct EvictedConnection;
 
-impl SilentPlace {
+impl SilentGuard {
     /// To be called when the connection can do nothing more for now. `waker` wakes it when it is evicted.
     pub(super) fn end_turn(
         &self,
@@ -167,11 +167,11 @@ impl SilentPlace {
             Some(known) => known.clone_from(waker),
             none => *none = Some(waker.clone()),
         }
-        TurnEnd::GoesOn
+        TurnEnd::Continue
     }
 }
 
-impl Drop for SilentPlace {
+impl Drop for SilentGuard {
     fn drop(&mut self) {
         self.listener.table.lock().connections.remove(&self.number);
     }
@@ -180,61 +180,61 @@ impl Drop for SilentPlace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate::identity::Canon;
+    use tidegate::identity::IpNormalizer;
 
     fn peer(last: u8) -> ClientIp {
-        Canon::default().client([192, 0, 2, last].into())
+        IpNormalizer::default().client([192, 0, 2, last].into())
     }
 
-    fn end_turn(place: &SilentPlace, requests: u64, sent: usize, is_in_flight: bool) -> TurnEnd {
+    fn end_turn(guard: &SilentGuard, requests: u64, sent: usize, is_in_flight: bool) -> TurnEnd {
         let progress = TurnProgress { requests, sent };
-        place.end_turn(progress, is_in_flight, Waker::noop())
+        guard.end_turn(progress, is_in_flight, Waker::noop())
     }
 
     /// Whether it was evicted. A turn without progress changes nothing else.
-    fn is_evicted(place: &SilentPlace) -> bool {
-        !place
+    fn is_evicted(guard: &SilentGuard) -> bool {
+        !guard
             .listener
             .table
             .lock()
             .connections
-            .contains_key(&place.number)
+            .contains_key(&guard.number)
     }
 
     #[test]
     fn the_one_that_has_been_silent_longest_is_evicted() {
         let listener = Arc::new(SilentConnections::default());
-        let enter = || SilentConnections::enter(&listener, Some(peer(1)));
-        let (silent, asks, reads, waits) = (enter(), enter(), enter(), enter());
-        assert_eq!(end_turn(&waits, 1, 0, true), TurnEnd::GoesOn);
-        assert_eq!(end_turn(&asks, 1, 0, false), TurnEnd::GoesOn);
-        assert_eq!(end_turn(&reads, 0, 1, false), TurnEnd::GoesOn);
+        let enter = || SilentConnections::register(&listener, Some(peer(1)));
+        let (silent, sends, reads, waits) = (enter(), enter(), enter(), enter());
+        assert_eq!(end_turn(&waits, 1, 0, true), TurnEnd::Continue);
+        assert_eq!(end_turn(&sends, 1, 0, false), TurnEnd::Continue);
+        assert_eq!(end_turn(&reads, 0, 1, false), TurnEnd::Continue);
         let newcomer = enter();
         let evict = || listener.evict(EvictionScope::Listener).is_some();
         assert!(evict() && is_evicted(&silent));
         assert_eq!(end_turn(&silent, 0, 0, false), TurnEnd::Evicted);
         // A connection that did something since is as young as the newcomer was.
-        assert_eq!(end_turn(&asks, 2, 0, false), TurnEnd::GoesOn);
+        assert_eq!(end_turn(&sends, 2, 0, false), TurnEnd::Continue);
         assert!(evict() && is_evicted(&reads));
-        assert!(evict() && evict() && is_evicted(&asks) && is_evicted(&newcomer));
+        assert!(evict() && evict() && is_evicted(&sends) && is_evicted(&newcomer));
         assert!(!evict() && !is_evicted(&waits), "a request is in flight");
         assert_eq!(listener.open(), 1);
-        drop((silent, asks, reads, waits, newcomer));
+        drop((silent, sends, reads, waits, newcomer));
         assert_eq!(listener.open(), 0);
     }
 
     #[test]
     fn a_request_in_flight_protects_a_connection_unless_all_have_one() {
         let table = Arc::new(SilentConnections::default());
-        let enter = || SilentConnections::enter_within(&table, 3);
+        let enter = || SilentConnections::register_evicting(&table, 3);
         let (first, second, silent) = (enter(), enter(), enter());
-        assert_eq!(end_turn(&second, 1, 0, true), TurnEnd::GoesOn);
-        assert_eq!(end_turn(&first, 1, 0, true), TurnEnd::GoesOn);
+        assert_eq!(end_turn(&second, 1, 0, true), TurnEnd::Continue);
+        assert_eq!(end_turn(&first, 1, 0, true), TurnEnd::Continue);
         let third = enter();
         assert!(is_evicted(&silent) && !is_evicted(&first) && !is_evicted(&second));
-        assert_eq!(end_turn(&third, 1, 0, true), TurnEnd::GoesOn);
+        assert_eq!(end_turn(&third, 1, 0, true), TurnEnd::Continue);
         // Something was sent since then.
-        assert_eq!(end_turn(&first, 1, 7, true), TurnEnd::GoesOn);
+        assert_eq!(end_turn(&first, 1, 7, true), TurnEnd::Continue);
         let _fourth = enter();
         assert!(is_evicted(&second) && !is_evicted(&first) && !is_evicted(&third));
         assert_eq!(table.open(), 3);
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn only_connections_in_scope_are_evicted() {
         let listener = Arc::new(SilentConnections::default());
-        let enter = |peer| SilentConnections::enter(&listener, peer);
+        let enter = |peer| SilentConnections::register(&listener, peer);
         let (trusted, first, second) = (enter(None), enter(Some(peer(1))), enter(Some(peer(2))));
         let evict = |scope| listener.evict(scope).is_some();
         assert!(evict(EvictionScope::Peer(peer(2))) && is_evicted(&second));

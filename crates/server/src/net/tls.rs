@@ -22,18 +22,18 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tracing::{info, warn};
 
-use super::client_names::ClientNames;
-use super::occasional::OccasionalLine;
+use super::client_names::ClientNameVerifier;
+use super::rate_limited_log::RateLimitedLog;
 
 /// How long a client may take to agree on a connection: many round trips even on a bad line.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
+pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How often the files are looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const FILE_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Where the certificates are.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Files {
+pub(crate) struct ListenerTlsFiles {
     /// Ours, and those between it and the authority.
     pub(crate) certificate: PathBuf,
     /// Its key.
@@ -46,46 +46,46 @@ pub(crate) struct Files {
 
 /// Certificates that cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum BadFiles {
+pub(crate) enum TlsFilesError {
     /// A file is not there, or is not what it should be.
     #[error("{}: {reason}", file.display())]
     File { file: PathBuf, reason: String },
     /// Each is well, but not with the others.
     #[error("the certificate in {} cannot be used: {reason}", file.display())]
-    Together { file: PathBuf, reason: String },
+    Mismatch { file: PathBuf, reason: String },
 }
 
 /// What is shown to clients at this moment.
-pub(crate) struct Tls {
-    files: Files,
+pub(crate) struct ListenerTls {
+    files: ListenerTlsFiles,
     /// As the files looked before they were read for the first time.
-    looked: [Look; 3],
+    first_stamps: [FileStamp; 3],
     config: ArcSwap<ServerConfig>,
-    unknown_name: OccasionalLine,
+    unknown_name_log: RateLimitedLog,
 }
 
-impl Tls {
+impl ListenerTls {
     /// Reads the files.
-    pub(crate) fn open(files: Files) -> Result<Self, BadFiles> {
-        let looked = files.look();
+    pub(crate) fn open(files: ListenerTlsFiles) -> Result<Self, TlsFilesError> {
+        let first_stamps = files.stamps();
         let config = files.read()?;
-        Ok(Tls {
+        Ok(ListenerTls {
             files,
-            looked,
+            first_stamps,
             config: ArcSwap::from_pointee(config),
-            unknown_name: OccasionalLine::new(),
+            unknown_name_log: RateLimitedLog::new(),
         })
     }
 
     /// Agrees on a connection.
-    pub(crate) async fn greet<I>(&self, io: I) -> io::Result<TlsStream<I>>
+    pub(crate) async fn accept<I>(&self, io: I) -> io::Result<TlsStream<I>>
     where
         I: AsyncRead + AsyncWrite + Unpin,
     {
         let acceptor = TlsAcceptor::from(self.config.load_full());
-        let greeted = tokio::time::timeout(DEADLINE, acceptor.accept(io)).await;
-        let greeted = greeted.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?;
-        greeted.inspect_err(|error| self.log_unknown_name(error))
+        let accepted = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(io)).await;
+        let accepted = accepted.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?;
+        accepted.inspect_err(|error| self.log_unknown_name(error))
     }
 
     /// Logs that a genuine certificate was rejected for its names: more often a mistake in the settings than a stranger.
@@ -93,7 +93,7 @@ impl Tls {
         let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
         let of_names: rustls::Error = CertificateError::ApplicationVerificationFailure.into();
         if cause == Some(&of_names)
-            && let Some(count) = self.unknown_name.count()
+            && let Some(count) = self.unknown_name_log.count()
         {
             let wanted = self.files.client_names.join(", ");
             warn!(
@@ -105,24 +105,24 @@ impl Tls {
     }
 
     /// Follows the files for as long as anybody uses this.
-    pub(crate) fn follow(self: &Arc<Self>) {
+    pub(crate) fn watch_files(self: &Arc<Self>) {
         let tls = Arc::downgrade(self);
-        let mut seen = self.looked;
+        let mut seen = self.first_stamps;
         tokio::spawn(async move {
-            let mut tick = tokio::time::interval(LOOK_EVERY);
+            let mut tick = tokio::time::interval(FILE_POLL_INTERVAL);
             loop {
                 tick.tick().await;
                 let Some(tls) = tls.upgrade() else { return };
-                let now = tls.files.look();
+                let now = tls.files.stamps();
                 if now != seen {
                     seen = now;
-                    tls.renew();
+                    tls.reload();
                 }
             }
         });
     }
 
-    fn renew(&self) {
+    fn reload(&self) {
         match self.files.read() {
             Ok(config) => {
                 self.config.store(Arc::new(config));
@@ -134,51 +134,51 @@ impl Tls {
 }
 
 /// What a file looks like from outside. A file that is replaced differs in one of these.
-type Look = Option<(SystemTime, u64, u64)>;
+type FileStamp = Option<(SystemTime, u64, u64)>;
 
-impl Files {
-    fn look(&self) -> [Look; 3] {
+impl ListenerTlsFiles {
+    fn stamps(&self) -> [FileStamp; 3] {
         use std::os::unix::fs::MetadataExt;
-        let look = |path: &Path| {
+        let stamp = |path: &Path| {
             let found = fs::metadata(path).ok()?;
             Some((found.modified().ok()?, found.len(), found.ino()))
         };
         let authorities = self.client_authorities.as_deref();
         [
-            look(&self.certificate),
-            look(&self.key),
-            authorities.and_then(look),
+            stamp(&self.certificate),
+            stamp(&self.key),
+            authorities.and_then(stamp),
         ]
     }
 
-    fn read(&self) -> Result<ServerConfig, BadFiles> {
+    fn read(&self) -> Result<ServerConfig, TlsFilesError> {
         let certificates = certificates(&self.certificate)?;
         let key =
             PrivateKeyDer::from_pem_file(&self.key).map_err(|error| bad_file(&self.key, &error))?;
-        let together = |error: rustls::Error| BadFiles::Together {
+        let mismatch = |error: rustls::Error| TlsFilesError::Mismatch {
             file: self.certificate.clone(),
             reason: error.to_string(),
         };
         let provider = provider();
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
-            .map_err(together)?;
+            .map_err(mismatch)?;
         let builder = match &self.client_authorities {
             None => builder.with_no_client_auth(),
-            Some(file) => builder.with_client_cert_verifier(self.clients(file, provider)?),
+            Some(file) => builder.with_client_cert_verifier(self.client_verifier(file, provider)?),
         };
         let mut config = builder
             .with_single_cert(certificates, key)
-            .map_err(together)?;
+            .map_err(mismatch)?;
         config.alpn_protocols = vec![b"h2".to_vec()];
         Ok(config)
     }
 
-    fn clients(
+    fn client_verifier(
         &self,
         file: &Path,
         provider: Arc<CryptoProvider>,
-    ) -> Result<Arc<dyn ClientCertVerifier>, BadFiles> {
+    ) -> Result<Arc<dyn ClientCertVerifier>, TlsFilesError> {
         let mut roots = RootCertStore::empty();
         for authority in certificates(file)? {
             roots
@@ -190,8 +190,8 @@ impl Files {
             .map_err(|error| bad_file(file, &error))?;
         Ok(match self.client_names.is_empty() {
             true => genuine,
-            false => Arc::new(ClientNames {
-                genuine,
+            false => Arc::new(ClientNameVerifier {
+                inner: genuine,
                 names: self.client_names.clone(),
             }),
         })
@@ -199,7 +199,7 @@ impl Files {
 }
 
 /// At least one certificate.
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, BadFiles> {
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsFilesError> {
     let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let read = read.map_err(|error| bad_file(file, &error))?;
     match read.is_empty() {
@@ -211,8 +211,8 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, BadFiles> {
     }
 }
 
-fn bad_file(file: &Path, reason: &dyn std::fmt::Display) -> BadFiles {
-    BadFiles::File {
+fn bad_file(file: &Path, reason: &dyn std::fmt::Display) -> TlsFilesError {
+    TlsFilesError::File {
         file: file.to_owned(),
         reason: reason.to_string(),
     }
@@ -226,14 +226,14 @@ fn provider() -> Arc<CryptoProvider> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_parts::Authority;
+    use tidegate_parts::TestAuthority;
     use tokio::time::Instant;
 
     #[tokio::test(start_paused = true)]
-    async fn who_says_nothing_is_not_waited_for() {
-        let authority = Authority::new();
+    async fn a_silent_client_times_out() {
+        let authority = TestAuthority::new();
         let own = authority.sign(&["localhost"]);
-        let tls = Tls::open(Files {
+        let tls = ListenerTls::open(ListenerTlsFiles {
             certificate: own.certificate,
             key: own.key,
             client_authorities: None,
@@ -242,8 +242,8 @@ mod tests {
         .unwrap();
         let (_silent, server) = tokio::io::duplex(1024);
         let begun = Instant::now();
-        let error = tls.greet(server).await.unwrap_err();
+        let error = tls.accept(server).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        assert!(begun.elapsed() >= DEADLINE && begun.elapsed() < 2 * DEADLINE);
+        assert!(begun.elapsed() >= HANDSHAKE_TIMEOUT && begun.elapsed() < 2 * HANDSHAKE_TIMEOUT);
     }
 }

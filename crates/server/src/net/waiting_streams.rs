@@ -95,7 +95,7 @@ impl ConnectionStreams {
     pub(crate) const MAX_EVICTED: usize = 16;
 
     /// Whether the connection has to end.
-    pub(super) fn is_at_max(&self) -> bool {
+    pub(super) fn must_close(&self) -> bool {
         self.evicted.load(Relaxed) >= Self::MAX_EVICTED
     }
 
@@ -121,7 +121,7 @@ impl ConnectionStreams {
         self.held_blocks.load(Relaxed)
     }
 
-    fn count_one(&self, listener: &WaitingStreams) {
+    fn count_evicted(&self, listener: &WaitingStreams) {
         let turn = self.turn.lock();
         let count = self.evicted.fetch_add(1, Relaxed) + 1;
         if count != Self::MAX_EVICTED {
@@ -144,7 +144,7 @@ impl ConnectionStreams {
     pub(super) fn end(&self, listener: &WaitingStreams) {
         let mut turn = self.turn.lock();
         *turn = ConnectionTurn::Ended;
-        if self.is_at_max() {
+        if self.must_close() {
             listener.leaving.fetch_sub(1, Relaxed);
             listener.turns.notify_one();
         }
@@ -177,7 +177,7 @@ impl WaitingStreams {
 
     /// Adds a stream whose head takes `head_bytes`, and evicts the oldest ones if it must. When it is
     /// evicted itself, that is counted in its `connection`.
-    pub(super) fn enter(
+    pub(super) fn register(
         this: &Arc<Self>,
         work: StreamWork,
         head_bytes: usize,
@@ -208,7 +208,7 @@ impl WaitingStreams {
         drop(table);
         for evicted in evicted {
             this.metrics.network.streams_evicted.inc();
-            evicted.connection.count_one(this);
+            evicted.connection.count_evicted(this);
             evicted.evict();
         }
         WaitingStream {
@@ -219,20 +219,20 @@ impl WaitingStreams {
     }
 
     /// Whether so many connections still have to end that others are not to be read.
-    pub(super) fn is_behind(&self) -> bool {
+    pub(super) fn has_backlog(&self) -> bool {
         self.leaving.load(Relaxed) > MAX_LEAVING
     }
 
     /// Completes when a connection may be read. It then has to call [`end_turn`](Self::end_turn).
     pub(super) async fn turn(self: Arc<Self>) {
-        while self.is_behind() {
+        while self.has_backlog() {
             self.turns.notified().await;
         }
     }
 
     /// Gives the turn to the next connection that waits for it, if any.
     pub(super) fn end_turn(&self) {
-        if !self.is_behind() {
+        if !self.has_backlog() {
             self.turns.notify_one();
         }
     }
@@ -296,7 +296,7 @@ mod tests {
             pending::<()>().await;
             drop(held);
         });
-        let entered = WaitingStreams::enter(streams, work, head_bytes, &Arc::default());
+        let entered = WaitingStreams::register(streams, work, head_bytes, &Arc::default());
         (entered, weak)
     }
 
@@ -328,13 +328,14 @@ mod tests {
     async fn others_wait_while_many_connections_have_to_end() {
         let streams = WaitingStreams::new(0, Arc::default());
         let lose_all = |connection: &ConnectionStreams| {
-            (0..2 * ConnectionStreams::MAX_EVICTED).for_each(|_| connection.count_one(&streams));
+            (0..2 * ConnectionStreams::MAX_EVICTED)
+                .for_each(|_| connection.count_evicted(&streams));
         };
         let connections: Vec<ConnectionStreams> = (0..=MAX_LEAVING)
             .map(|_| ConnectionStreams::default())
             .collect();
         connections.iter().for_each(&lose_all);
-        assert!(connections.iter().all(ConnectionStreams::is_at_max) && streams.is_behind());
+        assert!(connections.iter().all(ConnectionStreams::must_close) && streams.has_backlog());
         let turns: Vec<_> = (0..3)
             .map(|_| {
                 let streams = Arc::clone(&streams);

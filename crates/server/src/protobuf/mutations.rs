@@ -2,7 +2,7 @@
 //! read again.
 
 use super::*;
-use tidegate_mutations::{Attack, Numbers, inputs};
+use tidegate_mutations::{FuzzTarget, NumberEncoding, inputs};
 
 /// Every kind of field, and messages in messages.
 const GOOD: &[&[u8]] = &[
@@ -27,7 +27,10 @@ const TOKENS: &[&[u8]] = &[
 ];
 
 /// The fields of the message and of all that can be taken for messages in it.
-fn walk<'a>(fields: Fields<'a>, found: &mut Vec<Field<'a>>) -> Result<(), Malformed> {
+fn walk<'a>(
+    fields: ProtobufFields<'a>,
+    found: &mut Vec<ProtobufField<'a>>,
+) -> Result<(), ProtobufError> {
     for field in fields {
         let field = field?;
         found.push(field);
@@ -39,16 +42,16 @@ fn walk<'a>(fields: Fields<'a>, found: &mut Vec<Field<'a>>) -> Result<(), Malfor
     Ok(())
 }
 
-fn rewritten(fields: Fields<'_>) -> Vec<u8> {
+fn reencode(fields: ProtobufFields<'_>) -> Vec<u8> {
     let mut out = Vec::new();
-    let mut writer = Writer::to(&mut out);
+    let mut writer = ProtobufWriter::to(&mut out);
     for field in fields.map(Result::unwrap) {
         match field.value {
-            Value::Varint(number) => writer.uint(field.number, number),
-            Value::Fixed64(bits) => writer.double(field.number, f64::from_bits(bits)),
-            Value::Bytes(bytes) => writer.bytes(field.number, bytes),
+            ProtobufValue::Varint(number) => writer.uint(field.number, number),
+            ProtobufValue::Fixed64(bits) => writer.double(field.number, f64::from_bits(bits)),
+            ProtobufValue::Bytes(bytes) => writer.bytes(field.number, bytes),
             // Nothing that we write has one.
-            Value::Fixed32(_) => {}
+            ProtobufValue::Fixed32(_) => {}
         }
     }
     out
@@ -56,19 +59,19 @@ fn rewritten(fields: Fields<'_>) -> Vec<u8> {
 
 #[test]
 fn no_message_panics_takes_long_or_is_lost_in_writing() {
-    let attack = Attack {
+    let attack = FuzzTarget {
         parser: "protobuf",
         seed: 0x7062,
         inputs: inputs::PROTOBUF,
-        good: GOOD,
+        corpus: GOOD,
         tokens: TOKENS,
-        nests: &[],
-        numbers: Numbers::Bytes,
-        longest: 2_000,
+        delimiters: &[],
+        numbers: NumberEncoding::Varint,
+        max_len: 2_000,
     };
     let accepts = |message: &[u8]| {
         let mut found = Vec::new();
-        let read = walk(Fields::of(message), &mut found);
+        let read = walk(ProtobufFields::of(message), &mut found);
         for field in &found {
             if let Ok(bytes) = field.bytes() {
                 assert!(message.as_ptr_range().contains(&bytes.as_ptr()) || bytes.is_empty());
@@ -79,15 +82,15 @@ fn no_message_panics_takes_long_or_is_lost_in_writing() {
         read.is_ok()
     };
     attack.run(accepts, |message| {
-        let written = rewritten(Fields::of(message));
-        let fixed32 = |field: &Field<'_>| matches!(field.value, Value::Fixed32(_));
-        let read = Fields::of(message).map(Result::unwrap);
+        let written = reencode(ProtobufFields::of(message));
+        let fixed32 = |field: &ProtobufField<'_>| matches!(field.value, ProtobufValue::Fixed32(_));
+        let read = ProtobufFields::of(message).map(Result::unwrap);
         let read: Vec<_> = read.filter(|field| !fixed32(field)).collect();
-        let again: Vec<_> = Fields::of(&written).map(Result::unwrap).collect();
+        let again: Vec<_> = ProtobufFields::of(&written).map(Result::unwrap).collect();
         // By bits: there are numbers that are not equal to themselves.
-        let bits = |fields: &[Field<'_>]| {
+        let bits = |fields: &[ProtobufField<'_>]| {
             let bits = fields.iter().map(|field| match field.value {
-                Value::Fixed64(bits) => format!("{}: {bits:x}", field.number),
+                ProtobufValue::Fixed64(bits) => format!("{}: {bits:x}", field.number),
                 value => format!("{}: {value:?}", field.number),
             });
             bits.collect::<Vec<_>>()

@@ -29,21 +29,21 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PONG_WITHIN: Duration = Duration::from_secs(20);
 /// Before a message: whether it is compressed, and its length.
-const PREFIX: usize = 5;
+const PREFIX_BYTES: usize = 5;
 
 /// Why there is no stream any more.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Lost {
+pub(super) enum AdsStreamError {
     #[error("it cannot be met: {0}")]
-    Unmet(String),
+    Connect(String),
     #[error("it did not answer within {CONNECT_WITHIN:?}")]
-    Silent,
+    Timeout,
     #[error("it speaks no gRPC: status {0}")]
-    NoGrpc(http::StatusCode),
+    NotGrpc(http::StatusCode),
     #[error("it ended the stream: grpc-status {code} {message}")]
     Ended { code: String, message: String },
     #[error("it ended the stream without a word")]
-    CutShort,
+    Truncated,
     #[error("the connection broke: {0}")]
     Broken(#[from] hyper::Error),
     #[error("a message of {bytes} bytes is above the {most} that are taken")]
@@ -53,64 +53,64 @@ pub(super) enum Lost {
 }
 
 /// A stream under way. Ends when dropped.
-pub(super) struct Stream {
-    out: mpsc::UnboundedSender<Bytes>,
+pub(super) struct AdsStream {
+    outgoing: mpsc::UnboundedSender<Bytes>,
     body: Incoming,
     /// What came and is no whole message yet.
-    rest: BytesMut,
-    most: usize,
+    buffered: BytesMut,
+    max_message_bytes: usize,
     connection: AbortHandle,
 }
 
-impl Stream {
+impl AdsStream {
     /// Meets the plane, tells so, and says `first`. A plane need not answer before it has something to
     /// say itself.
     pub(super) async fn open(
         plane: &ControlPlane,
         first: &[u8],
-        met: impl FnOnce(),
-    ) -> Result<Self, Lost> {
+        on_connect: impl FnOnce(),
+    ) -> Result<Self, AdsStreamError> {
         let connected = timeout(CONNECT_WITHIN, connect(plane));
-        let (mut sender, connection) = connected.await.map_err(|_| Lost::Silent)??;
-        let mut guarded = Guarded(Some(connection));
-        met();
-        let (out, said) = mpsc::unbounded_channel();
-        let _heard_below = out.send(framed(first));
-        let answer = sender.send_request(request(plane, said)?).await?;
-        if !answer.status().is_success() {
-            return Err(Lost::NoGrpc(answer.status()));
+        let (mut sender, connection) = connected.await.map_err(|_| AdsStreamError::Timeout)??;
+        let mut abort_guard = AbortOnDrop(Some(connection));
+        on_connect();
+        let (out, messages) = mpsc::unbounded_channel();
+        let _error_below = out.send(frame_message(first));
+        let response = sender.send_request(request(plane, messages)?).await?;
+        if !response.status().is_success() {
+            return Err(AdsStreamError::NotGrpc(response.status()));
         }
         // A plane that refuses at once says so in the head.
-        ended(answer.headers())?;
-        let connection = guarded.0.take().expect("taken once, here");
-        Ok(Stream {
-            out,
-            body: answer.into_body(),
-            rest: BytesMut::new(),
-            most: plane.message_bytes,
+        check_grpc_status(response.headers())?;
+        let connection = abort_guard.0.take().expect("taken once, here");
+        Ok(AdsStream {
+            outgoing: out,
+            body: response.into_body(),
+            buffered: BytesMut::new(),
+            max_message_bytes: plane.max_message_bytes,
             connection,
         })
     }
 
     /// Says something. If nobody is there any more, hearing tells.
-    pub(super) fn say(&self, message: &[u8]) {
-        let _told_when_heard = self.out.send(framed(message));
+    pub(super) fn send(&self, message: &[u8]) {
+        let _error_on_receive = self.outgoing.send(frame_message(message));
     }
 
     /// The next message. Not to be called again after a fault.
-    pub(super) async fn hear(&mut self) -> Result<Bytes, Lost> {
+    pub(super) async fn receive(&mut self) -> Result<Bytes, AdsStreamError> {
         loop {
-            if let Some(message) = self.whole()? {
+            if let Some(message) = self.next_message()? {
                 return Ok(message);
             }
             match self.body.frame().await {
-                None => return Err(Lost::CutShort),
+                None => return Err(AdsStreamError::Truncated),
                 Some(frame) => match frame?.into_data() {
-                    Ok(data) => self.rest.extend_from_slice(&data),
+                    Ok(data) => self.buffered.extend_from_slice(&data),
                     // Trailers: nothing comes after them.
                     Err(frame) => {
-                        frame.trailers_ref().map_or(Ok(()), ended)?;
-                        return Err(Lost::CutShort);
+                        frame.trailers_ref().map_or(Ok(()), check_grpc_status)?;
+                        return Err(AdsStreamError::Truncated);
                     }
                 },
             }
@@ -118,36 +118,36 @@ impl Stream {
     }
 
     /// A message that is here as a whole. Refused by its length before the rest of it is awaited.
-    fn whole(&mut self) -> Result<Option<Bytes>, Lost> {
-        let Some(&[compressed, a, b, c, d]) = self.rest.first_chunk::<PREFIX>() else {
+    fn next_message(&mut self) -> Result<Option<Bytes>, AdsStreamError> {
+        let Some(&[compressed, a, b, c, d]) = self.buffered.first_chunk::<PREFIX_BYTES>() else {
             return Ok(None);
         };
         if compressed != 0 {
-            return Err(Lost::Compressed);
+            return Err(AdsStreamError::Compressed);
         }
         let bytes = u32::from_be_bytes([a, b, c, d]) as usize;
-        if bytes > self.most {
-            let most = self.most;
-            return Err(Lost::TooLarge { bytes, most });
+        if bytes > self.max_message_bytes {
+            let most = self.max_message_bytes;
+            return Err(AdsStreamError::TooLarge { bytes, most });
         }
-        if self.rest.len() < PREFIX + bytes {
+        if self.buffered.len() < PREFIX_BYTES + bytes {
             return Ok(None);
         }
-        self.rest.advance(PREFIX);
-        Ok(Some(self.rest.split_to(bytes).freeze()))
+        self.buffered.advance(PREFIX_BYTES);
+        Ok(Some(self.buffered.split_to(bytes).freeze()))
     }
 }
 
-impl Drop for Stream {
+impl Drop for AdsStream {
     fn drop(&mut self) {
         self.connection.abort();
     }
 }
 
 /// A connection that nobody has taken over ends.
-struct Guarded(Option<AbortHandle>);
+struct AbortOnDrop(Option<AbortHandle>);
 
-impl Drop for Guarded {
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         if let Some(connection) = &self.0 {
             connection.abort();
@@ -155,23 +155,25 @@ impl Drop for Guarded {
     }
 }
 
-type Sender = http2::SendRequest<Said>;
+type AdsSender = http2::SendRequest<AdsRequestBody>;
 
-async fn connect(plane: &ControlPlane) -> Result<(Sender, AbortHandle), Lost> {
-    let unmet = |error: std::io::Error| Lost::Unmet(error.to_string());
-    let socket = TcpStream::connect(&plane.authority).await.map_err(unmet)?;
-    socket.set_nodelay(true).map_err(unmet)?;
+async fn connect(plane: &ControlPlane) -> Result<(AdsSender, AbortHandle), AdsStreamError> {
+    let connect_error = |error: std::io::Error| AdsStreamError::Connect(error.to_string());
+    let socket = TcpStream::connect(&plane.authority)
+        .await
+        .map_err(connect_error)?;
+    socket.set_nodelay(true).map_err(connect_error)?;
     match &plane.tls {
-        None => shake(socket).await,
+        None => handshake(socket).await,
         Some(files) => {
             let name = files.name.as_deref().unwrap_or(plane.host());
-            let socket = tls::encrypted(socket, files, name).await;
-            shake(socket.map_err(Lost::Unmet)?).await
+            let socket = tls::connect_tls(socket, files, name).await;
+            handshake(socket.map_err(AdsStreamError::Connect)?).await
         }
     }
 }
 
-async fn shake<S>(socket: S) -> Result<(Sender, AbortHandle), Lost>
+async fn handshake<S>(socket: S) -> Result<(AdsSender, AbortHandle), AdsStreamError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -189,11 +191,12 @@ where
 
 fn request(
     plane: &ControlPlane,
-    said: mpsc::UnboundedReceiver<Bytes>,
-) -> Result<Request<Said>, Lost> {
+    messages: mpsc::UnboundedReceiver<Bytes>,
+) -> Result<Request<AdsRequestBody>, AdsStreamError> {
     let scheme = if plane.tls.is_some() { "https" } else { "http" };
-    let request = Request::post(format!("{scheme}://{}{METHOD}", plane.authority)).body(Said(said));
-    let mut request = request.map_err(|error| Lost::Unmet(error.to_string()))?;
+    let request = Request::post(format!("{scheme}://{}{METHOD}", plane.authority))
+        .body(AdsRequestBody(messages));
+    let mut request = request.map_err(|error| AdsStreamError::Connect(error.to_string()))?;
     let headers = request.headers_mut();
     for (name, value) in &plane.headers {
         headers.append(name, value.clone());
@@ -205,9 +208,9 @@ fn request(
 }
 
 /// What we say, as it is said.
-struct Said(mpsc::UnboundedReceiver<Bytes>);
+struct AdsRequestBody(mpsc::UnboundedReceiver<Bytes>);
 
-impl Body for Said {
+impl Body for AdsRequestBody {
     type Data = Bytes;
     type Error = std::convert::Infallible;
 
@@ -221,10 +224,10 @@ impl Body for Said {
     }
 }
 
-fn framed(message: &[u8]) -> Bytes {
+fn frame_message(message: &[u8]) -> Bytes {
     let length =
         u32::try_from(message.len()).expect("what we say is short: a request for resources");
-    let mut framed = Vec::with_capacity(PREFIX + message.len());
+    let mut framed = Vec::with_capacity(PREFIX_BYTES + message.len());
     framed.push(0);
     framed.extend_from_slice(&length.to_be_bytes());
     framed.extend_from_slice(message);
@@ -232,13 +235,13 @@ fn framed(message: &[u8]) -> Bytes {
 }
 
 /// A stream like this ends with a status only, whichever it is.
-fn ended(trailers: &HeaderMap) -> Result<(), Lost> {
+fn check_grpc_status(trailers: &HeaderMap) -> Result<(), AdsStreamError> {
     let text = |name: &str| {
         let value = trailers.get(name).and_then(|value| value.to_str().ok());
         value.map(str::to_owned)
     };
     match text("grpc-status") {
-        Some(code) => Err(Lost::Ended {
+        Some(code) => Err(AdsStreamError::Ended {
             code,
             message: text("grpc-message").unwrap_or_default(),
         }),

@@ -1,16 +1,16 @@
 //! Limits from a control plane: the state-of-the-world side of Envoy's aggregated discovery service.
 //!
-//! [`follow`](mod@follow) keeps one stream to it and puts what it sends in force, through the same checks and the same
+//! [`subscription`](mod@subscription) keeps one stream to it and puts what it sends in force, through the same checks and the same
 //! door as files: whole or not at all, and the last good configuration stays. What was taken is
 //! acknowledged, what was not is refused with every fault. `client` has the stream, `wire` the messages.
 //! Knows nothing of how a limit is found or counted.
 
 mod backoff;
 mod client;
-mod follow;
 #[cfg(test)]
 mod mutations;
 mod resource;
+mod subscription;
 mod tls;
 mod wire;
 
@@ -21,13 +21,13 @@ use http::{HeaderName, HeaderValue};
 use serde::Deserialize;
 
 pub(crate) use backoff::Backoff;
-pub(crate) use follow::{Following, News, Take};
-pub(crate) use resource::domains;
+pub(crate) use resource::decode_domains;
+pub(crate) use subscription::{ApplyResources, XdsEvent, XdsSubscription};
 
 /// What gRPC takes where nothing is said.
-const USUAL_MESSAGE_BYTES: usize = 4 << 20;
+const DEFAULT_MESSAGE_BYTES: usize = 4 << 20;
 /// No more than files may have.
-const LARGEST_MESSAGE_BYTES: usize = 64 << 20;
+const MAX_MESSAGE_BYTES: usize = 64 << 20;
 
 /// A control plane, and how it is met.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
@@ -35,28 +35,28 @@ const LARGEST_MESSAGE_BYTES: usize = 64 << 20;
 pub(crate) struct ControlPlane {
     /// `HOST:PORT`.
     authority: String,
-    pub(crate) node: Node,
+    pub(crate) node: XdsNodeInfo,
     /// Sent with the stream; values may be secrets.
     pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
-    pub(crate) tls: Option<TlsFiles>,
+    pub(crate) tls: Option<XdsTlsFiles>,
     pub(crate) backoff: Backoff,
-    message_bytes: usize,
+    max_message_bytes: usize,
 }
 
 /// What this node says of itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Node {
+pub(crate) struct XdsNodeInfo {
     pub(crate) id: String,
     pub(crate) metadata: Vec<(String, String)>,
 }
 
 /// How the way to a control plane is encrypted.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
-pub(crate) struct TlsFiles {
+pub(crate) struct XdsTlsFiles {
     /// The authorities to trust, else those of the system.
     pub(crate) authorities: Option<PathBuf>,
     /// Our certificate, and its key.
-    pub(crate) own: Option<(PathBuf, PathBuf)>,
+    pub(crate) client_certificate: Option<(PathBuf, PathBuf)>,
     /// The name to expect, if it is not that of the host.
     pub(crate) name: Option<String>,
 }
@@ -67,7 +67,7 @@ pub(crate) struct TlsFiles {
     "`{0}` is no control plane; write xds://HOST:PORT?node=ID, and xdss for TLS with ca=FILE, cert=FILE, \
      key=FILE or name=NAME if they are needed"
 )]
-pub(crate) struct BadControlPlane(String);
+pub(crate) struct ControlPlaneError(String);
 
 impl ControlPlane {
     /// The one at `HOST:PORT`, met in the usual way.
@@ -81,20 +81,20 @@ impl ControlPlane {
             && port.parse::<u16>().is_ok_and(|port| port > 0);
         fits.then(|| ControlPlane {
             authority: authority.to_owned(),
-            node: Node {
+            node: XdsNodeInfo {
                 id: "default".to_owned(),
                 metadata: Vec::new(),
             },
             headers: Vec::new(),
             tls: None,
             backoff: Backoff::default(),
-            message_bytes: USUAL_MESSAGE_BYTES,
+            max_message_bytes: DEFAULT_MESSAGE_BYTES,
         })
     }
 
     /// Takes messages up to so many bytes.
-    pub(crate) fn limit_messages(&mut self, bytes: usize) {
-        self.message_bytes = bytes.min(LARGEST_MESSAGE_BYTES);
+    pub(crate) fn set_max_message_bytes(&mut self, bytes: usize) {
+        self.max_message_bytes = bytes.min(MAX_MESSAGE_BYTES);
     }
 
     /// Its host, without the brackets of an address.
@@ -105,16 +105,16 @@ impl ControlPlane {
 }
 
 impl FromStr for ControlPlane {
-    type Err = BadControlPlane;
+    type Err = ControlPlaneError;
 
-    fn from_str(text: &str) -> Result<Self, BadControlPlane> {
+    fn from_str(text: &str) -> Result<Self, ControlPlaneError> {
         let read = || {
             let (scheme, rest) = text.split_once("://")?;
             let (authority, options) = rest.split_once('?').unwrap_or((rest, ""));
             let mut plane = ControlPlane::at(authority.trim_end_matches('/'))?;
             let mut tls = match scheme {
                 "xds" => None,
-                "xdss" => Some(TlsFiles::default()),
+                "xdss" => Some(XdsTlsFiles::default()),
                 _ => return None,
             };
             let (mut certificate, mut key) = (None, None);
@@ -131,20 +131,22 @@ impl FromStr for ControlPlane {
             }
             match (&mut tls, certificate, key) {
                 (_, None, None) => {}
-                (Some(tls), Some(certificate), Some(key)) => tls.own = Some((certificate, key)),
+                (Some(tls), Some(certificate), Some(key)) => {
+                    tls.client_certificate = Some((certificate, key))
+                }
                 _ => return None,
             }
             plane.tls = tls;
             Some(plane)
         };
-        read().ok_or_else(|| BadControlPlane(text.escape_default().to_string()))
+        read().ok_or_else(|| ControlPlaneError(text.escape_default().to_string()))
     }
 }
 
 impl TryFrom<String> for ControlPlane {
-    type Error = BadControlPlane;
+    type Error = ControlPlaneError;
 
-    fn try_from(text: String) -> Result<Self, BadControlPlane> {
+    fn try_from(text: String) -> Result<Self, ControlPlaneError> {
         text.parse()
     }
 }
@@ -162,9 +164,9 @@ mod tests {
             .parse()
             .unwrap();
         assert_eq!((plane.host(), plane.node.id.as_str()), ("::1", "default"));
-        let tls = TlsFiles {
+        let tls = XdsTlsFiles {
             authorities: Some("/ca".into()),
-            own: Some(("/c".into(), "/k".into())),
+            client_certificate: Some(("/c".into(), "/k".into())),
             name: Some("n".to_owned()),
         };
         assert_eq!(plane.tls, Some(tls));

@@ -1,13 +1,13 @@
 //! Hostile control planes: whatever bytes come, they are read or refused within 10 ms, and what is read
 //! comes into force alike each time.
 
-use tidegate_core::rules::{RuleSet, parse_with};
-use tidegate_core::store::Abilities;
-use tidegate_mutations::{Attack, Numbers, inputs};
+use tidegate_core::rules::{RuleSet, parse_with_domains};
+use tidegate_core::store::Capabilities;
+use tidegate_mutations::{FuzzTarget, NumberEncoding, inputs};
 
-use super::resource::domains;
-use super::wire::{Answer, RESOURCE};
-use crate::protobuf::Writer;
+use super::resource::decode_domains;
+use super::wire::{DiscoveryResponse, RESOURCE_TYPE};
+use crate::protobuf::ProtobufWriter;
 
 const TOKENS: &[&[u8]] = &[
     b"\0",
@@ -28,7 +28,7 @@ const TOKENS: &[&[u8]] = &[
 ];
 
 /// A domain of two levels, with everything that a node can have.
-fn shop(w: &mut Writer<'_>) {
+fn shop(w: &mut ProtobufWriter<'_>) {
     w.bytes(1, b"shop");
     w.bytes(2, b"shop");
     w.message(3, |w| {
@@ -54,57 +54,57 @@ fn shop(w: &mut Writer<'_>) {
     });
 }
 
-fn bare(w: &mut Writer<'_>) {
+fn bare(w: &mut ProtobufWriter<'_>) {
     w.bytes(2, b"bare");
     w.message(3, |w| w.bytes(1, b"k"));
 }
 
-fn answer(resources: &[&dyn Fn(&mut Writer<'_>)]) -> Vec<u8> {
+fn encode_response(resources: &[&dyn Fn(&mut ProtobufWriter<'_>)]) -> Vec<u8> {
     let mut out = Vec::new();
-    let mut w = Writer::to(&mut out);
+    let mut w = ProtobufWriter::to(&mut out);
     w.bytes(1, b"v1");
     for resource in resources {
         w.message(2, |w| {
-            w.bytes(1, RESOURCE.as_bytes());
+            w.bytes(1, RESOURCE_TYPE.as_bytes());
             w.message(2, resource);
         });
     }
-    w.bytes(4, RESOURCE.as_bytes());
+    w.bytes(4, RESOURCE_TYPE.as_bytes());
     w.bytes(5, b"nonce");
     out
 }
 
-fn read(message: &[u8]) -> Option<RuleSet> {
-    let answer = Answer::read(message).ok()?;
-    let domains = domains(&answer.resources).ok()?;
-    parse_with(&[], &domains, Abilities::MEMORY).ok()
+fn parse_rules(message: &[u8]) -> Option<RuleSet> {
+    let response = DiscoveryResponse::decode(message).ok()?;
+    let domains = decode_domains(&response.resources).ok()?;
+    parse_with_domains(&[], &domains, Capabilities::MEMORY).ok()
 }
 
 #[test]
 fn no_resource_panics_takes_long_or_is_read_in_two_ways() {
     let corpus = [
-        answer(&[&shop]),
-        answer(&[&bare, &shop]),
-        answer(&[&bare]),
-        answer(&[]),
+        encode_response(&[&shop]),
+        encode_response(&[&bare, &shop]),
+        encode_response(&[&bare]),
+        encode_response(&[]),
     ];
     let good: Vec<&[u8]> = corpus.iter().map(Vec::as_slice).collect();
-    let attack = Attack {
+    let attack = FuzzTarget {
         parser: "xds",
         seed: 0x0078_6473,
         inputs: inputs::XDS,
-        good: &good,
+        corpus: &good,
         tokens: TOKENS,
-        nests: &[],
-        numbers: Numbers::Bytes,
-        longest: 4_000,
+        delimiters: &[],
+        numbers: NumberEncoding::Varint,
+        max_len: 4_000,
     };
     let outcome = attack.run(
-        |message| read(message).is_some(),
+        |message| parse_rules(message).is_some(),
         |message| {
-            let (set, again) = (read(message).unwrap(), read(message).unwrap());
+            let (set, again) = (parse_rules(message).unwrap(), parse_rules(message).unwrap());
             assert_eq!(format!("{:?}", set.rules()), format!("{:?}", again.rules()));
-            let listing = |set: &RuleSet| set.listing_of_limits().to_string();
+            let listing = |set: &RuleSet| set.config_dump().to_string();
             assert_eq!(listing(&set), listing(&again));
         },
     );

@@ -3,89 +3,91 @@
 //! Fields that are not known are passed over. What is known and not as it should be is told for every
 //! resource at once.
 
-use tidegate_core::described::Metadata;
-use tidegate_core::rules::{DomainForm, LimitForm, NodeForm, Place};
+use tidegate_core::envoy::Metadata;
+use tidegate_core::rules::{DescriptorConfig, DomainConfig, LimitConfig, SourceLocation};
 
-use super::follow::Resources;
-use super::wire::RESOURCE;
-use crate::protobuf::{Fields, Malformed};
+use super::subscription::Resources;
+use super::wire::RESOURCE_TYPE;
+use crate::protobuf::{ProtobufError, ProtobufFields};
 
 /// The domains that resources are about.
 ///
 /// # Errors
 /// Every resource that cannot be read.
-pub(crate) fn domains(resources: &Resources<'_>) -> Result<Vec<DomainForm>, String> {
-    let (mut domains, mut faults) = (Vec::new(), Vec::new());
+pub(crate) fn decode_domains(resources: &Resources<'_>) -> Result<Vec<DomainConfig>, String> {
+    let (mut domains, mut errors) = (Vec::new(), Vec::new());
     for (at, (kind, bytes)) in resources.iter().enumerate() {
-        let read = match *kind {
-            RESOURCE => domain(Fields::of(bytes)).map_err(|error| error.to_string()),
+        let decoded = match *kind {
+            RESOURCE_TYPE => {
+                decode_domain(ProtobufFields::of(bytes)).map_err(|error| error.to_string())
+            }
             other => Err(format!("`{}` was not asked for", other.escape_default())),
         };
-        match read {
+        match decoded {
             Ok(domain) => domains.push(domain),
-            Err(why) => faults.push(format!("resource {at}: {why}")),
+            Err(error) => errors.push(format!("resource {at}: {error}")),
         }
     }
-    match faults.is_empty() {
+    match errors.is_empty() {
         true => Ok(domains),
-        false => Err(faults.join("\n")),
+        false => Err(errors.join("\n")),
     }
 }
 
-type Read<T> = Result<T, Malformed>;
+type DecodeResult<T> = Result<T, ProtobufError>;
 
-fn domain(fields: Fields<'_>) -> Read<DomainForm> {
+fn decode_domain(fields: ProtobufFields<'_>) -> DecodeResult<DomainConfig> {
     let (mut name, mut domain, mut nodes) = ("", String::new(), Vec::new());
     for field in fields {
         let field = field?;
         match field.number {
             1 => name = field.text()?,
             2 => domain = field.text()?.to_owned(),
-            3 => nodes.push(node(field.message()?)?),
+            3 => nodes.push(decode_node(field.message()?)?),
             _ => {}
         }
     }
     let file = format!("xds/{}", name.escape_default());
-    let place = Place {
+    let place = SourceLocation {
         file: file.into(),
         line: 0,
     };
-    Ok(DomainForm {
-        place,
+    Ok(DomainConfig {
+        location: place,
         domain,
-        nodes,
+        descriptors: nodes,
     })
 }
 
-fn node(fields: Fields<'_>) -> Read<NodeForm> {
-    let mut node = NodeForm::default();
+fn decode_node(fields: ProtobufFields<'_>) -> DecodeResult<DescriptorConfig> {
+    let mut node = DescriptorConfig::default();
     for field in fields {
         let field = field?;
         match field.number {
             1 => node.key = field.text()?.to_owned(),
             2 => node.value = field.text()?.to_owned(),
-            3 => node.limit = Some(limit(field.message()?)?),
-            4 => node.nodes.push(self::node(field.message()?)?),
+            3 => node.limit = Some(decode_limit(field.message()?)?),
+            4 => node.descriptors.push(self::decode_node(field.message()?)?),
             5 => node.shadow_mode = field.bool()?,
             6 => node.detailed_metric = field.bool()?,
             7 => node.quota_mode = field.bool()?,
-            8 => node.metadata = Some(structure(field.message()?)?),
+            8 => node.metadata = Some(decode_struct(field.message()?)?),
             _ => {}
         }
     }
     Ok(node)
 }
 
-fn limit(fields: Fields<'_>) -> Read<LimitForm> {
-    let mut limit = LimitForm::default();
+fn decode_limit(fields: ProtobufFields<'_>) -> DecodeResult<LimitConfig> {
+    let mut limit = LimitConfig::default();
     for field in fields {
         let field = field?;
         match field.number {
-            1 => limit.unit = unit(field.uint64()?),
+            1 => limit.unit = unit_name(field.uint64()?),
             2 => limit.requests_per_unit = field.uint32()?,
             3 => limit.unlimited = field.bool()?,
             4 => limit.name = field.text()?.to_owned(),
-            5 => limit.replaces.push(replaced(field.message()?)?),
+            5 => limit.replaces.push(decode_replaced(field.message()?)?),
             _ => {}
         }
     }
@@ -93,7 +95,7 @@ fn limit(fields: Fields<'_>) -> Read<LimitForm> {
 }
 
 /// The name of a unit by its number. One that is not known keeps its number, and is a fault later.
-fn unit(number: u64) -> String {
+fn unit_name(number: u64) -> String {
     match number {
         0 => String::new(),
         1 => "second".to_owned(),
@@ -107,7 +109,7 @@ fn unit(number: u64) -> String {
     }
 }
 
-fn replaced(fields: Fields<'_>) -> Read<String> {
+fn decode_replaced(fields: ProtobufFields<'_>) -> DecodeResult<String> {
     let mut name = String::new();
     for field in fields {
         let field = field?;
@@ -118,28 +120,28 @@ fn replaced(fields: Fields<'_>) -> Read<String> {
     Ok(name)
 }
 
-fn structure(fields: Fields<'_>) -> Read<Metadata> {
+fn decode_struct(fields: ProtobufFields<'_>) -> DecodeResult<Metadata> {
     let mut map: Vec<(Box<str>, Metadata)> = Vec::new();
     for field in fields {
         let field = field?;
         if field.number != 1 {
             continue;
         }
-        let (mut name, mut told) = ("", Metadata::Null);
+        let (mut name, mut member) = ("", Metadata::Null);
         for field in field.message()? {
             let field = field?;
             match field.number {
                 1 => name = field.text()?,
-                2 => told = value(field.message()?)?,
+                2 => member = decode_value(field.message()?)?,
                 _ => {}
             }
         }
-        map.push((name.into(), told));
+        map.push((name.into(), member));
     }
     Ok(Metadata::Map(map))
 }
 
-fn value(fields: Fields<'_>) -> Read<Metadata> {
+fn decode_value(fields: ProtobufFields<'_>) -> DecodeResult<Metadata> {
     let mut value = Metadata::Null;
     for field in fields {
         let field = field?;
@@ -148,20 +150,20 @@ fn value(fields: Fields<'_>) -> Read<Metadata> {
             2 => Metadata::Number(field.double()?),
             3 => Metadata::Text(field.text()?.into()),
             4 => Metadata::Bool(field.bool()?),
-            5 => structure(field.message()?)?,
-            6 => list(field.message()?)?,
+            5 => decode_struct(field.message()?)?,
+            6 => decode_list(field.message()?)?,
             _ => value,
         };
     }
     Ok(value)
 }
 
-fn list(fields: Fields<'_>) -> Read<Metadata> {
+fn decode_list(fields: ProtobufFields<'_>) -> DecodeResult<Metadata> {
     let mut values = Vec::new();
     for field in fields {
         let field = field?;
         if field.number == 1 {
-            values.push(value(field.message()?)?);
+            values.push(decode_value(field.message()?)?);
         }
     }
     Ok(Metadata::List(values))
@@ -170,16 +172,16 @@ fn list(fields: Fields<'_>) -> Read<Metadata> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protobuf::Writer;
+    use crate::protobuf::ProtobufWriter;
 
-    fn written(fields: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
+    fn encode(fields: impl FnOnce(&mut ProtobufWriter<'_>)) -> Vec<u8> {
         let mut out = Vec::new();
-        fields(&mut Writer::to(&mut out));
+        fields(&mut ProtobufWriter::to(&mut out));
         out
     }
 
-    fn metadata(w: &mut Writer<'_>) {
-        let mut member = |name: &str, value: &dyn Fn(&mut Writer<'_>)| {
+    fn metadata(w: &mut ProtobufWriter<'_>) {
+        let mut member = |name: &str, value: &dyn Fn(&mut ProtobufWriter<'_>)| {
             w.message(1, |w| {
                 w.bytes(1, name.as_bytes());
                 w.message(2, value);
@@ -198,7 +200,7 @@ mod tests {
 
     #[test]
     fn every_field_of_a_resource_is_read() {
-        let resource = written(|w| {
+        let resource = encode(|w| {
             w.bytes(1, b"shop");
             w.bytes(2, b"dom");
             w.message(3, |w| {
@@ -221,15 +223,15 @@ mod tests {
                 w.bytes(99, b"from the future");
             });
         });
-        let below = NodeForm {
+        let below = DescriptorConfig {
             key: "below".to_owned(),
-            limit: Some(LimitForm {
+            limit: Some(LimitConfig {
                 unlimited: true,
-                ..LimitForm::default()
+                ..LimitConfig::default()
             }),
-            ..NodeForm::default()
+            ..DescriptorConfig::default()
         };
-        let told = Metadata::Map(vec![
+        let want_metadata = Metadata::Map(vec![
             ("n".into(), Metadata::Number(1.5)),
             ("none".into(), Metadata::Null),
             (
@@ -238,38 +240,45 @@ mod tests {
             ),
             ("map".into(), Metadata::Map(Vec::new())),
         ]);
-        let node = NodeForm {
+        let node = DescriptorConfig {
             key: "k".to_owned(),
             value: "v".to_owned(),
-            limit: Some(LimitForm {
+            limit: Some(LimitConfig {
                 unit: "week".to_owned(),
                 requests_per_unit: 9,
                 name: "name".to_owned(),
                 replaces: vec!["other".to_owned()],
-                ..LimitForm::default()
+                ..LimitConfig::default()
             }),
             shadow_mode: true,
             detailed_metric: true,
             quota_mode: true,
-            metadata: Some(told),
-            nodes: vec![below],
-            ..NodeForm::default()
+            metadata: Some(want_metadata),
+            descriptors: vec![below],
+            ..DescriptorConfig::default()
         };
-        let want = DomainForm {
-            place: Place {
+        let want = DomainConfig {
+            location: SourceLocation {
                 file: "xds/shop".into(),
                 line: 0,
             },
             domain: "dom".to_owned(),
-            nodes: vec![node],
+            descriptors: vec![node],
         };
-        assert_eq!(domains(&[(RESOURCE, &resource)]), Ok(vec![want]));
+        assert_eq!(
+            decode_domains(&[(RESOURCE_TYPE, &resource)]),
+            Ok(vec![want])
+        );
     }
 
     #[test]
-    fn every_resource_that_cannot_be_read_is_told() {
-        let good = written(|w| w.bytes(2, b"dom"));
-        let error = domains(&[(RESOURCE, b"\x0a"), (RESOURCE, &good), ("other", &good)]);
+    fn every_resource_that_cannot_be_decoded_is_reported() {
+        let good = encode(|w| w.bytes(2, b"dom"));
+        let error = decode_domains(&[
+            (RESOURCE_TYPE, b"\x0a"),
+            (RESOURCE_TYPE, &good),
+            ("other", &good),
+        ]);
         let error = error.unwrap_err();
         assert!(
             error.contains("resource 0: the message ends inside"),
@@ -284,7 +293,7 @@ mod tests {
     /// Whatever a plane sends is domains or a fault.
     #[test]
     fn bytes_that_are_changed_at_random_are_read_or_refused() {
-        let good = written(|w| {
+        let good = encode(|w| {
             w.bytes(1, b"shop");
             w.message(3, |w| {
                 w.bytes(1, b"k");
@@ -300,7 +309,7 @@ mod tests {
             state ^= state << 17;
             (state % below as u64) as usize
         };
-        let (mut read, mut refused) = (0, 0);
+        let (mut accepted, mut rejected) = (0, 0);
         for _ in 0..100_000 {
             let mut bytes = good.clone();
             for _ in 0..=next(3) {
@@ -308,21 +317,27 @@ mod tests {
                 bytes[at] = next(256) as u8;
             }
             bytes.truncate(bytes.len() - next(4));
-            match domains(&[(RESOURCE, &bytes)]) {
-                Ok(_) => read += 1,
-                Err(_) => refused += 1,
+            match decode_domains(&[(RESOURCE_TYPE, &bytes)]) {
+                Ok(_) => accepted += 1,
+                Err(_) => rejected += 1,
             }
         }
-        assert!(read > 1_000 && refused > 1_000, "{read} {refused}");
+        assert!(
+            accepted > 1_000 && rejected > 1_000,
+            "{accepted} {rejected}"
+        );
     }
 
     /// Every unit of the protocol, and none besides.
     #[test]
     fn units_have_the_numbers_of_the_protocol() {
-        let all: Vec<_> = (1..8).map(unit).collect();
-        for known in tidegate_core::described::Unit::ALL {
+        let all: Vec<_> = (1..8).map(unit_name).collect();
+        for known in tidegate_core::envoy::Unit::ALL {
             assert!(all.iter().any(|name| name == known.name()), "{known:?}");
         }
-        assert_eq!((unit(0), unit(8)), (String::new(), "8".to_owned()));
+        assert_eq!(
+            (unit_name(0), unit_name(8)),
+            (String::new(), "8".to_owned())
+        );
     }
 }

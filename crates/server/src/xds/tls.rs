@@ -12,12 +12,12 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use super::TlsFiles;
+use super::XdsTlsFiles;
 
 /// The way to the server that has `name`; else why there is none.
-pub(super) async fn encrypted(
+pub(super) async fn connect_tls(
     socket: TcpStream,
-    files: &TlsFiles,
+    files: &XdsTlsFiles,
     name: &str,
 ) -> Result<TlsStream<TcpStream>, String> {
     let config = config(files)?;
@@ -27,18 +27,19 @@ pub(super) async fn encrypted(
     connecting.await.map_err(|error| error.to_string())
 }
 
-fn config(files: &TlsFiles) -> Result<ClientConfig, String> {
+fn config(files: &XdsTlsFiles) -> Result<ClientConfig, String> {
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
         .with_root_certificates(authorities(files.authorities.as_deref())?);
-    let mut config = match &files.own {
+    let mut config = match &files.client_certificate {
         None => builder.with_no_client_auth(),
         Some((certificate, key)) => {
             let chain = certificates(certificate)?;
-            let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| fault(key, error))?;
+            let secret =
+                PrivateKeyDer::from_pem_file(key).map_err(|error| file_error(key, error))?;
             let made = builder.with_client_auth_cert(chain, secret);
-            made.map_err(|error| fault(certificate, error))?
+            made.map_err(|error| file_error(certificate, error))?
         }
     };
     config.alpn_protocols = vec![b"h2".to_vec()];
@@ -54,17 +55,17 @@ fn authorities(file: Option<&Path>) -> Result<RootCertStore, String> {
     roots.add_parsable_certificates(found);
     match (roots.is_empty(), file) {
         (false, _) => Ok(roots),
-        (true, Some(file)) => Err(fault(file, "holds no certificate")),
+        (true, Some(file)) => Err(file_error(file, "holds no certificate")),
         (true, None) => Err("the system trusts no authority; name one".to_owned()),
     }
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let read = CertificateDer::pem_file_iter(file).map_err(|error| fault(file, error))?;
+    let read = CertificateDer::pem_file_iter(file).map_err(|error| file_error(file, error))?;
     read.collect::<Result<_, _>>()
-        .map_err(|error| fault(file, error))
+        .map_err(|error| file_error(file, error))
 }
 
-fn fault(file: &Path, error: impl std::fmt::Display) -> String {
+fn file_error(file: &Path, error: impl std::fmt::Display) -> String {
     format!("{}: {error}", file.display())
 }

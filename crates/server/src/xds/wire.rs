@@ -3,50 +3,50 @@
 //! What is sent and what comes, field by field; a resource becomes the form that files become too, so
 //! that one set of checks holds for both. Fields that are not known are passed over.
 
-use crate::protobuf::{Fields, Malformed, Writer};
-use crate::xds::Node;
+use crate::protobuf::{ProtobufError, ProtobufFields, ProtobufWriter};
+use crate::xds::XdsNodeInfo;
 
 /// What we ask for.
-pub(super) const RESOURCE: &str =
+pub(super) const RESOURCE_TYPE: &str =
     "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 /// `INVALID_ARGUMENT`.
-const REFUSED: u64 = 3;
+const INVALID_ARGUMENT: u64 = 3;
 /// As much of the faults as a plane is told.
-const LONGEST_REFUSAL: usize = 4096;
+const MAX_REJECTION_BYTES: usize = 4096;
 
 /// What we say: what we have, and what we make of what came last.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ask<'a> {
+pub(super) struct DiscoveryRequest<'a> {
     /// The version in force, if any came.
     pub(super) version: &'a str,
     /// Which answer this is about; nothing at the beginning of a stream.
     pub(super) nonce: &'a str,
     /// Why that answer was not taken.
-    pub(super) refusal: Option<&'a str>,
+    pub(super) rejection: Option<&'a str>,
 }
 
-impl Ask<'_> {
+impl DiscoveryRequest<'_> {
     /// On the wire. The node is told once for each stream.
-    pub(super) fn write(self, node: Option<&Node>) -> Vec<u8> {
+    pub(super) fn encode(self, node: Option<&XdsNodeInfo>) -> Vec<u8> {
         let mut out = Vec::new();
-        let mut w = Writer::to(&mut out);
-        w.some_bytes(1, self.version.as_bytes());
+        let mut w = ProtobufWriter::to(&mut out);
+        w.bytes_if_nonempty(1, self.version.as_bytes());
         if let Some(node) = node {
             w.message(2, |w| write_node(w, node));
         }
-        w.bytes(4, RESOURCE.as_bytes());
-        w.some_bytes(5, self.nonce.as_bytes());
-        if let Some(refusal) = self.refusal {
+        w.bytes(4, RESOURCE_TYPE.as_bytes());
+        w.bytes_if_nonempty(5, self.nonce.as_bytes());
+        if let Some(rejection) = self.rejection {
             w.message(6, |w| {
-                w.uint(1, REFUSED);
-                w.bytes(2, cut(refusal).as_bytes());
+                w.uint(1, INVALID_ARGUMENT);
+                w.bytes(2, truncate(rejection).as_bytes());
             });
         }
         out
     }
 }
 
-fn write_node(w: &mut Writer<'_>, node: &Node) {
+fn write_node(w: &mut ProtobufWriter<'_>, node: &XdsNodeInfo) {
     w.bytes(1, node.id.as_bytes());
     if !node.metadata.is_empty() {
         w.message(3, |w| {
@@ -62,8 +62,8 @@ fn write_node(w: &mut Writer<'_>, node: &Node) {
     w.bytes(7, env!("CARGO_PKG_VERSION").as_bytes());
 }
 
-fn cut(text: &str) -> &str {
-    let mut end = text.len().min(LONGEST_REFUSAL);
+fn truncate(text: &str) -> &str {
+    let mut end = text.len().min(MAX_REJECTION_BYTES);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
@@ -72,113 +72,122 @@ fn cut(text: &str) -> &str {
 
 /// What a plane sends: all that is to be in force.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Answer<'a> {
+pub(super) struct DiscoveryResponse<'a> {
     pub(super) version: &'a str,
     pub(super) nonce: &'a str,
-    pub(super) kind: &'a str,
+    pub(super) type_url: &'a str,
     /// The kind and the bytes of each.
     pub(super) resources: Vec<(&'a str, &'a [u8])>,
 }
 
-impl<'a> Answer<'a> {
-    pub(super) fn read(message: &'a [u8]) -> Result<Self, Malformed> {
-        let mut answer = Answer::default();
-        for field in Fields::of(message) {
+impl<'a> DiscoveryResponse<'a> {
+    pub(super) fn decode(message: &'a [u8]) -> Result<Self, ProtobufError> {
+        let mut response = DiscoveryResponse::default();
+        for field in ProtobufFields::of(message) {
             let field = field?;
             match field.number {
-                1 => answer.version = field.text()?,
-                2 => answer.resources.push(any(field.message()?)?),
-                4 => answer.kind = field.text()?,
-                5 => answer.nonce = field.text()?,
+                1 => response.version = field.text()?,
+                2 => response.resources.push(decode_any(field.message()?)?),
+                4 => response.type_url = field.text()?,
+                5 => response.nonce = field.text()?,
                 _ => {}
             }
         }
-        Ok(answer)
+        Ok(response)
     }
 }
 
-fn any(fields: Fields<'_>) -> Result<(&str, &[u8]), Malformed> {
-    let (mut kind, mut value) = ("", &[][..]);
+fn decode_any(fields: ProtobufFields<'_>) -> Result<(&str, &[u8]), ProtobufError> {
+    let (mut type_url, mut value) = ("", &[][..]);
     for field in fields {
         let field = field?;
         match field.number {
-            1 => kind = field.text()?,
+            1 => type_url = field.text()?,
             2 => value = field.bytes()?,
             _ => {}
         }
     }
-    Ok((kind, value))
+    Ok((type_url, value))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn texts(message: &[u8]) -> Vec<(u32, String)> {
+    fn text_fields(message: &[u8]) -> Vec<(u32, String)> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Fields::of(message)
+        ProtobufFields::of(message)
             .map(|field| field.unwrap())
             .map(|field| (field.number, text(field.bytes().unwrap_or_default())))
             .collect()
     }
 
     #[test]
-    fn the_node_is_told_at_the_beginning_and_refusals_when_there_are_some() {
-        let node = Node {
+    fn the_node_is_sent_at_the_beginning_and_rejections_when_there_are_some() {
+        let node = XdsNodeInfo {
             id: "gate".to_owned(),
             metadata: vec![("zone".to_owned(), "b".to_owned())],
         };
-        let ask = Ask {
+        let request = DiscoveryRequest {
             version: "",
             nonce: "",
-            refusal: None,
+            rejection: None,
         };
-        let hello = ask.write(Some(&node));
-        let numbers: Vec<u32> = texts(&hello).iter().map(|(number, _)| *number).collect();
+        let first_request = request.encode(Some(&node));
+        let numbers: Vec<u32> = text_fields(&first_request)
+            .iter()
+            .map(|(number, _)| *number)
+            .collect();
         assert_eq!(numbers, [2, 4]);
-        let told = texts(&hello)[0].1.clone();
-        assert!(told.contains("gate") && told.contains("zone"), "{told}");
-        let ask = Ask {
+        let node_text = text_fields(&first_request)[0].1.clone();
+        assert!(
+            node_text.contains("gate") && node_text.contains("zone"),
+            "{node_text}"
+        );
+        let request = DiscoveryRequest {
             version: "7",
             nonce: "n",
-            refusal: Some("bad"),
+            rejection: Some("bad"),
         };
-        let said = texts(&ask.write(None));
-        assert_eq!(said[0], (1, "7".to_owned()));
-        assert_eq!(said[1], (4, RESOURCE.to_owned()));
-        assert_eq!(said[2], (5, "n".to_owned()));
-        assert!(said[3].0 == 6 && said[3].1.contains("bad"), "{said:?}");
+        let fields = text_fields(&request.encode(None));
+        assert_eq!(fields[0], (1, "7".to_owned()));
+        assert_eq!(fields[1], (4, RESOURCE_TYPE.to_owned()));
+        assert_eq!(fields[2], (5, "n".to_owned()));
+        assert!(
+            fields[3].0 == 6 && fields[3].1.contains("bad"),
+            "{fields:?}"
+        );
     }
 
     #[test]
-    fn a_long_refusal_is_cut_between_letters() {
-        let long = "ä".repeat(LONGEST_REFUSAL);
-        assert_eq!(cut(&long).len(), LONGEST_REFUSAL);
-        assert_eq!(cut(&format!("x{long}")).len(), LONGEST_REFUSAL - 1);
-        assert_eq!(cut("short"), "short");
+    fn a_long_rejection_is_truncated_between_letters() {
+        let long = "ä".repeat(MAX_REJECTION_BYTES);
+        assert_eq!(truncate(&long).len(), MAX_REJECTION_BYTES);
+        assert_eq!(truncate(&format!("x{long}")).len(), MAX_REJECTION_BYTES - 1);
+        assert_eq!(truncate("short"), "short");
     }
 
     #[test]
-    fn an_answer_is_read_and_half_of_one_is_not() {
+    fn a_response_is_decoded_and_half_of_one_is_not() {
         let mut message = Vec::new();
-        let mut w = Writer::to(&mut message);
+        let mut w = ProtobufWriter::to(&mut message);
         w.bytes(1, b"3");
         for value in ["one", "two"] {
             w.message(2, |w| {
-                w.bytes(1, RESOURCE.as_bytes());
+                w.bytes(1, RESOURCE_TYPE.as_bytes());
                 w.bytes(2, value.as_bytes());
             });
         }
         w.uint(3, 1);
-        w.bytes(4, RESOURCE.as_bytes());
+        w.bytes(4, RESOURCE_TYPE.as_bytes());
         w.bytes(5, b"nonce");
-        let want = Answer {
+        let want = DiscoveryResponse {
             version: "3",
             nonce: "nonce",
-            kind: RESOURCE,
-            resources: vec![(RESOURCE, b"one"), (RESOURCE, b"two")],
+            type_url: RESOURCE_TYPE,
+            resources: vec![(RESOURCE_TYPE, b"one"), (RESOURCE_TYPE, b"two")],
         };
-        assert_eq!(Answer::read(&message), Ok(want));
-        assert!(Answer::read(&message[..message.len() - 1]).is_err());
+        assert_eq!(DiscoveryResponse::decode(&message), Ok(want));
+        assert!(DiscoveryResponse::decode(&message[..message.len() - 1]).is_err());
     }
 }

@@ -226,12 +226,12 @@ fn metrics_are_of_the_edges_that_are_on() {
 }
 
 #[test]
-fn the_rules_in_force_are_told() {
+fn the_rules_in_force_are_listed() {
     let server = Server::start(RULES);
-    let told = server.admin_get("/v1/rules").json();
-    assert_eq!(told["rules"].as_array().unwrap().len(), 2);
-    assert_eq!(told["hash"].as_str().unwrap().len(), 64);
-    assert!(told["stale"].is_null());
+    let rules = server.admin_get("/v1/rules").json();
+    assert_eq!(rules["rules"].as_array().unwrap().len(), 2);
+    assert_eq!(rules["hash"].as_str().unwrap().len(), 64);
+    assert!(rules["stale"].is_null());
 }
 
 #[test]

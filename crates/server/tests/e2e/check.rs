@@ -18,7 +18,7 @@ block: [203.0.113.66]
 ";
 
 #[test]
-fn a_client_is_told_what_is_left_and_when_to_come_back() {
+fn a_reply_carries_the_remaining_units_and_the_retry_time() {
     let server = Server::start(RULES);
     let mut client = server.client();
     let first = client.post("/v1/check", &ask("192.0.2.1", "/login"));
@@ -41,8 +41,8 @@ fn a_client_is_told_what_is_left_and_when_to_come_back() {
     let denied = client.post("/v1/check", &ask("192.0.2.1", "/login"));
     assert_eq!(denied.status, 429);
     assert_eq!(denied.header("cache-control"), Some("no-store"));
-    let told: u64 = denied.header("retry-after").unwrap().parse().unwrap();
-    assert!((1..=3630).contains(&told), "{told}");
+    let retry_after: u64 = denied.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=3630).contains(&retry_after), "{retry_after}");
     assert_eq!(denied.json()["rule"], "login");
     assert_eq!(denied.json()["error"], "rate_limit_exceeded");
     // Another client, and another path, are not touched by it.
@@ -56,7 +56,7 @@ fn a_client_is_told_what_is_left_and_when_to_come_back() {
 }
 
 #[test]
-fn a_denial_is_a_problem_for_those_who_ask_for_one() {
+fn a_denial_is_a_problem_document_for_clients_that_accept_one() {
     let server = Server::start(RULES);
     let mut client = server.client();
     let accept = [("accept", "application/problem+json")];
@@ -148,14 +148,14 @@ rules: [{ name: login, match: { path: /login/, method: POST }, by: path, rate: 5
         Value::Null,
         "case is significant"
     );
-    let asked = [
+    let paths = [
         ("x-original-uri", "/login/?y"),
         ("x-original-method", "POST"),
     ];
     assert_eq!(
         server
             .client()
-            .request("GET", "/v1/auth", &asked, "")
+            .request("GET", "/v1/auth", &paths, "")
             .status,
         200
     );
@@ -255,7 +255,7 @@ fn a_list_is_decided_in_order_each_on_its_own() {
 }
 
 #[test]
-fn an_explanation_says_which_rules_apply_and_why_the_others_do_not() {
+fn an_explanation_lists_which_rules_apply_and_why_the_others_do_not() {
     let server = Server::start(RULES);
     let one = server.post("/v1/explain", &ask("192.0.2.1", "/login"));
     let rules = one.json()["rules"].clone();
@@ -278,7 +278,7 @@ fn an_explanation_says_which_rules_apply_and_why_the_others_do_not() {
 }
 
 #[test]
-fn an_explanation_says_when_a_list_decides_and_by_which_entry() {
+fn an_explanation_names_the_list_entry_that_decides() {
     let lists =
         "block: [{ match: 192.0.2.0/24, until: 2099-01-01T00:00:00Z }]\nallow: [192.0.2.10]\n";
     let server = Server::start(&RULES.replace("block: [203.0.113.66]\n", lists));

@@ -34,7 +34,7 @@ fn check(args: &[&str], code: i32, said: &str) -> String {
 }
 
 #[test]
-fn usage_is_2_and_says_what_to_write() {
+fn usage_errors_end_with_2_and_a_hint() {
     check(&[], 2, "Usage");
     check(&["serve", "--no-such-flag"], 2, "--no-such-flag");
     check(
@@ -74,7 +74,7 @@ fn usage_is_2_and_says_what_to_write() {
 }
 
 #[test]
-fn lint_says_every_fault_and_ends_with_78() {
+fn lint_reports_every_fault_and_ends_with_78() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("rules.yaml");
     let path = file.to_str().unwrap();

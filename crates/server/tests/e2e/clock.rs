@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use tidegate_parts::{Program, Server as Redis, ShiftedClock};
+use tidegate_parts::{RedisProgram, ShiftedClock, TestRedis as Redis};
 
 use crate::admin::promtool_accepts;
 use crate::http::ask;
@@ -23,7 +23,7 @@ fn offset_secs(node: &Server) -> f64 {
         .unwrap()
 }
 
-fn says(text: &'static str) -> impl Fn(&Value) -> bool {
+fn contains(text: &'static str) -> impl Fn(&Value) -> bool {
     move |line| {
         line["message"]
             .as_str()
@@ -32,12 +32,12 @@ fn says(text: &'static str) -> impl Fn(&Value) -> bool {
 }
 
 #[test]
-fn a_clock_that_is_wrong_is_told_once_and_so_is_its_correction() {
+fn a_clock_offset_is_logged_once_and_so_is_its_correction() {
     let clock = Arc::new(ShiftedClock::new().unwrap());
     clock.set_ahead(HALF_A_MINUTE).unwrap();
-    let redis = Redis::start_by(Arc::clone(&clock), Program::Redis7, &[]);
+    let redis = Redis::start_with_clock(Arc::clone(&clock), RedisProgram::Redis7, &[]);
     let node = Server::with(RULES, &["--store", &redis.url(), "--store-budget", "30000"]);
-    let apart = node.wait_log(says("are apart"));
+    let apart = node.wait_log(contains("are apart"));
     assert_eq!(apart["level"], "ERROR", "{apart}");
     assert!(
         (29_000.0..31_000.0).contains(&apart["offset_ms"].as_f64().unwrap()),
@@ -53,8 +53,8 @@ fn a_clock_that_is_wrong_is_told_once_and_so_is_its_correction() {
     );
 
     clock.set_ahead(Duration::ZERO).unwrap();
-    node.wait_log(says("was set"));
-    node.wait_log(says("agree"));
+    node.wait_log(contains("was set"));
+    node.wait_log(contains("agree"));
     wait_for("a level that is fine", || {
         (node.metric("tidegate_store_clock_level") == 0).then_some(())
     });
@@ -63,7 +63,7 @@ fn a_clock_that_is_wrong_is_told_once_and_so_is_its_correction() {
     let (_, log) = node.wait_end();
     for once in ["are apart", "was set", "agree"] {
         assert_eq!(
-            log.iter().filter(|line| says(once)(line)).count(),
+            log.iter().filter(|line| contains(once)(line)).count(),
             1,
             "{once}"
         );

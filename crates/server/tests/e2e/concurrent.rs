@@ -80,10 +80,10 @@ fn check_bucket(algorithm: &str) {
     let charged = Instant::now();
     replies.extend(storm(&mut clients));
     let refused = loop {
-        let asked = Instant::now();
+        let started = Instant::now();
         replies.push(server.post("/v1/check", &ask("192.0.2.1", "/x")));
         if replies.last().unwrap().status == 429 {
-            break asked;
+            break started;
         }
     };
     let (least, most) = (refused - charged, sent.elapsed());

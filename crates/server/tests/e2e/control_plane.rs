@@ -7,7 +7,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use h2::{RecvStream, SendStream};
 use http::{HeaderMap, Response};
 use prost::Message;
-use tidegate_parts::{Authority, Certificate};
+use tidegate_parts::{TestAuthority, TestCertificate};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
@@ -24,11 +24,11 @@ use crate::server::DEADLINE;
 pub(crate) const KIND: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Ask {
+pub(crate) struct XdsRequest {
     #[prost(string, tag = "1")]
     pub(crate) version_info: String,
     #[prost(message, optional, tag = "2")]
-    pub(crate) node: Option<Node>,
+    pub(crate) node: Option<XdsNode>,
     #[prost(string, repeated, tag = "3")]
     pub(crate) resource_names: Vec<String>,
     #[prost(string, tag = "4")]
@@ -36,17 +36,17 @@ pub(crate) struct Ask {
     #[prost(string, tag = "5")]
     pub(crate) response_nonce: String,
     #[prost(message, optional, tag = "6")]
-    pub(crate) error_detail: Option<Status>,
+    pub(crate) error_detail: Option<XdsStatus>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Node {
+pub(crate) struct XdsNode {
     #[prost(string, tag = "1")]
     pub(crate) id: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Status {
+pub(crate) struct XdsStatus {
     #[prost(int32, tag = "1")]
     pub(crate) code: i32,
     #[prost(string, tag = "2")]
@@ -54,11 +54,11 @@ pub(crate) struct Status {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Answer {
+struct XdsResponse {
     #[prost(string, tag = "1")]
     version_info: String,
     #[prost(message, repeated, tag = "2")]
-    resources: Vec<Any>,
+    resources: Vec<XdsResource>,
     #[prost(string, tag = "4")]
     type_url: String,
     #[prost(string, tag = "5")]
@@ -66,7 +66,7 @@ struct Answer {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Any {
+struct XdsResource {
     #[prost(string, tag = "1")]
     type_url: String,
     #[prost(bytes = "vec", tag = "2")]
@@ -74,27 +74,27 @@ struct Any {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Config {
+pub(crate) struct XdsConfig {
     #[prost(string, tag = "1")]
     pub(crate) name: String,
     #[prost(string, tag = "2")]
     pub(crate) domain: String,
     #[prost(message, repeated, tag = "3")]
-    pub(crate) descriptors: Vec<Descriptor>,
+    pub(crate) descriptors: Vec<XdsDescriptor>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Descriptor {
+pub(crate) struct XdsDescriptor {
     #[prost(string, tag = "1")]
     pub(crate) key: String,
     #[prost(message, optional, tag = "3")]
-    pub(crate) rate_limit: Option<Policy>,
+    pub(crate) rate_limit: Option<XdsPolicy>,
     #[prost(message, repeated, tag = "4")]
-    pub(crate) descriptors: Vec<Descriptor>,
+    pub(crate) descriptors: Vec<XdsDescriptor>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Policy {
+pub(crate) struct XdsPolicy {
     #[prost(int32, tag = "1")]
     pub(crate) unit: i32,
     #[prost(uint32, tag = "2")]
@@ -105,15 +105,15 @@ pub(crate) const YEAR: i32 = 6;
 
 /// A domain of the same name as its resource, with so many requests a year for each value of `key`: no test meets the
 /// end of that window.
-pub(crate) fn yearly(name: &str, key: &str, requests_per_unit: u32) -> Config {
-    let limit = Policy {
+pub(crate) fn yearly(name: &str, key: &str, requests_per_unit: u32) -> XdsConfig {
+    let limit = XdsPolicy {
         unit: YEAR,
         requests_per_unit,
     };
-    Config {
+    XdsConfig {
         name: name.to_owned(),
         domain: name.to_owned(),
-        descriptors: vec![Descriptor {
+        descriptors: vec![XdsDescriptor {
             key: key.to_owned(),
             rate_limit: Some(limit),
             descriptors: Vec::new(),
@@ -122,22 +122,22 @@ pub(crate) fn yearly(name: &str, key: &str, requests_per_unit: u32) -> Config {
 }
 
 /// A control plane that listens.
-pub(crate) struct Plane {
+pub(crate) struct TestControlPlane {
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
 }
 
-impl Plane {
+impl TestControlPlane {
     pub(crate) async fn open() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        Plane {
+        TestControlPlane {
             listener,
             tls: None,
         }
     }
 
     /// One that shows a certificate, and wants to see one of the same authority.
-    pub(crate) async fn encrypted(authority: &Authority, own: &Certificate) -> Self {
+    pub(crate) async fn encrypted(authority: &TestAuthority, own: &TestCertificate) -> Self {
         let mut roots = RootCertStore::empty();
         roots
             .add(CertificateDer::from_pem_file(authority.file()).unwrap())
@@ -154,9 +154,9 @@ impl Plane {
             .unwrap();
         config.alpn_protocols = vec![b"h2".to_vec()];
         let tls = Some(TlsAcceptor::from(Arc::new(config)));
-        Plane {
+        TestControlPlane {
             tls,
-            ..Plane::open().await
+            ..TestControlPlane::open().await
         }
     }
 
@@ -165,12 +165,12 @@ impl Plane {
     }
 
     /// The next stream that a client opens.
-    pub(crate) async fn meet(&self) -> Talk {
+    pub(crate) async fn accept_stream(&self) -> XdsStream {
         let met = async {
             let (socket, _) = self.listener.accept().await.unwrap();
             match &self.tls {
-                None => Talk::over(socket).await,
-                Some(tls) => Talk::over(tls.accept(socket).await.unwrap()).await,
+                None => XdsStream::over(socket).await,
+                Some(tls) => XdsStream::over(tls.accept(socket).await.unwrap()).await,
             }
         };
         timeout(DEADLINE, met).await.expect("a stream")
@@ -178,15 +178,15 @@ impl Plane {
 }
 
 /// One stream. The connection breaks when it is dropped.
-pub(crate) struct Talk {
+pub(crate) struct XdsStream {
     pub(crate) headers: HeaderMap,
-    asks: RecvStream,
-    answers: SendStream<Bytes>,
+    requests: RecvStream,
+    responses: SendStream<Bytes>,
     rest: BytesMut,
     connection: AbortHandle,
 }
 
-impl Talk {
+impl XdsStream {
     async fn over(socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Self {
         let mut connection = h2::server::handshake(socket).await.unwrap();
         let (request, mut respond) = connection.accept().await.unwrap().unwrap();
@@ -199,28 +199,30 @@ impl Talk {
             .unwrap();
         let driven = tokio::spawn(async move { while connection.accept().await.is_some() {} });
         let (parts, asks) = request.into_parts();
-        Talk {
+        XdsStream {
             headers: parts.headers,
-            asks,
-            answers,
+            requests: asks,
+            responses: answers,
             rest: BytesMut::new(),
             connection: driven.abort_handle(),
         }
     }
 
     /// The next thing that the client says.
-    pub(crate) async fn hear(&mut self) -> Ask {
+    pub(crate) async fn receive(&mut self) -> XdsRequest {
         loop {
             if self.rest.len() >= 5 {
                 let length = (&self.rest[1..5]).get_u32() as usize;
                 if self.rest.len() >= 5 + length {
                     self.rest.advance(5);
-                    return Ask::decode(self.rest.split_to(length)).unwrap();
+                    return XdsRequest::decode(self.rest.split_to(length)).unwrap();
                 }
             }
-            let piece = timeout(DEADLINE, self.asks.data()).await.expect("an ask");
+            let piece = timeout(DEADLINE, self.requests.data())
+                .await
+                .expect("an ask");
             let piece = piece.expect("the stream is open").unwrap();
-            self.asks
+            self.requests
                 .flow_control()
                 .release_capacity(piece.len())
                 .unwrap();
@@ -229,37 +231,41 @@ impl Talk {
     }
 
     /// All that is to be in force.
-    pub(crate) fn say(&mut self, version: &str, configs: &[Config]) {
-        let resource = |config: &Config| Any {
+    pub(crate) fn send(&mut self, version: &str, configs: &[XdsConfig]) {
+        let resource = |config: &XdsConfig| XdsResource {
             type_url: KIND.to_owned(),
             value: config.encode_to_vec(),
         };
-        let answer = Answer {
+        let answer = XdsResponse {
             version_info: version.to_owned(),
             resources: configs.iter().map(resource).collect(),
             type_url: KIND.to_owned(),
             nonce: format!("nonce-{version}"),
         };
-        self.say_bytes(&answer.encode_to_vec());
+        self.send_bytes(&answer.encode_to_vec());
     }
 
-    pub(crate) fn say_bytes(&mut self, message: &[u8]) {
+    pub(crate) fn send_bytes(&mut self, message: &[u8]) {
         let mut framed = vec![0];
         framed.extend_from_slice(&(message.len() as u32).to_be_bytes());
         framed.extend_from_slice(message);
-        self.answers.send_data(framed.into(), false).unwrap();
+        self.responses.send_data(framed.into(), false).unwrap();
     }
 
     /// Says it, and waits for what is said to it.
-    pub(crate) async fn tell(&mut self, version: &str, configs: &[Config]) -> Ask {
-        self.say(version, configs);
-        let reply = self.hear().await;
+    pub(crate) async fn send_and_receive(
+        &mut self,
+        version: &str,
+        configs: &[XdsConfig],
+    ) -> XdsRequest {
+        self.send(version, configs);
+        let reply = self.receive().await;
         assert_eq!(reply.response_nonce, format!("nonce-{version}"));
         reply
     }
 }
 
-impl Drop for Talk {
+impl Drop for XdsStream {
     fn drop(&mut self) {
         self.connection.abort();
     }

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use serde_json::Value;
-use tidegate_parts::Server as Redis;
+use tidegate_parts::TestRedis as Redis;
 
 use crate::http::{Client, ask};
 use crate::server::{BINARY, Server, metric, wait_for};
@@ -26,8 +26,8 @@ fn wait_source(client: &mut Client, path: &str, source: &str) -> Value {
     let list = format!("[{}]", vec![one.as_str(); 20].join(","));
     wait_for(source, || {
         client.post("/v1/check", &list);
-        let told = client.post("/v1/check", &one).json();
-        (told["source"] == source).then_some(told)
+        let reply = client.post("/v1/check", &one).json();
+        (reply["source"] == source).then_some(reply)
     })
 }
 
@@ -44,7 +44,7 @@ fn adds_up(server: &Server) -> bool {
 }
 
 #[test]
-fn a_leased_rule_is_told_apart_by_answers_headers_metrics_and_explanations() {
+fn a_leased_rule_shows_in_replies_headers_metrics_and_explanations() {
     let redis = Redis::redis7();
     let store = ["--store", &redis.url(), "--store-budget", "30000"];
     let server = Server::with(&rules(), &store);
@@ -52,9 +52,9 @@ fn a_leased_rule_is_told_apart_by_answers_headers_metrics_and_explanations() {
         (server.metric("tidegate_store_exact") == 1).then_some(())
     });
     let mut client = server.client();
-    let told = wait_source(&mut client, "/hot", "lease");
-    assert_eq!(told["limit"], 900, "{told}");
-    assert!(told["remaining"].as_u64().unwrap() <= 900, "{told}");
+    let reply = wait_source(&mut client, "/hot", "lease");
+    assert_eq!(reply["limit"], 900, "{reply}");
+    assert!(reply["remaining"].as_u64().unwrap() <= 900, "{reply}");
     let headers = client.post("/v1/peek", &ask("192.0.2.1", "/hot"));
     assert_eq!(headers.header("x-ratelimit-limit"), Some("900"));
     let policy = headers.header("ratelimit-policy").unwrap();
@@ -64,8 +64,8 @@ fn a_leased_rule_is_told_apart_by_answers_headers_metrics_and_explanations() {
         adds_up(&server).then_some(())
     });
 
-    let told = wait_source(&mut client, "/loose", "lenient");
-    assert_eq!(told["limit"], 1_000_000, "{told}");
+    let reply = wait_source(&mut client, "/loose", "lenient");
+    assert_eq!(reply["limit"], 1_000_000, "{reply}");
     let sample = r#"tidegate_lenient_overshoot_bound_units{rule="loose"}"#;
     wait_for("the bound on the metrics page", || {
         client.post("/v1/check", &ask("192.0.2.1", "/loose"));
@@ -73,22 +73,31 @@ fn a_leased_rule_is_told_apart_by_answers_headers_metrics_and_explanations() {
         page.contains(sample).then_some(())
     });
 
-    let told = server.post("/v1/explain", &ask("192.0.2.1", "/hot")).json();
-    assert_eq!(told["rules"][0]["counting"], "leased", "{told}");
-    assert_eq!(told["rules"][0]["leases"][0]["usable"], 900, "{told}");
-    assert_eq!(told["rules"][0]["leases"][0]["written_burst"], 1_000);
-    assert_eq!(told["rules"][1]["counting"], "lenient", "{told}");
+    let explanation = server.post("/v1/explain", &ask("192.0.2.1", "/hot")).json();
+    assert_eq!(
+        explanation["rules"][0]["counting"], "leased",
+        "{explanation}"
+    );
+    assert_eq!(
+        explanation["rules"][0]["leases"][0]["usable"], 900,
+        "{explanation}"
+    );
+    assert_eq!(explanation["rules"][0]["leases"][0]["written_burst"], 1_000);
+    assert_eq!(
+        explanation["rules"][1]["counting"], "lenient",
+        "{explanation}"
+    );
 }
 
 /// One node has one count.
 #[test]
-fn in_memory_every_way_of_counting_is_exact_and_nothing_is_given_up() {
+fn in_memory_every_counting_mode_is_exact() {
     let server = Server::start(&rules());
     let mut client = server.client();
     for (path, limit) in [("/hot", 1_000), ("/loose", 1_000_000)] {
         let list = format!("[{}]", vec![ask("192.0.2.1", path); 100].join(","));
-        let told = client.post("/v1/check", &list).json();
-        for one in told.as_array().unwrap() {
+        let replies = client.post("/v1/check", &list).json();
+        for one in replies.as_array().unwrap() {
             assert_eq!(one["source"], "exact", "{one}");
             assert_eq!(one["limit"], limit, "{one}");
         }
@@ -96,7 +105,7 @@ fn in_memory_every_way_of_counting_is_exact_and_nothing_is_given_up() {
 }
 
 #[test]
-fn an_explanation_says_what_leases_cost_and_lint_where_they_are_of_no_use() {
+fn an_explanation_shows_the_cost_of_leases_and_lint_warns_where_they_are_useless() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("rules.yaml");
     let run = |words: &[&str]| {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use tidegate_parts::{Program, Server as Redis, ShiftedClock, free_port};
+use tidegate_parts::{RedisProgram, ShiftedClock, TestRedis as Redis, free_port};
 
 use crate::http::ask;
 use crate::server::{BINARY, Server, wait_for};
@@ -20,27 +20,27 @@ fn recipe() -> Vec<String> {
     words.split(' ').map(str::to_owned).collect()
 }
 
-struct Report {
+struct DoctorReport {
     code: Option<i32>,
     out: String,
     err: String,
 }
 
 /// A budget that this machine always keeps: no test depends on how fast it is.
-fn doctor(store: &str, flags: &[&str]) -> Report {
+fn doctor(store: &str, flags: &[&str]) -> DoctorReport {
     let output = Command::new(BINARY)
         .args(["doctor", "--store", store, "--store-budget", "30000"])
         .args(flags)
         .output()
         .unwrap();
-    Report {
+    DoctorReport {
         code: output.status.code(),
         out: String::from_utf8(output.stdout).unwrap(),
         err: String::from_utf8(output.stderr).unwrap(),
     }
 }
 
-impl Report {
+impl DoctorReport {
     /// The line of a check.
     #[track_caller]
     fn line(&self, check: &str) -> &str {
@@ -50,7 +50,7 @@ impl Report {
     }
 
     #[track_caller]
-    fn says(&self, check: &str, grade: &str, text: &str) {
+    fn check_line(&self, check: &str, grade: &str, text: &str) {
         let line = self.line(check);
         assert!(line.starts_with(grade) && line.contains(text), "{line}");
     }
@@ -72,7 +72,7 @@ impl Report {
 
 #[test]
 fn a_healthy_store_has_no_failure_and_nothing_is_left_in_it() {
-    for program in Program::ALL {
+    for program in RedisProgram::ALL {
         let redis = Redis::start(program, &[]);
         let report = doctor(&redis.url(), &[]);
         report.ends(0);
@@ -91,9 +91,9 @@ fn a_healthy_store_has_no_failure_and_nothing_is_left_in_it() {
             "nodes",
             "secret",
         ] {
-            report.says(check, "ok ", "");
+            report.check_line(check, "ok ", "");
         }
-        assert_eq!(redis.ask(&["DBSIZE"]), "0", "{program:?}");
+        assert_eq!(redis.run_command(&["DBSIZE"]), "0", "{program:?}");
     }
 }
 
@@ -109,13 +109,13 @@ fn a_store_in_use_is_described() {
     let rules = node.rules_path();
     let report = doctor(&redis.url(), &["--rules", rules.to_str().unwrap()]);
     report.ends(0);
-    report.says("nodes", "ok ", "1 is signed in");
-    report.says("secret", "warn", "--secret-file");
-    report.says("expiry", "ok ", "1 counters, each will go by itself");
-    report.says("memory", "ok ", "3 keys tg:*, 0 others");
-    report.says("scripts", "ok ", "the server had 10 of 10");
-    report.says("rules", "ok ", "1 rules");
-    let secret = redis.ask(&["GET", "tg:ctl:secret"]);
+    report.check_line("nodes", "ok ", "1 is signed in");
+    report.check_line("secret", "warn", "--secret-file");
+    report.check_line("expiry", "ok ", "1 counters, each will go by itself");
+    report.check_line("memory", "ok ", "3 keys tg:*, 0 others");
+    report.check_line("scripts", "ok ", "the server had 10 of 10");
+    report.check_line("rules", "ok ", "1 rules");
+    let secret = redis.run_command(&["GET", "tg:ctl:secret"]);
     let secret = secret.strip_prefix("secret:").unwrap();
     assert!(!report.out.contains(secret));
 
@@ -130,8 +130,8 @@ fn a_store_in_use_is_described() {
     ];
     let report = doctor(&redis.url(), &flags);
     report.ends(1);
-    report.says("rules", "FAIL", "rules.yaml:3");
-    report.says("secret", "FAIL", "another than in --secret-file");
+    report.check_line("rules", "FAIL", "rules.yaml:3");
+    report.check_line("secret", "FAIL", "another than in --secret-file");
 }
 
 #[test]
@@ -141,12 +141,12 @@ fn nobody_there_is_69_and_a_silent_server_is_not_waited_for_for_long() {
         &[],
     );
     report.ends(69);
-    report.says("reach", "FAIL", "see whether the server runs");
+    report.check_line("reach", "FAIL", "see whether the server runs");
     assert!(!report.out.contains("planted-password") && !report.err.contains("planted-password"));
 
     let report = doctor("redis://:planted-password@localhost:no-port", &[]);
     report.ends(1);
-    report.says("reach", "FAIL", "HOST[:PORT] after `//`");
+    report.check_line("reach", "FAIL", "HOST[:PORT] after `//`");
     assert!(!report.out.contains("planted-password") && !report.err.contains("planted-password"));
 
     let redis = Redis::redis7();
@@ -159,9 +159,9 @@ fn nobody_there_is_69_and_a_silent_server_is_not_waited_for_for_long() {
         "{}",
         report.err
     );
-    let told: Value = serde_json::from_str(&report.out).unwrap();
-    assert_eq!(told["exit"], 69);
-    assert_eq!(told["findings"][0]["grade"], "fail", "{told}");
+    let report_json: Value = serde_json::from_str(&report.out).unwrap();
+    assert_eq!(report_json["exit"], 69);
+    assert_eq!(report_json["findings"][0]["grade"], "fail", "{report_json}");
 }
 
 /// `found` once held the cure, and `cure` that nothing else could be seen.
@@ -184,7 +184,7 @@ fn for_programs_the_problem_and_its_cure_are_apart() {
 #[test]
 fn a_server_that_is_paused_is_reached_and_then_silent() {
     let redis = Redis::redis7();
-    redis.ask(&["CLIENT", "PAUSE", "600000", "WRITE"]);
+    redis.run_command(&["CLIENT", "PAUSE", "600000", "WRITE"]);
     let report = doctor(&redis.url(), &[]);
     report.ends(69);
     let of = |check: &str| {
@@ -192,38 +192,38 @@ fn a_server_that_is_paused_is_reached_and_then_silent() {
         report.out.lines().filter(begins).collect::<Vec<_>>()
     };
     assert_eq!(of("reach").len(), 1, "{}", report.out);
-    report.says("reach", "ok ", "answers");
-    report.says("silence", "FAIL", "CLIENT UNPAUSE");
+    report.check_line("reach", "ok ", "answers");
+    report.check_line("silence", "FAIL", "CLIENT UNPAUSE");
 }
 
 /// A server without TLS waits for the rest of what it takes for a command, and looked overloaded.
 #[test]
-fn tls_to_a_port_without_it_is_said_to_be_that() {
+fn tls_to_a_plain_port_is_named_as_the_cause() {
     let redis = Redis::redis7();
     let report = doctor(&redis.url().replace("redis://", "rediss://"), &[]);
     report.ends(1);
-    report.says("reach", "FAIL", "speaks none on this port");
-    report.says("reach", "FAIL", "write redis:// instead of rediss://");
+    report.check_line("reach", "FAIL", "speaks none on this port");
+    report.check_line("reach", "FAIL", "write redis:// instead of rediss://");
     assert!(!report.out.contains("overloaded"), "{}", report.out);
 }
 
 #[test]
 fn memory_that_is_an_end_of_counters_is_a_warning() {
     let options = ["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"];
-    let redis = Redis::start(Program::Redis7, &options);
+    let redis = Redis::start(RedisProgram::Redis7, &options);
     let report = doctor(&redis.url(), &[]);
     report.ends(0);
-    report.says("eviction", "warn", "CONFIG SET maxmemory-policy noeviction");
-    redis.ask(&["CONFIG", "SET", "maxmemory", "0"]);
-    doctor(&redis.url(), &[]).says("eviction", "ok ", "nothing is evicted");
+    report.check_line("eviction", "warn", "CONFIG SET maxmemory-policy noeviction");
+    redis.run_command(&["CONFIG", "SET", "maxmemory", "0"]);
+    doctor(&redis.url(), &[]).check_line("eviction", "ok ", "nothing is evicted");
 }
 
 #[test]
-fn a_user_without_a_command_is_told_which_and_the_password_never() {
+fn a_missing_permission_is_named_and_the_password_never() {
     let redis = Redis::redis7();
     let recipe = recipe();
     let words: Vec<&str> = recipe.iter().map(String::as_str).collect();
-    assert_eq!(redis.ask(&words), "OK");
+    assert_eq!(redis.run_command(&words), "OK");
     let url = format!(
         "redis://tidegate:planted-password@127.0.0.1:{}",
         redis.port()
@@ -238,23 +238,23 @@ fn a_user_without_a_command_is_told_which_and_the_password_never() {
     // The recipe is enough, and what it does not show is said.
     let report = look();
     report.ends(0);
-    report.says("permissions", "ok ", "every command");
-    report.says("scripts", "ok ", "+script|exists");
-    report.says("persistence", "warn", "grant +config|get");
-    report.says("expiry", "warn", "grant +scan");
+    report.check_line("permissions", "ok ", "every command");
+    report.check_line("scripts", "ok ", "+script|exists");
+    report.check_line("persistence", "warn", "grant +config|get");
+    report.check_line("expiry", "warn", "grant +scan");
 
     for command in ["hset", "del", "time", "evalsha", "script|load", "info"] {
-        redis.ask(&["ACL", "SETUSER", "tidegate", &format!("-{command}")]);
+        redis.run_command(&["ACL", "SETUSER", "tidegate", &format!("-{command}")]);
         let report = look();
         report.ends(1);
         let cure = format!("ACL SETUSER USER +{command}");
-        report.says("permissions", "FAIL", &cure);
+        report.check_line("permissions", "FAIL", &cure);
         assert!(report.line("permissions").ends_with(&cure));
-        redis.ask(&["ACL", "SETUSER", "tidegate", &format!("+{command}")]);
+        redis.run_command(&["ACL", "SETUSER", "tidegate", &format!("+{command}")]);
     }
-    redis.ask(&["ACL", "SETUSER", "tidegate", "-eval_ro", "-evalsha_ro"]);
-    look().says("permissions", "warn", "eval_ro, evalsha_ro");
-    redis.ask(&[
+    redis.run_command(&["ACL", "SETUSER", "tidegate", "-eval_ro", "-evalsha_ro"]);
+    look().check_line("permissions", "warn", "eval_ro, evalsha_ro");
+    redis.run_command(&[
         "ACL",
         "SETUSER",
         "tidegate",
@@ -263,26 +263,26 @@ fn a_user_without_a_command_is_told_which_and_the_password_never() {
         "+eval_ro",
         "+evalsha_ro",
     ]);
-    look().says("permissions", "FAIL", "ACL SETUSER USER ~tg:*");
-    redis.ask(&["ACL", "SETUSER", "tidegate", "resetpass", ">another"]);
+    look().check_line("permissions", "FAIL", "ACL SETUSER USER ~tg:*");
+    redis.run_command(&["ACL", "SETUSER", "tidegate", "resetpass", ">another"]);
     let report = look();
     report.ends(1);
-    report.says("reach", "FAIL", "user or password");
+    report.check_line("reach", "FAIL", "user or password");
     assert!(!said.contains("planted-password"), "{said}");
 }
 
 #[test]
 fn a_counter_that_stays_for_ever_is_found() {
     let redis = Redis::redis7();
-    redis.ask(&["SET", "tg:{planted}:rule", "x"]);
-    redis.ask(&["SET", "tg:{fine}:rule", "x", "EX", "600"]);
-    redis.ask(&["SET", "tg:ctl:whatever", "x"]);
-    redis.ask(&["SET", "other", "x"]);
+    redis.run_command(&["SET", "tg:{planted}:rule", "x"]);
+    redis.run_command(&["SET", "tg:{fine}:rule", "x", "EX", "600"]);
+    redis.run_command(&["SET", "tg:ctl:whatever", "x"]);
+    redis.run_command(&["SET", "other", "x"]);
     let report = doctor(&redis.url(), &[]);
     report.ends(0);
     let want = "2 counters, 1 stay for ever, such as tg:{planted}:rule";
-    report.says("expiry", "warn", want);
-    report.says("memory", "ok ", "3 keys tg:*, 1 others");
+    report.check_line("expiry", "warn", want);
+    report.check_line("memory", "ok ", "3 keys tg:*, 1 others");
 }
 
 #[test]
@@ -290,15 +290,15 @@ fn a_replica_is_no_store_and_a_primary_knows_its_replica() {
     let primary = Redis::redis7();
     let replica = Redis::redis7();
     let port = primary.port().to_string();
-    replica.ask(&["REPLICAOF", "127.0.0.1", &port]);
+    replica.run_command(&["REPLICAOF", "127.0.0.1", &port]);
     let report = doctor(&replica.url(), &[]);
     report.ends(1);
-    report.says(
+    report.check_line(
         "replication",
         "FAIL",
         &format!("a replica of 127.0.0.1:{port}"),
     );
-    report.says("permissions", "warn", "replica");
+    report.check_line("permissions", "warn", "replica");
     wait_for("a replica that follows", || {
         let report = doctor(&primary.url(), &[]);
         let line = report.line("replication");
@@ -310,13 +310,13 @@ fn a_replica_is_no_store_and_a_primary_knows_its_replica() {
 fn a_clock_that_is_half_a_minute_off_is_a_failure_unless_that_is_tolerated() {
     let clock = Arc::new(ShiftedClock::new().unwrap());
     clock.set_behind(Duration::from_secs(30)).unwrap();
-    let redis = Redis::start_by(clock, Program::Redis7, &[]);
+    let redis = Redis::start_with_clock(clock, RedisProgram::Redis7, &[]);
     let report = doctor(&redis.url(), &[]);
     report.ends(1);
-    report.says("clock", "FAIL", " ms behind this machine");
+    report.check_line("clock", "FAIL", " ms behind this machine");
     let report = doctor(&redis.url(), &["--clock-warn", "100000"]);
     report.ends(0);
-    report.says("clock", "ok ", " ms behind this machine");
+    report.check_line("clock", "ok ", " ms behind this machine");
 }
 
 #[test]

@@ -6,13 +6,13 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use serde_json::Value;
-use tidegate_parts::Server as Redis;
+use tidegate_parts::TestRedis as Redis;
 
 use crate::http::{Client, Reply};
 use crate::server::{BINARY, Server, wait_for};
 
 const LIMIT: u64 = 1_000_000;
-const ASK: &str = r#"{"attributes": {"user": "ada"}}"#;
+const REQUEST: &str = r#"{"attributes": {"user": "ada"}}"#;
 
 /// Rules whose windows do not end while this runs, and that wait as long as the disk takes.
 fn rules(name: &str, more: &str) -> String {
@@ -26,7 +26,7 @@ fn rule(name: &str, more: &str) -> String {
     )
 }
 
-fn ask(rule: &str) -> String {
+fn request(rule: &str) -> String {
     format!(r#"{{"attributes": {{"user": "ada", "path": "/{rule}"}}}}"#)
 }
 
@@ -35,7 +35,7 @@ fn node(rules: &str, data: &Path) -> Server {
 }
 
 fn used(server: &Server) -> u64 {
-    let reply = server.post("/v1/peek", &ask("bills"));
+    let reply = server.post("/v1/peek", &request("bills"));
     LIMIT - reply.json()["remaining"].as_u64().unwrap()
 }
 
@@ -47,7 +47,7 @@ fn load(server: &Server, acknowledged: &AtomicU64, in_flight: &AtomicU64, over: 
     while !over.load(Ordering::SeqCst) {
         in_flight.fetch_add(1, Ordering::SeqCst);
         if client
-            .send("POST", "/v1/check", &[], &ask("bills"))
+            .send("POST", "/v1/check", &[], &request("bills"))
             .is_err()
         {
             return;
@@ -83,12 +83,15 @@ fn a_kill_under_load_loses_nothing_that_was_acknowledged_and_adds_no_more_than_w
         });
         drop(server);
         server = node(&rules("bills", ""), data.path());
-        let (told, flying) = (acknowledged.into_inner(), in_flight.into_inner());
+        let (acknowledged_count, flying) = (acknowledged.into_inner(), in_flight.into_inner());
         let found = used(&server) - before;
-        assert!(found >= told, "round {round}: {found} of {told} are there");
         assert!(
-            found <= told + flying,
-            "round {round}: {found}, but {told} were acknowledged and {flying} in flight"
+            found >= acknowledged_count,
+            "round {round}: {found} of {acknowledged_count} are there"
+        );
+        assert!(
+            found <= acknowledged_count + flying,
+            "round {round}: {found}, but {acknowledged_count} were acknowledged and {flying} in flight"
         );
         before = used(&server);
     }
@@ -100,7 +103,7 @@ fn the_folder_is_made_for_its_owner_alone_and_keeps_the_secret() {
     let parent = tempfile::tempdir().unwrap();
     let data = parent.path().join("made/by/tidegate");
     let server = node(&rules("bills", ""), &data);
-    assert_eq!(server.post("/v1/check", &ask("bills")).status, 200);
+    assert_eq!(server.post("/v1/check", &request("bills")).status, 200);
     server.signal("TERM");
     assert!(server.wait_end().0.success());
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -121,7 +124,7 @@ fn a_secret_lost_beside_counts_is_refused_with_the_cure() {
         assert!(server.wait_end().0.success());
     };
     let server = node(&rules("bills", ""), data.path());
-    assert_eq!(server.post("/v1/check", &ask("bills")).status, 200);
+    assert_eq!(server.post("/v1/check", &request("bills")).status, 200);
     end(server);
     let (secret, aside) = (data.path().join("secret"), data.path().join("aside"));
     std::fs::rename(&secret, &aside).unwrap();
@@ -191,7 +194,7 @@ fn what_the_store_cannot_give_is_refused_at_the_start_and_on_a_reload() {
     let is = |line: &Value| line.to_string().contains("has durability disk");
     server.wait_log(is);
     assert_eq!(
-        server.post("/v1/check", ASK).json()["rule"],
+        server.post("/v1/check", REQUEST).json()["rule"],
         "r",
         "the old rules stay"
     );
@@ -219,7 +222,7 @@ fn a_journal_with_damaged_pages_is_one_message_and_no_backtrace() {
     const PAGE: usize = 4_096;
     let data = tempfile::tempdir().unwrap();
     let server = node(&rules("bills", ""), data.path());
-    assert_eq!(server.post("/v1/check", &ask("bills")).status, 200);
+    assert_eq!(server.post("/v1/check", &request("bills")).status, 200);
     server.signal("INT");
     server.wait_end();
     let journal = data.path().join("counts.redb");
@@ -235,10 +238,10 @@ fn a_journal_with_damaged_pages_is_one_message_and_no_backtrace() {
             "--log-format",
             "json",
         ];
-        let told = refused(&rules("bills", ""), &flags);
-        let lines: Vec<&str> = told.lines().collect();
+        let output = refused(&rules("bills", ""), &flags);
+        let lines: Vec<&str> = output.lines().collect();
         let [line] = lines[..] else {
-            panic!("pages of {kind}: {told}")
+            panic!("pages of {kind}: {output}")
         };
         let line: serde_json::Value = serde_json::from_str(line).unwrap();
         let message = line["message"].as_str().unwrap();
@@ -274,7 +277,7 @@ fn durability_failure(server: &Server, kind: &str) -> Option<String> {
 }
 
 #[test]
-fn on_a_full_disk_rules_do_as_they_say_and_it_is_told_once() {
+fn on_a_full_disk_each_rule_follows_its_failure_mode_and_one_line_is_logged() {
     let (dir, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let text = rules("lenient", "") + &rule("strict", "on_store_failure: deny");
     std::fs::write(dir.path().join("rules.yaml"), text).unwrap();
@@ -287,7 +290,7 @@ fn on_a_full_disk_rules_do_as_they_say_and_it_is_told_once() {
         .arg("--data")
         .arg(data.path());
     let server = Server::spawn(command, dir);
-    let check = |rule: &str| -> Reply { server.post("/v1/check", &ask(rule)) };
+    let check = |rule: &str| -> Reply { server.post("/v1/check", &request(rule)) };
     for rule in ["lenient", "strict"] {
         let reply = check(rule);
         assert_eq!(
@@ -320,22 +323,22 @@ fn on_a_full_disk_rules_do_as_they_say_and_it_is_told_once() {
     server.signal("KILL");
     let (_, lines) = server.wait_end();
     let again = node(&rules("lenient", ""), data.path());
-    let left = again.post("/v1/peek", &ask("lenient")).json()["remaining"].clone();
+    let left = again.post("/v1/peek", &request("lenient")).json()["remaining"].clone();
     assert_eq!(
         left,
         LIMIT - 11,
         "what memory decided was written afterwards"
     );
-    let told = |text: &str| {
+    let logged = |text: &str| {
         let says = |line: &&Value| line.to_string().contains(text);
         lines.iter().filter(says).count()
     };
-    assert_eq!(told("durable counts are in memory alone"), 1);
-    assert_eq!(told("durable counts are on disk again"), 1);
+    assert_eq!(logged("durable counts are in memory alone"), 1);
+    assert_eq!(logged("durable counts are on disk again"), 1);
 }
 
 #[test]
-fn a_store_without_a_replica_is_told_of_and_decides_nothing_durable() {
+fn a_store_without_a_replica_is_reported_and_decides_nothing_durable() {
     let redis = Redis::redis7();
     let durable = rules("bills", "").replace("disk", "replica");
     let plain = "  - { name: plain, by: user, match: { path: /plain }, rate: 9/h }\n";
@@ -345,7 +348,7 @@ fn a_store_without_a_replica_is_told_of_and_decides_nothing_durable() {
         (server.metric("tidegate_store_exact") == 1).then_some(())
     });
     let source = |rule: &str| {
-        let reply = server.post("/v1/check", &ask(rule));
+        let reply = server.post("/v1/check", &request(rule));
         assert_eq!(reply.status, 200, "{reply:?}");
         reply.json()["source"].clone()
     };

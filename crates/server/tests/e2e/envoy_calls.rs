@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::Request;
 use prost::Message;
 
-use crate::grpc::{Caller, HEALTH, OK, OVER, SHOULD_RATE_LIMIT, framed, request};
+use crate::grpc::{GrpcClient, HEALTH, OK, OVER, SHOULD_RATE_LIMIT, framed, request};
 use crate::http::Client;
 use crate::messages::{RateLimitOverride, RateLimitRequest};
 use crate::server::{Server, wait_for};
@@ -24,45 +24,48 @@ fn of_client(ip: &str) -> RateLimitRequest {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn native_rules_decide_and_tell_in_headers() {
+async fn native_rules_decide_and_set_headers() {
     let server = Server::start(&rules());
-    let caller = Caller::connect(&server).await;
+    let caller = GrpcClient::connect(&server).await;
     for left in [1, 0] {
-        let told = caller.ask(&of_client("203.0.113.9")).await;
-        assert_eq!(told.overall_code, OK);
-        assert_eq!(told.statuses.len(), 1);
-        assert_eq!(told.left(), Some(left));
-        assert_eq!(told.header("retry-after"), None);
+        let response = caller.check(&of_client("203.0.113.9")).await;
+        assert_eq!(response.overall_code, OK);
+        assert_eq!(response.statuses.len(), 1);
+        assert_eq!(response.left(), Some(left));
+        assert_eq!(response.header("retry-after"), None);
     }
-    let told = caller.ask(&of_client("203.0.113.9")).await;
-    assert_eq!(told.overall_code, OVER);
-    let policy = told.header("ratelimit-policy").unwrap();
+    let response = caller.check(&of_client("203.0.113.9")).await;
+    assert_eq!(response.overall_code, OVER);
+    let policy = response.header("ratelimit-policy").unwrap();
     assert!(policy.starts_with("\"per-client\";q=2"), "{policy}");
-    let wait: u64 = told.header("retry-after").unwrap().parse().unwrap();
+    let wait: u64 = response.header("retry-after").unwrap().parse().unwrap();
     assert!(wait > 0);
-    let id = told.header("x-tidegate-id").unwrap().to_owned();
+    let id = response.header("x-tidegate-id").unwrap().to_owned();
     server.wait_log(|line| line["message"] == "denied" && line["id"] == *id);
-    assert!(told.raw_body.is_empty() && told.quota.is_none());
-    assert!(told.request_headers_to_add.is_empty() && told.dynamic_metadata.is_none());
-    let other = caller.ask(&of_client("203.0.113.10")).await;
+    assert!(response.raw_body.is_empty() && response.quota.is_none());
+    assert!(response.request_headers_to_add.is_empty() && response.dynamic_metadata.is_none());
+    let other = caller.check(&of_client("203.0.113.10")).await;
     assert_eq!(other.overall_code, OK, "another client");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_is_the_same_counter_as_through_the_other_doors() {
+async fn it_is_the_same_counter_as_through_the_other_edges() {
     let server = Server::start(&rules());
-    let caller = Caller::connect(&server).await;
-    assert_eq!(caller.ask(&of_client("203.0.113.9")).await.overall_code, OK);
+    let caller = GrpcClient::connect(&server).await;
+    assert_eq!(
+        caller.check(&of_client("203.0.113.9")).await.overall_code,
+        OK
+    );
     let body = r#"{"attributes": {"ip": "203.0.113.9", "domain": "shop"}}"#;
     let reply = server.post("/v1/check", body);
     assert_eq!((reply.status, &reply.json()["remaining"]), (200, &0.into()));
     assert_eq!(
-        caller.ask(&of_client("203.0.113.9")).await.overall_code,
+        caller.check(&of_client("203.0.113.9")).await.overall_code,
         OVER
     );
     assert_eq!(server.post("/v1/check", body).status, 429);
     let keyed = request("x", &[&[("path", "/keyed")], &[("api_key", "k1")]]);
-    assert_eq!(caller.ask(&keyed).await.overall_code, OK);
+    assert_eq!(caller.check(&keyed).await.overall_code, OK);
     let body = r#"{"attributes": {"api_key": "k1", "path": "/keyed"}}"#;
     assert_eq!(server.post("/v1/check", body).status, 429);
 }
@@ -70,21 +73,21 @@ async fn it_is_the_same_counter_as_through_the_other_doors() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_hits_of_a_request_are_its_cost() {
     let server = Server::start(&rules());
-    let caller = Caller::connect(&server).await;
-    let mut asked = of_client("203.0.113.9");
-    asked.hits_addend = 2;
-    assert_eq!(caller.ask(&asked).await.overall_code, OK);
-    assert_eq!(caller.ask(&asked).await.overall_code, OVER);
+    let caller = GrpcClient::connect(&server).await;
+    let mut call = of_client("203.0.113.9");
+    call.hits_addend = 2;
+    assert_eq!(caller.check(&call).await.overall_code, OK);
+    assert_eq!(caller.check(&call).await.overall_code, OVER);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_gets_no_verdict_is_told_why() {
+async fn undecided_calls_fail_with_a_reason() {
     let server = Server::start(&rules());
-    let caller = Caller::connect(&server).await;
+    let caller = GrpcClient::connect(&server).await;
     let of = |change: fn(&mut RateLimitRequest)| {
-        let mut asked = of_client("203.0.113.9");
-        change(&mut asked);
-        asked
+        let mut changed = of_client("203.0.113.9");
+        change(&mut changed);
+        changed
     };
     let cases = [
         (
@@ -126,12 +129,12 @@ async fn what_gets_no_verdict_is_told_why() {
             "more than 1048581 bytes",
         ),
     ];
-    for (asked, code, told) in cases {
-        let (found, text) = caller.fails(&asked).await;
+    for (call, code, reason) in cases {
+        let (found, text) = caller.fails(&call).await;
         assert_eq!(found, code, "{text}");
-        assert!(text.contains(told), "{text}");
+        assert!(text.contains(reason), "{text}");
     }
-    let good = caller.ask(&of_client("203.0.113.9")).await;
+    let good = caller.check(&of_client("203.0.113.9")).await;
     assert_eq!(good.overall_code, OK);
     assert_eq!(good.left(), Some(1), "none of them was charged");
 }
@@ -142,16 +145,16 @@ async fn whatever_the_client_sent_has_a_limit_of_its_own() {
     let server = Server::start(
         "{ domain: shop, descriptors: [{ key: user, rate_limit: { unit: day, requests_per_unit: 1 } }] }",
     );
-    let caller = Caller::connect(&server).await;
+    let caller = GrpcClient::connect(&server).await;
     let of_user = |user: Vec<u8>| {
         // As large as a header may be, and in as many descriptors as there may be.
         let entries: &[(&str, &str)] = &[("unlimited", "")];
-        let mut asked = request("shop", &[entries; 16]);
-        for descriptor in &mut asked.descriptors {
+        let mut call = request("shop", &[entries; 16]);
+        for descriptor in &mut call.descriptors {
             descriptor.entries[0].value = user.clone();
         }
-        asked.descriptors[0].entries[0].key = "user".to_owned();
-        asked
+        call.descriptors[0].entries[0].key = "user".to_owned();
+        call
     };
     let users = [
         vec![b'u'; 60_000],
@@ -161,19 +164,19 @@ async fn whatever_the_client_sent_has_a_limit_of_its_own() {
         "\u{fffd}".into(),
     ];
     for user in &users {
-        let first = caller.ask(&of_user(user.clone())).await;
+        let first = caller.check(&of_user(user.clone())).await;
         assert_eq!(first.overall_code, OK, "{} bytes", user.len());
     }
     for user in users {
-        let second = caller.ask(&of_user(user.clone())).await;
+        let second = caller.check(&of_user(user.clone())).await;
         assert_eq!(second.overall_code, OVER, "{} bytes", user.len());
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_call_is_told_so() {
+async fn malformed_calls_fail_with_a_reason() {
     let server = Server::start(&rules());
-    let caller = Caller::connect(&server).await;
+    let caller = GrpcClient::connect(&server).await;
     let good = framed(&of_client("203.0.113.9"));
     let mut compressed = good.to_vec();
     compressed[0] = 1;
@@ -221,11 +224,11 @@ async fn what_is_no_call_is_told_so() {
             "not understood",
         ),
     ];
-    for (path, body, code, told) in cases {
+    for (path, body, code, reason) in cases {
         let called = caller.call(path, body).await;
         assert_eq!(called.http, 200);
         assert_eq!(called.code.as_deref(), Some(code), "{called:?}");
-        assert!(called.text.contains(told), "{called:?}");
+        assert!(called.text.contains(reason), "{called:?}");
     }
     let plain = Request::post("http://tidegate/json").header("content-type", "application/json");
     let called = caller.send(plain.body(()).unwrap(), Bytes::new()).await;
@@ -237,9 +240,9 @@ async fn what_is_no_call_is_told_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_says_whether_it_is_well() {
+async fn the_health_service_reports_its_status() {
     let server = Server::with(&rules(), &["--drain-delay", "600"]);
-    let caller = Caller::connect(&server).await;
+    let caller = GrpcClient::connect(&server).await;
     let health = async |service: &str| {
         let called = caller.health(service).await;
         (called.code.unwrap(), called.body.to_vec())
@@ -259,28 +262,28 @@ async fn it_says_whether_it_is_well() {
     assert_eq!(probe().body, "");
     assert_eq!(health("ratelimit").await, ("0".to_owned(), not_serving));
     assert_eq!(health("").await, ("0".to_owned(), serving));
-    let told = caller.ask(&of_client("203.0.113.9")).await;
-    assert_eq!(told.overall_code, OK, "it still answers");
+    let response = caller.check(&of_client("203.0.113.9")).await;
+    assert_eq!(response.overall_code, OK, "it still answers");
 }
 
 #[test]
 fn the_json_twin_answers_as_the_reference_does() {
     let server = Server::start(&rules());
-    let asked = r#"{"domain": "shop", "descriptors": [{"entries": [{"key": "remote_address", "value": "203.0.113.9"}]}]}"#;
+    let call = r#"{"domain": "shop", "descriptors": [{"entries": [{"key": "remote_address", "value": "203.0.113.9"}]}]}"#;
     for _ in 0..2 {
-        let reply = server.post("/json", asked);
+        let reply = server.post("/json", call);
         assert_eq!(reply.status, 200);
         assert_eq!(reply.header("content-type"), Some("application/json"));
         assert_eq!(reply.json()["overallCode"], "OK");
         assert_eq!(reply.json()["statuses"][0]["code"], "OK");
     }
-    let reply = server.post("/json", asked);
+    let reply = server.post("/json", call);
     assert_eq!(reply.status, 429);
     assert_eq!(reply.json()["overallCode"], "OVER_LIMIT");
     let headers = reply.json()["responseHeadersToAdd"].clone();
     let named = |name: &str| headers.as_array().unwrap().iter().any(|h| h["key"] == name);
     assert!(named("retry-after") && named("ratelimit"), "{headers}");
-    let put = Client::connect(server.http).request("PUT", "/json", &[], asked);
+    let put = Client::connect(server.http).request("PUT", "/json", &[], call);
     assert_eq!(put.status, 429, "any method will do");
     for bad in [
         "",
@@ -295,19 +298,19 @@ fn the_json_twin_answers_as_the_reference_does() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_asked_can_be_told_as_metadata() {
+async fn requests_can_be_returned_as_metadata() {
     let server = Server::with(&rules(), &["--envoy-metadata", "--envoy-headers", "off"]);
-    let caller = Caller::connect(&server).await;
-    let mut asked = request("shop", &[&[("a", "1"), ("b", "2")], &[("c", "3")]]);
-    asked.hits_addend = 1;
-    asked.descriptors[1].hits_addend = Some(1);
-    asked.descriptors[1].limit = Some(RateLimitOverride {
+    let caller = GrpcClient::connect(&server).await;
+    let mut call = request("shop", &[&[("a", "1"), ("b", "2")], &[("c", "3")]]);
+    call.hits_addend = 1;
+    call.descriptors[1].hits_addend = Some(1);
+    call.descriptors[1].limit = Some(RateLimitOverride {
         requests_per_unit: 5,
         unit: 2,
     });
-    let told = caller.ask(&asked).await;
-    assert!(told.response_headers_to_add.is_empty());
-    let metadata = told.dynamic_metadata.unwrap().json();
+    let response = caller.check(&call).await;
+    assert!(response.response_headers_to_add.is_empty());
+    let metadata = response.dynamic_metadata.unwrap().json();
     let want = serde_json::json!({
         "domain": "shop",
         "descriptors": [
@@ -334,7 +337,7 @@ async fn a_newer_client_is_understood() {
         yet_more: u64,
     }
     let server = Server::start(&rules());
-    let caller = Caller::connect(&server).await;
+    let caller = GrpcClient::connect(&server).await;
     let newer = Newer {
         domain: "shop".to_owned(),
         descriptors: vec![of_client("203.0.113.9").descriptors[0].encode_to_vec()],
@@ -349,14 +352,14 @@ async fn a_newer_client_is_understood() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_different_keys_are_denied_and_an_empty_one_is_none() {
     let server = Server::start(&rules());
-    let caller = Caller::connect(&server).await;
+    let caller = GrpcClient::connect(&server).await;
     let keyed = |keys: [&str; 2]| {
         let [first, second] = keys;
         let first: &[_] = &[("path", "/keyed"), ("api_key", first)];
         request("other", &[first, &[("api_key", second)]])
     };
-    assert_eq!(caller.ask(&keyed(["a", "b"])).await.overall_code, OVER);
-    assert_eq!(caller.ask(&keyed(["", "b"])).await.overall_code, OK);
-    assert_eq!(caller.ask(&keyed(["b", "b"])).await.overall_code, OVER);
-    assert_eq!(caller.ask(&keyed(["a", "a"])).await.overall_code, OK);
+    assert_eq!(caller.check(&keyed(["a", "b"])).await.overall_code, OVER);
+    assert_eq!(caller.check(&keyed(["", "b"])).await.overall_code, OK);
+    assert_eq!(caller.check(&keyed(["b", "b"])).await.overall_code, OVER);
+    assert_eq!(caller.check(&keyed(["a", "a"])).await.overall_code, OK);
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
-use tidegate_parts::{Program, Server as Redis, free_port};
+use tidegate_parts::{RedisProgram, TestRedis as Redis, free_port};
 
 use crate::http::{Client, Reply};
 use crate::server::{BINARY, Server, wait_for};
@@ -40,7 +40,7 @@ pub(crate) fn replace_limits(server: &Server, text: &str) {
 }
 
 /// One request with an entry for each of these keys, each in a descriptor of its own.
-pub(crate) fn ask(server: &Server, keys: &[&str]) -> Reply {
+pub(crate) fn check(server: &Server, keys: &[&str]) -> Reply {
     let descriptors: Vec<String> = keys
         .iter()
         .map(|key| format!(r#"{{"entries": [{{"key": "{key}", "value": "x"}}]}}"#))
@@ -52,8 +52,8 @@ pub(crate) fn ask(server: &Server, keys: &[&str]) -> Reply {
     server.post("/json", &body)
 }
 
-pub(crate) fn asked<const N: usize>(server: &Server, keys: [&[&str]; N]) -> [u16; N] {
-    keys.map(|keys| ask(server, keys).status)
+pub(crate) fn check_each<const N: usize>(server: &Server, keys: [&[&str]; N]) -> [u16; N] {
+    keys.map(|keys| check(server, keys).status)
 }
 
 #[test]
@@ -78,16 +78,16 @@ fn it_answers_where_it_answered_and_as_it_answered() {
         (server.admin.ip().to_string(), server.admin.port()),
         ("127.0.0.1".to_owned(), debug)
     );
-    let told = server.wait_log(|line| line["variables"].is_string());
-    let told = told["variables"].as_str().unwrap();
+    let logged = server.wait_log(|line| line["variables"].is_string());
+    let variables = logged["variables"].as_str().unwrap();
     assert!(
-        told.contains("USE_STATSD") && told.contains("REDIS_POOL_SIZE"),
-        "{told}"
+        variables.contains("USE_STATSD") && variables.contains("REDIS_POOL_SIZE"),
+        "{variables}"
     );
 
     let listing = server.admin_get("/rlconfig").body;
     assert!(listing.contains("shop.four"), "{listing}");
-    let first = ask(&server, &["four"]);
+    let first = check(&server, &["four"]);
     assert_eq!(first.status, 200);
     let headers = first.json()["responseHeadersToAdd"].to_string();
     assert!(
@@ -114,7 +114,7 @@ fn a_shadow_mode_for_all_is_named_in_the_log() {
         message.is_some_and(|message| message.contains("because SHADOW_MODE is set"))
     });
     assert_eq!(line["level"], "WARN");
-    assert_eq!(asked(&server, [&["one"], &["one"]]), [200, 200]);
+    assert_eq!(check_each(&server, [&["one"], &["one"]]), [200, 200]);
 }
 
 /// The page that dashboards of the reference read, where they read it, and nothing else there.
@@ -128,7 +128,7 @@ fn it_is_scraped_where_it_was_scraped() {
     let server = Server::spawn(command, dir);
     let line = server.wait_log(|line| line["edge"] == "metrics");
     let place: SocketAddr = line["address"].as_str().unwrap().parse().unwrap();
-    assert_eq!(asked(&server, [&["one"], &["one"]]), [200, 429]);
+    assert_eq!(check_each(&server, [&["one"], &["one"]]), [200, 429]);
     let get = |path| Client::connect(place).request("GET", path, &[], "");
     let page = get("/stats").body;
     let sample = r#"ratelimit_service_rate_limit_over_limit{domain="shop",key1="one"} 1"#;
@@ -147,9 +147,9 @@ fn a_refused_request_pays_as_it_did() {
     let (dir, command) = deployment(CONFIG);
     let server = Server::spawn(command, dir);
     let both: &[&str] = &["one", "four"];
-    assert_eq!(asked(&server, [both, both, both]), [200, 429, 429]);
+    assert_eq!(check_each(&server, [both, both, both]), [200, 429, 429]);
     assert_eq!(
-        asked(&server, [&["four"], &["four"]]),
+        check_each(&server, [&["four"], &["four"]]),
         [200, 429],
         "three were paid"
     );
@@ -157,18 +157,18 @@ fn a_refused_request_pays_as_it_did() {
     let (dir, mut command) = deployment(CONFIG);
     command.env("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true");
     let server = Server::spawn(command, dir);
-    assert_eq!(asked(&server, [both, both, both]), [200, 429, 429]);
+    assert_eq!(check_each(&server, [both, both, both]), [200, 429, 429]);
     let four: &[&str] = &["four"];
     assert_eq!(
-        asked(&server, [four, four, four, four]),
+        check_each(&server, [four, four, four, four]),
         [200, 200, 200, 429],
         "one was paid"
     );
 }
 
 #[test]
-fn deployments_in_one_redis_are_told_apart_by_their_prefix() {
-    let redis = Redis::start(Program::Redis7, &[]);
+fn deployments_in_one_redis_are_separated_by_their_prefix() {
+    let redis = Redis::start(RedisProgram::Redis7, &[]);
     let url = redis.url().replace("redis://", "");
     let start = |prefix: &str| {
         let (dir, mut command) = deployment(CONFIG);
@@ -181,20 +181,20 @@ fn deployments_in_one_redis_are_told_apart_by_their_prefix() {
     };
     for prefix in ["", "blue:", "green:"] {
         let [first, second] = [(); 2].map(|()| start(prefix));
-        assert_eq!(asked(&first, [&["one"]]), [200], "{prefix}");
-        assert_eq!(asked(&second, [&["one"]]), [429], "{prefix}");
+        assert_eq!(check_each(&first, [&["one"]]), [200], "{prefix}");
+        assert_eq!(check_each(&second, [&["one"]]), [429], "{prefix}");
     }
 }
 
 #[test]
-fn shadow_mode_refuses_nothing_and_still_tells() {
+fn shadow_mode_denies_nothing_and_still_reports() {
     let (dir, mut command) = deployment(CONFIG);
     command.env("SHADOW_MODE", "true");
     let server = Server::spawn(command, dir);
-    assert_eq!(asked(&server, [&["one"]]), [200]);
-    let told = ask(&server, &["one"]);
+    assert_eq!(check_each(&server, [&["one"]]), [200]);
+    let reply = check(&server, &["one"]);
     assert_eq!(
-        (told.status, &told.json()["statuses"][0]["code"]),
+        (reply.status, &reply.json()["statuses"][0]["code"]),
         (200, &"OVER_LIMIT".into())
     );
 }
@@ -203,7 +203,7 @@ fn shadow_mode_refuses_nothing_and_still_tells() {
 fn a_bad_first_configuration_leaves_it_listening_and_every_call_failing() {
     let (dir, command) = deployment("domain: shop\ndescriptors: [{ key: '' }]\n");
     let server = Server::spawn(command, dir);
-    assert_eq!(asked(&server, [&["one"], &["other"]]), [400, 400]);
+    assert_eq!(check_each(&server, [&["one"], &["other"]]), [400, 400]);
     assert_eq!(
         health(&server),
         200,
@@ -211,9 +211,9 @@ fn a_bad_first_configuration_leaves_it_listening_and_every_call_failing() {
     );
     replace_limits(&server, CONFIG);
     wait_for("a good configuration", || {
-        (ask(&server, &["one"]).status == 200).then_some(())
+        (check(&server, &["one"]).status == 200).then_some(())
     });
-    assert_eq!(asked(&server, [&["one"]]), [429]);
+    assert_eq!(check_each(&server, [&["one"]]), [429]);
     // From then on a bad one changes nothing.
     replace_limits(&server, "domain: shop\ndescriptors: [{ key: '' }]\n");
     server.signal("HUP");
@@ -222,7 +222,7 @@ fn a_bad_first_configuration_leaves_it_listening_and_every_call_failing() {
             .is_string()
             .then_some(())
     });
-    assert_eq!(asked(&server, [&["one"]]), [429]);
+    assert_eq!(check_each(&server, [&["one"]]), [429]);
 }
 
 fn health(server: &Server) -> u16 {
@@ -250,7 +250,11 @@ fn files_share_a_domain_only_if_they_may() {
         std::fs::write(dir.path().join("ratelimit/config/more.yaml"), more).unwrap();
         command.env("MERGE_DOMAIN_CONFIG", merge);
         let server = Server::spawn(command, dir);
-        assert_eq!(asked(&server, [&["one"], &["two"]]), want, "merge {merge}");
+        assert_eq!(
+            check_each(&server, [&["one"], &["two"]]),
+            want,
+            "merge {merge}"
+        );
     }
 }
 
@@ -272,7 +276,7 @@ fn a_mounted_config_map_is_read_once_and_followed() {
         .args(["serve", "--envoy-compat"])
         .env("RUNTIME_ROOT", dir.path());
     let server = Server::spawn(command, dir);
-    assert_eq!(asked(&server, [&["one"], &["one"]]), [200, 429]);
+    assert_eq!(check_each(&server, [&["one"], &["one"]]), [200, 429]);
     let folder = server.dir.path().join("config");
     std::fs::create_dir(folder.join("..v2")).unwrap();
     let more = CONFIG.replace("requests_per_unit: 1", "requests_per_unit: 100");
@@ -280,7 +284,7 @@ fn a_mounted_config_map_is_read_once_and_followed() {
     turn(&folder.join("..data"), "..v2");
     std::fs::remove_dir_all(folder.join("..v1")).unwrap();
     wait_for("the new limits", || {
-        (ask(&server, &["one"]).status == 200).then_some(())
+        (check(&server, &["one"]).status == 200).then_some(())
     });
 }
 
@@ -302,10 +306,10 @@ fn a_runtime_root_that_is_turned_elsewhere_is_followed() {
         .args(["serve", "--envoy-compat"])
         .env("RUNTIME_ROOT", dir.path().join("current"));
     let server = Server::spawn(command, dir);
-    assert_eq!(asked(&server, [&["one"], &["one"]]), [200, 429]);
+    assert_eq!(check_each(&server, [&["one"], &["one"]]), [200, 429]);
     turn(&server.dir.path().join("current"), "v2");
     wait_for("the new limits", || {
-        (ask(&server, &["one"]).status == 200).then_some(())
+        (check(&server, &["one"]).status == 200).then_some(())
     });
 }
 
@@ -324,11 +328,11 @@ fn what_would_change_limits_and_is_not_here_ends_the_start() {
         .env("PORT", "http")
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{told}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
     assert!(
-        told.contains("BACKEND_TYPE") && told.contains("PORT is `http`"),
-        "{told}"
+        stderr.contains("BACKEND_TYPE") && stderr.contains("PORT is `http`"),
+        "{stderr}"
     );
 }
 

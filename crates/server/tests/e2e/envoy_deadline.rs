@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use http::Request;
 use prost::Message;
-use tidegate_parts::{Fault, Proxy, Server as Redis};
+use tidegate_parts::{FaultProxy, ProxyFault, TestRedis as Redis};
 
 use crate::envoy_compat::deployment;
-use crate::grpc::{Caller, OK, OVER, SHOULD_RATE_LIMIT, framed, request};
+use crate::grpc::{GrpcClient, OK, OVER, SHOULD_RATE_LIMIT, framed, request};
 use crate::messages::{RateLimitRequest, RateLimitResponse};
 use crate::server::{Server, wait_for};
 use crate::window::unit;
@@ -29,32 +29,36 @@ fn exact(server: &Server) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reference_deployment_counts_exactly_in_a_store_far_away() {
     let redis = Redis::redis7();
-    let proxy = Proxy::new(redis.address()).await.unwrap();
+    let proxy = FaultProxy::new(redis.address()).await.unwrap();
     let (dir, mut command) = deployment(LIMITS);
     command
         .env("REDIS_SOCKET_TYPE", "tcp")
         .env("REDIS_URL", proxy.address().to_string());
     let server = Server::spawn(command, dir);
     exact(&server);
-    proxy.set(Fault::Delay(Duration::from_millis(8)));
-    let caller = Caller::connect(&server).await;
+    proxy.set(ProxyFault::Delay(Duration::from_millis(8)));
+    let caller = GrpcClient::connect(&server).await;
     let mut codes = Vec::new();
     for _ in 0..22 {
-        codes.push(caller.ask(&of_user("ada")).await.overall_code);
+        codes.push(caller.check(&of_user("ada")).await.overall_code);
     }
     let want = [vec![OK; 20], vec![OVER; 2]].concat();
     assert_eq!(codes, want);
 }
 
 /// A call with a deadline, as gRPC writes it.
-async fn ask_within(caller: &Caller, timeout: &str, asked: &RateLimitRequest) -> RateLimitResponse {
+async fn check_within(
+    caller: &GrpcClient,
+    timeout: &str,
+    call: &RateLimitRequest,
+) -> RateLimitResponse {
     let request = Request::post(format!("http://tidegate{SHOULD_RATE_LIMIT}"))
         .header("content-type", "application/grpc")
         .header("te", "trailers")
         .header("grpc-timeout", timeout)
         .body(())
         .unwrap();
-    let called = caller.send(request, framed(asked)).await.unwrap();
+    let called = caller.send(request, framed(call)).await.unwrap();
     assert_eq!(called.code.as_deref(), Some("0"), "{called:?}");
     RateLimitResponse::decode(&called.body[5..]).unwrap()
 }
@@ -64,17 +68,17 @@ async fn ask_within(caller: &Caller, timeout: &str, asked: &RateLimitRequest) ->
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_is_answered_before_its_caller_gives_up() {
     let redis = Redis::redis7();
-    let proxy = Proxy::new(redis.address()).await.unwrap();
+    let proxy = FaultProxy::new(redis.address()).await.unwrap();
     let url = format!("redis://{}", proxy.address());
     let limits = LIMITS.replace("year", unit());
     let server = Server::with(&limits, &["--store", &url, "--store-budget", "600000"]);
     exact(&server);
-    let caller = Caller::connect(&server).await;
-    assert_eq!(caller.ask(&of_user("ada")).await.overall_code, OK);
-    proxy.set(Fault::Mute);
+    let caller = GrpcClient::connect(&server).await;
+    assert_eq!(caller.check(&of_user("ada")).await.overall_code, OK);
+    proxy.set(ProxyFault::Mute);
     for timeout in ["20m", "50000u", "3m"] {
-        let told = ask_within(&caller, timeout, &of_user("ada")).await;
-        assert!(matches!(told.overall_code, OK | OVER), "{timeout}");
+        let response = check_within(&caller, timeout, &of_user("ada")).await;
+        assert!(matches!(response.overall_code, OK | OVER), "{timeout}");
     }
 }
 
@@ -83,7 +87,7 @@ async fn a_call_is_answered_before_its_caller_gives_up() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_without_a_deadline_waits_no_longer_than_envoy_would() {
     let redis = Redis::redis7();
-    let proxy = Proxy::new(redis.address()).await.unwrap();
+    let proxy = FaultProxy::new(redis.address()).await.unwrap();
     let url = format!("redis://{}", proxy.address());
     let rules = format!(
         "version: 1\nrules:\n  - {{ name: r, by: user, rate: 20/{}, algorithm: fixed-window, budget: 600s }}\n",
@@ -91,8 +95,8 @@ async fn a_call_without_a_deadline_waits_no_longer_than_envoy_would() {
     );
     let server = Server::with(&rules, &["--store", &url]);
     exact(&server);
-    proxy.set(Fault::Mute);
-    let caller = Caller::connect(&server).await;
-    let told = caller.ask(&of_user("ada")).await;
-    assert!(matches!(told.overall_code, OK | OVER));
+    proxy.set(ProxyFault::Mute);
+    let caller = GrpcClient::connect(&server).await;
+    let response = caller.check(&of_user("ada")).await;
+    assert!(matches!(response.overall_code, OK | OVER));
 }

@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use crate::grpc::{Caller, OK, OVER, descriptor, request};
+use crate::grpc::{GrpcClient, OK, OVER, descriptor, request};
 use crate::http::Client;
 use crate::messages::{RateLimitOverride, RateLimitRequest, RateLimitResponse};
 use crate::server::{Server, wait_for};
@@ -15,21 +15,21 @@ fn server(file: &str, flags: &[&str]) -> Server {
 }
 
 /// Code, requests per unit and what is left of each descriptor.
-type Figures = (i32, Option<u32>, u32);
+type StatusFigures = (i32, Option<u32>, u32);
 
-fn figures(told: &RateLimitResponse) -> Vec<Figures> {
+fn figures(response: &RateLimitResponse) -> Vec<StatusFigures> {
     let of = |status: &crate::messages::DescriptorStatus| {
         let limit = status.current_limit.as_ref();
         let limit = limit.map(|limit| limit.requests_per_unit);
         (status.code, limit, status.limit_remaining)
     };
-    told.statuses.iter().map(of).collect()
+    response.statuses.iter().map(of).collect()
 }
 
-async fn check(caller: &Caller, asked: &RateLimitRequest, overall: i32, want: &[Figures]) {
-    let told = caller.ask(asked).await;
-    assert_eq!(figures(&told), want, "{asked:?}");
-    assert_eq!(told.overall_code, overall, "{asked:?}");
+async fn check(caller: &GrpcClient, call: &RateLimitRequest, overall: i32, want: &[StatusFigures]) {
+    let response = caller.check(call).await;
+    assert_eq!(figures(&response), want, "{call:?}");
+    assert_eq!(response.overall_code, overall, "{call:?}");
 }
 
 const MATCHING: &str = "
@@ -63,8 +63,8 @@ descriptors:
 #[tokio::test(flavor = "multi_thread")]
 async fn the_most_special_limit_of_the_same_depth_is_found() {
     let server = server(MATCHING, &[]);
-    let caller = Caller::connect(&server).await;
-    let cases: [(&[(&str, &str)], Figures); 12] = [
+    let caller = GrpcClient::connect(&server).await;
+    let cases: [(&[(&str, &str)], StatusFigures); 12] = [
         (&[("path", "/exact")], (OK, Some(10), 9)),
         (&[("path", "/wild/card")], (OK, Some(20), 19)),
         (&[("path", "/other-card")], (OK, Some(30), 29)),
@@ -90,8 +90,8 @@ async fn the_most_special_limit_of_the_same_depth_is_found() {
     check(&caller, &elsewhere, OK, &[(OK, None, 0)]).await;
     for left in [69, 68] {
         let user = format!("u-{left}");
-        let asked = request("shop", &[&[("shared", &*user)]]);
-        check(&caller, &asked, OK, &[(OK, Some(70), left)]).await;
+        let call = request("shop", &[&[("shared", &*user)]]);
+        check(&caller, &call, OK, &[(OK, Some(70), left)]).await;
     }
 }
 
@@ -120,7 +120,7 @@ descriptors:
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_passes_all_its_limits_or_is_refused_and_pays_none() {
     let server = server(DECIDING, &[]);
-    let caller = Caller::connect(&server).await;
+    let caller = GrpcClient::connect(&server).await;
     let both = request("shop", &[&[("one", "x")], &[("three", "x")]]);
     check(&caller, &both, OK, &[(OK, Some(1), 0), (OK, Some(3), 2)]).await;
     for _ in 0..3 {
@@ -141,11 +141,11 @@ async fn a_request_passes_all_its_limits_or_is_refused_and_pays_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_status_tells_its_limit_its_name_and_the_end_of_its_window() {
+async fn a_status_carries_its_limit_its_name_and_the_end_of_its_window() {
     let server = server(DECIDING, &[]);
-    let caller = Caller::connect(&server).await;
-    let told = caller.ask(&request("shop", &[&[("one", "x")]])).await;
-    let status = &told.statuses[0];
+    let caller = GrpcClient::connect(&server).await;
+    let response = caller.check(&request("shop", &[&[("one", "x")]])).await;
+    let status = &response.statuses[0];
     let limit = status.current_limit.as_ref().unwrap();
     assert_eq!((limit.unit, &*limit.name), (window().number, "first"));
     let reset = status.duration_until_reset.as_ref().unwrap();
@@ -155,14 +155,14 @@ async fn a_status_tells_its_limit_its_name_and_the_end_of_its_window() {
         "{reset:?}"
     );
     assert!(status.quota.is_none());
-    let told = caller.ask(&request("shop", &[&[("none", "x")]])).await;
-    assert!(told.statuses[0].duration_until_reset.is_none());
+    let response = caller.check(&request("shop", &[&[("none", "x")]])).await;
+    assert!(response.statuses[0].duration_until_reset.is_none());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_only_watches_never_refuses_and_of_budgets_one_is_enough() {
     let server = server(DECIDING, &[]);
-    let caller = Caller::connect(&server).await;
+    let caller = GrpcClient::connect(&server).await;
     let watched = request("shop", &[&[("watched", "x")]]);
     check(&caller, &watched, OK, &[(OK, Some(1), 0)]).await;
     check(&caller, &watched, OK, &[(OK, Some(1), 0)]).await;
@@ -193,9 +193,9 @@ async fn what_only_watches_never_refuses_and_of_budgets_one_is_enough() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_limit_that_is_replaced_is_neither_asked_nor_charged() {
+async fn a_limit_that_is_replaced_is_neither_checked_nor_charged() {
     let server = server(DECIDING, &[]);
-    let caller = Caller::connect(&server).await;
+    let caller = GrpcClient::connect(&server).await;
     let both = request("shop", &[&[("one", "x")], &[("special", "x")]]);
     for left in [8, 7] {
         check(&caller, &both, OK, &[(OK, None, 0), (OK, Some(9), left)]).await;
@@ -207,14 +207,14 @@ async fn a_limit_that_is_replaced_is_neither_asked_nor_charged() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limit_that_comes_along_counts_with_the_written_one() {
     let server = server(DECIDING, &[]);
-    let caller = Caller::connect(&server).await;
+    let caller = GrpcClient::connect(&server).await;
     let with = |requests: u32, domain: &str| {
-        let mut asked = request(domain, &[&[("three", "x")]]);
-        asked.descriptors[0].limit = Some(RateLimitOverride {
+        let mut call = request(domain, &[&[("three", "x")]]);
+        call.descriptors[0].limit = Some(RateLimitOverride {
             requests_per_unit: requests,
             unit: window().number,
         });
-        asked
+        call
     };
     check(&caller, &with(5, "shop"), OK, &[(OK, Some(5), 4)]).await;
     let plain = request("shop", &[&[("three", "x")]]);
@@ -227,7 +227,7 @@ async fn a_limit_that_comes_along_counts_with_the_written_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_descriptor_looks_reports_and_gives_back_by_its_own_hits() {
     let server = server(DECIDING, &[]);
-    let caller = Caller::connect(&server).await;
+    let caller = GrpcClient::connect(&server).await;
     let with = |hits: u64, is_negative_hits: bool| RateLimitRequest {
         domain: "shop".to_owned(),
         descriptors: vec![crate::messages::RateLimitDescriptor {
@@ -250,48 +250,48 @@ async fn a_descriptor_looks_reports_and_gives_back_by_its_own_hits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_three_headers_of_the_reference_are_told_if_wanted() {
+async fn the_three_headers_of_the_reference_are_sent_if_wanted() {
     let server = server(DECIDING, &["--envoy-headers", "reference"]);
-    let caller = Caller::connect(&server).await;
+    let caller = GrpcClient::connect(&server).await;
     let both = request("shop", &[&[("three", "x")], &[("one", "x")]]);
-    let told = caller.ask(&both).await;
-    let three = |told: &RateLimitResponse| {
-        let headers = told.response_headers_to_add.iter();
+    let response = caller.check(&both).await;
+    let three = |response: &RateLimitResponse| {
+        let headers = response.response_headers_to_add.iter();
         let headers: Vec<_> = headers.map(|h| (h.key.clone(), h.value.clone())).collect();
         assert_eq!(headers.len(), 3, "{headers:?}");
         assert_eq!(headers[2].0, "RateLimit-Reset");
-        let reset = told.statuses[0].duration_until_reset.as_ref().unwrap();
-        let told: i64 = headers[2].1.parse().unwrap();
-        assert_eq!(told, reset.seconds);
+        let reset = response.statuses[0].duration_until_reset.as_ref().unwrap();
+        let reset_header: i64 = headers[2].1.parse().unwrap();
+        assert_eq!(reset_header, reset.seconds);
         [headers[0].clone(), headers[1].clone()].map(|(name, value)| format!("{name}: {value}"))
     };
     assert_eq!(
-        three(&told),
+        three(&response),
         ["RateLimit-Limit: 1", "RateLimit-Remaining: 0"]
     );
-    let refused = caller.ask(&both).await;
+    let refused = caller.check(&both).await;
     assert_eq!(refused.overall_code, OVER);
     assert_eq!(
         three(&refused),
         ["RateLimit-Limit: 1", "RateLimit-Remaining: 0"]
     );
-    let free = caller.ask(&request("shop", &[&[("none", "x")]])).await;
+    let free = caller.check(&request("shop", &[&[("none", "x")]])).await;
     assert!(free.response_headers_to_add.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn our_headers_name_the_limit_of_a_descriptor() {
     let server = server(DECIDING, &[]);
-    let caller = Caller::connect(&server).await;
-    let asked = request("shop", &[&[("one", "x")]]);
-    let told = caller.ask(&asked).await;
-    let policy = told.header("ratelimit-policy").unwrap();
+    let caller = GrpcClient::connect(&server).await;
+    let call = request("shop", &[&[("one", "x")]]);
+    let response = caller.check(&call).await;
+    let policy = response.header("ratelimit-policy").unwrap();
     assert!(policy.starts_with("\"shop.one\";q=1"), "{policy}");
-    assert_eq!(told.left(), Some(0));
-    assert_eq!(told.header("retry-after"), None);
-    let told = caller.ask(&asked).await;
-    assert!(told.header("retry-after").is_some());
-    let free = caller.ask(&request("shop", &[&[("none", "x")]])).await;
+    assert_eq!(response.left(), Some(0));
+    assert_eq!(response.header("retry-after"), None);
+    let response = caller.check(&call).await;
+    assert!(response.header("retry-after").is_some());
+    let free = caller.check(&request("shop", &[&[("none", "x")]])).await;
     assert_eq!(free.header("ratelimit-policy"), None);
 }
 
@@ -309,11 +309,11 @@ descriptors:
 #[tokio::test(flavor = "multi_thread")]
 async fn metadata_of_what_passed_is_merged_and_the_first_word_counts() {
     let server = server(WITH_METADATA, &["--envoy-metadata"]);
-    let caller = Caller::connect(&server).await;
-    let asked = request("shop", &[&[("one", "x")], &[("two", "x")]]);
+    let caller = GrpcClient::connect(&server).await;
+    let call = request("shop", &[&[("one", "x")], &[("two", "x")]]);
     let metadata = async || {
-        let told = caller.ask(&asked).await;
-        told.dynamic_metadata.unwrap().json()["metadata"].clone()
+        let response = caller.check(&call).await;
+        response.dynamic_metadata.unwrap().json()["metadata"].clone()
     };
     let both = json!({"plan": "basic", "deep": {"a": 1.0, "b": true, "c": ["x", null]}});
     assert_eq!(metadata().await, both);
@@ -322,11 +322,11 @@ async fn metadata_of_what_passed_is_merged_and_the_first_word_counts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_described_limit_is_told_as_json_and_listed() {
+async fn a_described_limit_is_shown_as_json_and_listed() {
     let server = server(DECIDING, &[]);
-    let asked =
+    let call =
         r#"{"domain": "shop", "descriptors": [{"entries": [{"key": "one", "value": "x"}]}]}"#;
-    let reply = server.post("/json", asked);
+    let reply = server.post("/json", call);
     let status = &reply.json()["statuses"][0];
     let unit = unit().to_uppercase();
     let limit = json!({"requestsPerUnit": 1, "unit": unit, "name": "first"});
@@ -334,7 +334,7 @@ async fn a_described_limit_is_told_as_json_and_listed() {
     assert!(status.get("limitRemaining").is_none(), "0 is the default");
     let reset = status["durationUntilReset"].as_str().unwrap();
     assert!(reset.ends_with('s') && !reset.contains('.'), "{reset}");
-    assert_eq!(server.post("/json", asked).status, 429);
+    assert_eq!(server.post("/json", call).status, 429);
     let listing = server.admin_get("/rlconfig");
     assert_eq!(listing.status, 200);
     let line =
@@ -351,13 +351,13 @@ async fn a_described_limit_is_told_as_json_and_listed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_file_is_refused_with_its_cause_and_the_old_limits_stay() {
     let server = server(DECIDING, &[]);
-    let caller = Caller::connect(&server).await;
+    let caller = GrpcClient::connect(&server).await;
     let good = DECIDING.replace("LONG", unit());
     server.write("rules.yaml", &good.replace("key: one", "kee: one"));
     let line = server.wait_log(|line| line.to_string().contains("kee"));
     assert!(line.to_string().contains("rules.yaml:4"), "{line}");
-    let asked = request("shop", &[&[("one", "x")]]);
-    check(&caller, &asked, OK, &[(OK, Some(1), 0)]).await;
+    let call = request("shop", &[&[("one", "x")]]);
+    check(&caller, &call, OK, &[(OK, Some(1), 0)]).await;
     server.write(
         "rules.yaml",
         &good.replace("requests_per_unit: 1,", "requests_per_unit: 4,"),
@@ -369,7 +369,7 @@ async fn a_bad_file_is_refused_with_its_cause_and_the_old_limits_stay() {
             .contains("requests_per_unit=4")
             .then_some(())
     });
-    check(&caller, &asked, OK, &[(OK, Some(4), 2)]).await;
+    check(&caller, &call, OK, &[(OK, Some(4), 2)]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -386,24 +386,24 @@ async fn rules_of_both_kinds_decide_together() {
     let mut command = std::process::Command::new(crate::server::BINARY);
     command.args(["serve", "--rules"]).arg(&folder);
     let server = Server::spawn(command, dir);
-    let caller = Caller::connect(&server).await;
-    let asked = request(
+    let caller = GrpcClient::connect(&server).await;
+    let call = request(
         "shop",
         &[&[("three", "x")], &[("remote_address", "203.0.113.9")]],
     );
-    check(&caller, &asked, OK, &[(OK, Some(3), 2), (OK, Some(2), 1)]).await;
+    check(&caller, &call, OK, &[(OK, Some(3), 2), (OK, Some(2), 1)]).await;
     // Who only looks, or gives back, spends nothing of the rules either.
-    let mut looks = asked.clone();
+    let mut looks = call.clone();
     for descriptor in &mut looks.descriptors {
         descriptor.hits_addend = Some(0);
     }
     for _ in 0..3 {
         check(&caller, &looks, OK, &[(OK, Some(3), 2), (OK, Some(2), 1)]).await;
     }
-    check(&caller, &asked, OK, &[(OK, Some(3), 1), (OK, Some(2), 0)]).await;
+    check(&caller, &call, OK, &[(OK, Some(3), 1), (OK, Some(2), 0)]).await;
     check(
         &caller,
-        &asked,
+        &call,
         OVER,
         &[(OK, Some(3), 1), (OVER, Some(2), 0)],
     )

@@ -11,17 +11,17 @@ use crate::window::unit;
 /// Each file has one fault, and beside it lies what is said about it.
 const BAD: &str = "../../tests/fixtures/descriptors/bad";
 
-fn ask(server: &Server, key: &str) -> Reply {
+fn check(server: &Server, key: &str) -> Reply {
     let entry = format!(r#"{{"entries": [{{"key": "{key}", "value": "x"}}]}}"#);
     let body = format!(r#"{{"domain": "shop", "descriptors": [{entry}]}}"#);
     server.post("/json", &body)
 }
 
 /// Why the file that is there is not in force, with its name but not its folder.
-fn refused(server: &Server) -> Option<String> {
-    let told = server.admin_get("/v1/rules").json();
+fn stale_reason(server: &Server) -> Option<String> {
+    let rules = server.admin_get("/v1/rules").json();
     let folder = format!("{}/", server.dir.path().display());
-    Some(told["stale"].as_str()?.replace(&folder, ""))
+    Some(rules["stale"].as_str()?.replace(&folder, ""))
 }
 
 fn replace(server: &Server, text: &str) {
@@ -44,18 +44,20 @@ fn every_bad_file_is_refused_with_its_cause_and_the_old_one_stays() {
         let name = path.display();
         let read = |extension| std::fs::read_to_string(path.with_extension(extension)).unwrap();
         replace(&server, &read("yaml"));
-        let told = wait_for("the refusal", || refused(&server));
+        let reason = wait_for("the refusal", || stale_reason(&server));
         let causes = read("txt");
         assert!(!causes.trim().is_empty(), "{name} has no cause");
         for cause in causes.lines() {
-            assert!(told.contains(cause), "{name}: {told}\nwithout {cause}");
+            assert!(reason.contains(cause), "{name}: {reason}\nwithout {cause}");
         }
-        let status = &ask(&server, "one").json()["statuses"][0];
+        let status = &check(&server, "one").json()["statuses"][0];
         let left = status["limitRemaining"].as_u64();
         assert_eq!(left, Some(999 - before as u64), "{name}: {status}");
         // So that the next refusal is that of the next file.
         replace(&server, &good);
-        wait_for("the good one", || refused(&server).is_none().then_some(()));
+        wait_for("the good one", || {
+            stale_reason(&server).is_none().then_some(())
+        });
     }
 }
 
@@ -84,16 +86,16 @@ fn every_unit_counts_from_multiples_of_its_length_since_1970() {
     };
     for (unit, length) in units {
         // A window that ended while the answer was made says nothing.
-        let (reply, asked) = wait_for("an answer within one window", || {
-            let asked = now();
-            let reply = ask(&server, unit);
-            (now() / length == asked / length).then_some((reply, asked..=now()))
+        let (reply, sent) = wait_for("an answer within one window", || {
+            let sent = now();
+            let reply = check(&server, unit);
+            (now() / length == sent / length).then_some((reply, sent..=now()))
         });
         let status = &reply.json()["statuses"][0];
         assert_eq!(status["currentLimit"]["unit"], unit.to_uppercase());
         let reset = status["durationUntilReset"].as_str().unwrap();
         let reset: u64 = reset.trim_end_matches('s').parse().unwrap();
-        let ends = asked.map(|now| length - now % length);
+        let ends = sent.map(|now| length - now % length);
         assert!(ends.into_iter().any(|end| end == reset), "{unit}: {reset}");
     }
 }
@@ -137,31 +139,31 @@ fn files_that_are_not_read_are_named_in_the_log() {
     wait_named("below/b.yaml");
     server.write("late.yaml.txt", "version: 1\nrules: []\n");
     wait_named("late.yaml.txt");
-    assert_eq!(ask(&server, "read").status, 429);
-    assert_eq!(ask(&server, "json").status, 200, "as the log says");
+    assert_eq!(check(&server, "read").status, 429);
+    assert_eq!(check(&server, "json").status, 200, "as the log says");
 }
 
 #[test]
-fn lint_names_files_that_are_not_read_and_merges_domains_if_told() {
+fn lint_names_files_that_are_not_read_and_merges_domains_on_request() {
     let dir = folder_with_more();
     let lint = |flags: &[&str]| {
         let mut command = Command::new(BINARY);
         let output = command.arg("lint").args(flags).arg(dir.path()).output();
         let output = output.unwrap();
-        let told = [output.stdout, output.stderr].concat();
-        (output.status.code(), String::from_utf8(told).unwrap())
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).unwrap())
     };
-    let (code, told) = lint(&[]);
-    assert_eq!(code, Some(0), "{told}");
+    let (code, text) = lint(&[]);
+    assert_eq!(code, Some(0), "{text}");
     for name in ["limits.json is not read", "below/b.yaml is not read"] {
-        assert!(told.contains(name), "{told}");
+        assert!(text.contains(name), "{text}");
     }
-    assert!(!told.contains("a.yaml is not read"), "{told}");
+    assert!(!text.contains("a.yaml is not read"), "{text}");
     let more = "{domain: shop, descriptors: [{key: more}]}";
     std::fs::write(dir.path().join("c.yaml"), more).unwrap();
-    let (code, told) = lint(&[]);
-    assert_eq!(code, Some(78), "{told}");
-    assert!(told.contains("has the domain `shop`"), "{told}");
-    let (code, told) = lint(&["--merge-domains"]);
-    assert_eq!(code, Some(0), "{told}");
+    let (code, text) = lint(&[]);
+    assert_eq!(code, Some(78), "{text}");
+    assert!(text.contains("has the domain `shop`"), "{text}");
+    let (code, text) = lint(&["--merge-domains"]);
+    assert_eq!(code, Some(0), "{text}");
 }

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tidegate_parts::{Make, ReverseProxy, Upstream, free_port, moved};
+use tidegate_parts::{ProxyProduct, ReverseProxy, Upstream, free_port, port_edits};
 
 use crate::http::{Client, Reply};
 use crate::server::{Server, metric, wait_for};
@@ -37,31 +37,32 @@ descriptors:
 }
 
 /// An Envoy before a backend that asks at two ports.
-struct Stand {
+struct EnvoyTestbed {
     envoy: ReverseProxy,
     backend: Upstream,
 }
 
-impl Stand {
-    fn asking(services: [u16; 2], edits: &[(&str, &str)]) -> Self {
+impl EnvoyTestbed {
+    fn with_services(services: [u16; 2], edits: &[(&str, &str)]) -> Self {
         let backend = Upstream::start();
         let ports = [
             (3000, backend.address().port()),
             (8081, services[0]),
             (8083, services[1]),
         ];
-        let ports = ports.map(moved).map(|[_, value]| value);
+        let ports = ports.map(port_edits).map(|[_, value]| value);
         let ports = ports.iter().map(|(from, to)| (&**from, &**to));
         let edits: Vec<_> = ports.chain(edits.iter().copied()).collect();
-        Stand {
-            envoy: ReverseProxy::start(Make::Envoy.releases()[0], &edits),
+        EnvoyTestbed {
+            envoy: ReverseProxy::start(ProxyProduct::Envoy.releases()[0], &edits),
             backend,
         }
     }
 
     /// One that asks `server` and nobody else.
-    fn before(server: &Server, edits: &[(&str, &str)]) -> Self {
-        let stand = Stand::asking([port(server), free_port()], &[&[PATIENT], edits].concat());
+    fn in_front_of(server: &Server, edits: &[(&str, &str)]) -> Self {
+        let stand =
+            EnvoyTestbed::with_services([port(server), free_port()], &[&[PATIENT], edits].concat());
         stand.wait_healthy(1);
         stand
     }
@@ -106,7 +107,7 @@ fn left(reply: &Reply) -> Option<&str> {
 
 #[test]
 fn everything_passes_while_nobody_answers() {
-    let stand = Stand::asking([free_port(), free_port()], &[]);
+    let stand = EnvoyTestbed::with_services([free_port(), free_port()], &[]);
     let reply = stand.user("nobody", "/a");
     assert_eq!((reply.status, &*reply.body), (200, "backend"), "{reply:?}");
     assert_eq!(stand.backend.take().len(), 1);
@@ -116,7 +117,7 @@ fn everything_passes_while_nobody_answers() {
 fn envoy_lets_pass_what_may_and_refuses_the_rest_with_headers() {
     let server = Server::start(&descriptors());
     let own = "failure_mode_deny: false\n                      enable_x_ratelimit_headers: DRAFT_VERSION_03";
-    let stand = Stand::before(&server, &[("failure_mode_deny: false", own)]);
+    let stand = EnvoyTestbed::in_front_of(&server, &[("failure_mode_deny: false", own)]);
     for remaining in ["1", "0"] {
         let reply = stand.user("ada", "/a");
         assert_eq!((reply.status, left(&reply)), (200, Some(remaining)));
@@ -135,8 +136,9 @@ fn envoy_lets_pass_what_may_and_refuses_the_rest_with_headers() {
     assert_eq!(stand.backend.take(), []);
     // Envoy's own headers are made of what the service says about each descriptor.
     let own = format!("2, 2;w={}", window().secs);
-    let told = |value: &(String, String)| value.0 == "x-ratelimit-limit" && value.1 == own;
-    assert!(refused.headers.iter().any(told), "{refused:?}");
+    let is_limit_header =
+        |value: &(String, String)| value.0 == "x-ratelimit-limit" && value.1 == own;
+    assert!(refused.headers.iter().any(is_limit_header), "{refused:?}");
     assert_eq!(stand.user("bea", "/a").status, 200, "another user");
     assert_eq!(stand.get("/a", &[]).status, 200, "no user");
 }
@@ -147,7 +149,7 @@ fn envoy_lets_pass_what_may_and_refuses_the_rest_with_headers() {
 fn nothing_a_client_can_send_takes_its_limit_away() {
     let server = Server::start(&descriptors());
     let other = ("header_name: \":method\"", "header_name: x-other");
-    let stand = Stand::before(&server, &[other]);
+    let stand = EnvoyTestbed::in_front_of(&server, &[other]);
     let ask = |path: &str, user: &[u8], other: &[u8]| {
         let mut client = Client::connect(stand.envoy.address());
         let head = format!("GET {path} HTTP/1.1\r\nhost: envoy\r\nx-user: ");
@@ -183,7 +185,7 @@ fn nothing_a_client_can_send_takes_its_limit_away() {
 #[test]
 fn a_limit_that_only_watches_refuses_nothing() {
     let server = Server::start(&descriptors());
-    let stand = Stand::before(&server, &[]);
+    let stand = EnvoyTestbed::in_front_of(&server, &[]);
     for _ in 0..4 {
         assert_eq!(stand.user("watched", "/a").status, 200);
     }
@@ -193,7 +195,7 @@ fn a_limit_that_only_watches_refuses_nothing() {
 #[test]
 fn of_several_budgets_one_with_room_is_enough() {
     let server = Server::start(&descriptors());
-    let stand = Stand::before(&server, &[]);
+    let stand = EnvoyTestbed::in_front_of(&server, &[]);
     // One on the path, two for the member: the second request has room in the second only.
     let statuses = [(); 3].map(|()| stand.user("member", "/quota").status);
     assert_eq!(statuses, [200, 200, 429]);
@@ -202,18 +204,18 @@ fn of_several_budgets_one_with_room_is_enough() {
 #[test]
 fn what_an_answer_used_is_charged_when_it_is_there() {
     let server = Server::start(&descriptors());
-    let stand = Stand::before(&server, &[]);
-    let asked = || stand.get("/chat", &[]);
-    assert_eq!(left(&asked()), Some("100"), "to ask costs nothing");
+    let stand = EnvoyTestbed::in_front_of(&server, &[]);
+    let peek = || stand.get("/chat", &[]);
+    assert_eq!(left(&peek()), Some("100"), "to ask costs nothing");
     let spend = || stand.get("/chat", &[("x-spend", "60")]);
     assert_eq!(spend().status, 200);
     wait_for("60 to be charged", || {
-        (left(&asked()) == Some("40")).then_some(())
+        (left(&peek()) == Some("40")).then_some(())
     });
     let over = spend();
     assert_eq!(over.status, 200, "something is left, so it may begin");
     wait_for("the rest to be charged", || {
-        (asked().status == 429).then_some(())
+        (peek().status == 429).then_some(())
     });
     stand.backend.take();
     assert_eq!(spend().status, 429);
@@ -229,21 +231,21 @@ rules:
   - { name: api, match: { domain: web, path: /api/**, method: GET }, by: ip, rate: 1/hour burst 1 }
 ",
     );
-    let stand = Stand::before(&server, &[]);
+    let stand = EnvoyTestbed::in_front_of(&server, &[]);
     let passed = stand.get("/api/x?y=1", &[]);
     assert_eq!((passed.status, left(&passed)), (200, Some("0")));
     let refused = stand.get("/api/x", &[]);
     assert_eq!(refused.status, 429);
     assert!(refused.header("retry-after").is_some(), "{refused:?}");
-    let told = refused.header("ratelimit").unwrap();
-    assert!(told.starts_with("\"api\";r=0;"), "{told}");
+    let header = refused.header("ratelimit").unwrap();
+    assert!(header.starts_with("\"api\";r=0;"), "{header}");
     assert_eq!(stand.get("/free", &[]).status, 200);
 }
 
 #[test]
-fn without_tidegate_envoy_does_as_it_is_told() {
+fn without_tidegate_envoy_follows_its_failure_mode() {
     let open = Server::start(&descriptors());
-    let stand = Stand::before(&open, &[]);
+    let stand = EnvoyTestbed::in_front_of(&open, &[]);
     assert_eq!(stand.user("nobody", "/a").status, 429);
     let grpc = open.grpc.clone();
     drop(open);
@@ -256,14 +258,14 @@ fn without_tidegate_envoy_does_as_it_is_told() {
 
     let closed = Server::start(&descriptors());
     let deny = ("failure_mode_deny: false", "failure_mode_deny: true");
-    let stand = Stand::before(&closed, &[deny]);
+    let stand = EnvoyTestbed::in_front_of(&closed, &[deny]);
     assert_eq!(stand.user("ada", "/a").status, 200);
     drop(closed);
     assert_eq!(stand.user("ada", "/a").status, 500);
 }
 
 /// Ends one and starts it again in its place, while the other answers.
-fn restart(server: Server, stand: &Stand) -> Server {
+fn restart(server: Server, stand: &EnvoyTestbed) -> Server {
     let grpc = server.grpc.clone();
     server.signal("TERM");
     // Else it would not be noticed when it is back.
@@ -283,21 +285,21 @@ fn start(grpc: &str) -> Server {
 #[test]
 fn a_rolling_restart_of_two_loses_no_request_and_no_decision() {
     let (first, second) = (start("127.0.0.1:0"), start("127.0.0.1:0"));
-    let stand = Stand::asking([port(&first), port(&second)], &[PATIENT]);
+    let stand = EnvoyTestbed::with_services([port(&first), port(&second)], &[PATIENT]);
     stand.wait_healthy(2);
     let over = AtomicBool::new(false);
-    let asked = std::thread::scope(|scope| {
+    let sent = std::thread::scope(|scope| {
         let clients = [(); 4].map(|()| {
             scope.spawn(|| {
                 let mut client = Client::connect(stand.envoy.address());
-                let mut asked = 0_u64;
+                let mut sent = 0_u64;
                 while !over.load(Ordering::Relaxed) {
                     // One that passes would have been let pass by Envoy, for want of an answer.
                     let reply = client.request("GET", "/a", &[("x-user", "nobody")], "");
                     assert_eq!(reply.status, 429, "{reply:?}");
-                    asked += 1;
+                    sent += 1;
                 }
-                asked
+                sent
             })
         });
         let _running = [first, second].map(|server| restart(server, &stand));
@@ -307,8 +309,8 @@ fn a_rolling_restart_of_two_loses_no_request_and_no_decision() {
             .iter()
             .sum::<u64>()
     });
-    assert!(asked > 100, "{asked}");
+    assert!(sent > 100, "{sent}");
     assert_eq!(stand.figure("cluster.backend.ratelimit.error"), 0);
-    assert_eq!(stand.figure("cluster.backend.ratelimit.over_limit"), asked);
+    assert_eq!(stand.figure("cluster.backend.ratelimit.over_limit"), sent);
     assert_eq!(stand.backend.take(), []);
 }

@@ -43,12 +43,12 @@ descriptors:
 ";
 
 /// A deployment that is scraped, and where.
-struct Scraped {
+struct ScrapedDeployment {
     server: Server,
     page: SocketAddr,
 }
 
-impl Scraped {
+impl ScrapedDeployment {
     fn with(variables: &[(&str, &str)]) -> Self {
         let (dir, mut command) = deployment(CONFIG);
         command
@@ -58,7 +58,7 @@ impl Scraped {
         let server = Server::spawn(command, dir);
         let line = server.wait_log(|line| line["edge"] == "metrics");
         let page = line["address"].as_str().unwrap().parse().unwrap();
-        Scraped { server, page }
+        ScrapedDeployment { server, page }
     }
 
     /// A call of one descriptor with these entries, and its status.
@@ -98,7 +98,7 @@ impl Scraped {
 
 #[test]
 fn the_hits_of_one_call_are_split_where_they_cross_the_limit_or_come_near() {
-    let scraped = Scraped::with(&[]);
+    let scraped = ScrapedDeployment::with(&[]);
     let call = |value, hits| scraped.call("shop", &[("ten", value)], hits);
     let hits = || scraped.hits(r#"key1="ten""#);
     assert_eq!(call("x", 7), 200);
@@ -115,14 +115,14 @@ fn the_hits_of_one_call_are_split_where_they_cross_the_limit_or_come_near() {
 
 #[test]
 fn where_near_begins_can_be_chosen() {
-    let scraped = Scraped::with(&[("NEAR_LIMIT_RATIO", "0.5")]);
+    let scraped = ScrapedDeployment::with(&[("NEAR_LIMIT_RATIO", "0.5")]);
     assert_eq!(scraped.call("shop", &[("ten", "x")], 7), 200);
     assert_eq!(scraped.hits(r#"key1="ten""#), [7, 0, 2, 7, 0].map(Some));
 }
 
 #[test]
 fn what_only_watches_is_counted_as_over_and_as_watched() {
-    let scraped = Scraped::with(&[]);
+    let scraped = ScrapedDeployment::with(&[]);
     for _ in 0..3 {
         assert_eq!(scraped.call("shop", &[("watched", "x")], 0), 200);
     }
@@ -137,7 +137,7 @@ fn what_only_watches_is_counted_as_over_and_as_watched() {
 #[test]
 fn calls_that_are_decided_without_the_store_are_counted_as_its_errors() {
     let nowhere = format!("127.0.0.1:{}", free_port());
-    let scraped = Scraped::with(&[("REDIS_URL", &nowhere), ("REDIS_SOCKET_TYPE", "tcp")]);
+    let scraped = ScrapedDeployment::with(&[("REDIS_URL", &nowhere), ("REDIS_SOCKET_TYPE", "tcp")]);
     let errors = || scraped.figure(r#"should_rate_limit_error{err_type="redis_error"}"#);
     for calls in 1..=3 {
         assert!(matches!(
@@ -151,8 +151,8 @@ fn calls_that_are_decided_without_the_store_are_counted_as_its_errors() {
 }
 
 #[test]
-fn a_limit_is_named_by_its_nodes_or_by_what_was_asked() {
-    let scraped = Scraped::with(&[]);
+fn a_limit_is_named_by_its_nodes_or_by_the_request() {
+    let scraped = ScrapedDeployment::with(&[]);
     let cases: [(&[(&str, &str)], &str); 5] = [
         (
             &[("outer", "o"), ("plain", "p")],
@@ -187,8 +187,8 @@ fn a_limit_is_named_by_its_nodes_or_by_what_was_asked() {
 }
 
 #[test]
-fn calls_that_find_nothing_or_say_nothing_are_counted() {
-    let scraped = Scraped::with(&[]);
+fn calls_without_a_limit_or_without_descriptors_are_counted() {
+    let scraped = ScrapedDeployment::with(&[]);
     assert_eq!(scraped.call("market", &[("ten", "x")], 1), 200);
     assert_eq!(scraped.call("", &[("ten", "x")], 1), 400);
     assert_eq!(scraped.call("shop", &[("ten", "x")], 1), 200);
@@ -206,7 +206,7 @@ fn calls_that_find_nothing_or_say_nothing_are_counted() {
 
 #[test]
 fn calls_that_pass_because_nothing_is_refused_are_counted() {
-    let scraped = Scraped::with(&[("SHADOW_MODE", "true")]);
+    let scraped = ScrapedDeployment::with(&[("SHADOW_MODE", "true")]);
     for hits in [10, 1, 1] {
         assert_eq!(scraped.call("shop", &[("ten", "x")], hits), 200);
     }
@@ -216,7 +216,7 @@ fn calls_that_pass_because_nothing_is_refused_are_counted() {
 
 #[test]
 fn configurations_that_came_and_that_were_refused_are_counted() {
-    let scraped = Scraped::with(&[]);
+    let scraped = ScrapedDeployment::with(&[]);
     let loads =
         || ["config_load_success", "config_load_error"].map(|name| scraped.figure(name).unwrap());
     wait_for("the first one", || (loads() == [1, 0]).then_some(()));

@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use crate::envoy_compat::{CONFIG, ask, asked, deployment};
-use crate::grpc::{Caller, OK, OVER, request};
+use crate::envoy_compat::{CONFIG, check, check_each, deployment};
+use crate::grpc::{GrpcClient, OK, OVER, request};
 use crate::server::Server;
 
 #[test]
@@ -13,12 +13,12 @@ fn quota_mode_makes_every_descriptor_a_budget() {
     let server = Server::spawn(command, dir);
     let both: &[&str] = &["one", "four"];
     assert_eq!(
-        asked(&server, [both, both, both, both, both]),
+        check_each(&server, [both, both, both, both, both]),
         [200, 200, 200, 200, 429],
         "until both are used up"
     );
     let codes = |keys: &[&str]| {
-        let reply = ask(&server, keys);
+        let reply = check(&server, keys);
         let statuses = reply.json()["statuses"].clone();
         let codes = statuses.as_array().unwrap().iter();
         let codes: Vec<_> = codes.map(|status| status["code"].clone()).collect();
@@ -30,7 +30,7 @@ fn quota_mode_makes_every_descriptor_a_budget() {
 }
 
 #[test]
-fn what_was_asked_is_told_as_metadata_if_wanted() {
+fn the_request_is_returned_as_metadata_if_wanted() {
     let config = CONFIG.replace(
         "  - key: four",
         "  - key: four\n    metadata: { plan: basic }",
@@ -38,22 +38,28 @@ fn what_was_asked_is_told_as_metadata_if_wanted() {
     let (dir, mut command) = deployment(&config);
     command.env("RESPONSE_DYNAMIC_METADATA", "true");
     let server = Server::spawn(command, dir);
-    let told = |keys: &[&str]| ask(&server, keys).json()["dynamicMetadata"].clone();
+    let metadata = |keys: &[&str]| check(&server, keys).json()["dynamicMetadata"].clone();
     let descriptors = json!([{"entries": ["four=x"]}, {"entries": ["none=x"]}]);
     let wanted =
         json!({"domain": "shop", "descriptors": descriptors, "metadata": {"plan": "basic"}});
-    assert_eq!(told(&["four", "none"]), wanted);
+    assert_eq!(metadata(&["four", "none"]), wanted);
     let hits = r#"{"domain": "shop", "hitsAddend": 2, "descriptors": [
         {"entries": [{"key": "four", "value": "x"}], "hitsAddend": 3,
          "limit": {"requestsPerUnit": 9, "unit": "YEAR"}}]}"#;
-    let told = server.post("/json", hits).json()["dynamicMetadata"].clone();
-    assert_eq!(told["hitsAddend"], 2.0, "{told}");
-    assert_eq!(told["descriptors"][0]["hitsAddend"], 3.0, "{told}");
-    assert!(told["descriptors"][0]["limit"].is_string(), "{told}");
+    let hits_metadata = server.post("/json", hits).json()["dynamicMetadata"].clone();
+    assert_eq!(hits_metadata["hitsAddend"], 2.0, "{hits_metadata}");
+    assert_eq!(
+        hits_metadata["descriptors"][0]["hitsAddend"], 3.0,
+        "{hits_metadata}"
+    );
+    assert!(
+        hits_metadata["descriptors"][0]["limit"].is_string(),
+        "{hits_metadata}"
+    );
 
     let (dir, command) = deployment(&config);
     let server = Server::spawn(command, dir);
-    let reply = ask(&server, &["four"]).json();
+    let reply = check(&server, &["four"]).json();
     assert!(reply.get("dynamicMetadata").is_none(), "{reply}");
 }
 
@@ -69,9 +75,9 @@ async fn a_socket_takes_the_place_of_the_port() {
         .env("LOG_FORMAT", "json");
     let server = Server::attend(command, dir);
     assert_eq!(server.grpc, format!("unix:{}", socket.display()));
-    let caller = Caller::connect(&server).await;
-    let asked = request("shop", &[&[("one", "x")]]);
+    let caller = GrpcClient::connect(&server).await;
+    let call = request("shop", &[&[("one", "x")]]);
     for code in [OK, OVER] {
-        assert_eq!(caller.ask(&asked).await.overall_code, code);
+        assert_eq!(caller.check(&call).await.overall_code, code);
     }
 }

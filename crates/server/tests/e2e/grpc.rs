@@ -19,11 +19,11 @@ pub(crate) const OVER: i32 = 2;
 
 /// A connection.
 #[derive(Clone)]
-pub(crate) struct Caller(pub(crate) SendRequest<Bytes>);
+pub(crate) struct GrpcClient(pub(crate) SendRequest<Bytes>);
 
 /// What came back of a call.
 #[derive(Debug)]
-pub(crate) struct Called {
+pub(crate) struct GrpcReply {
     pub(crate) http: StatusCode,
     pub(crate) headers: HeaderMap,
     /// The status of gRPC, wherever it stood.
@@ -32,20 +32,20 @@ pub(crate) struct Called {
     pub(crate) body: Bytes,
 }
 
-impl Caller {
+impl GrpcClient {
     /// Over the listener's address or its socket.
     pub(crate) async fn connect(server: &Server) -> Self {
-        Caller::connect_to(&server.grpc).await
+        GrpcClient::connect_to(&server.grpc).await
     }
 
     /// The same, without a server at hand.
     pub(crate) async fn connect_to(address: &str) -> Self {
         match address.strip_prefix("unix:") {
-            Some(path) => Caller::over(UnixStream::connect(path).await.unwrap()).await,
+            Some(path) => GrpcClient::over(UnixStream::connect(path).await.unwrap()).await,
             None => {
                 let stream = TcpStream::connect(address).await.unwrap();
                 stream.set_nodelay(true).unwrap();
-                Caller::over(stream).await
+                GrpcClient::over(stream).await
             }
         }
     }
@@ -57,15 +57,15 @@ impl Caller {
             // How it ends is seen by the calls on it.
             let _ = connection.await;
         });
-        Caller(client)
+        GrpcClient(client)
     }
 
     /// A whole call, as bytes.
-    pub(crate) async fn call(&self, path: &str, body: Bytes) -> Called {
+    pub(crate) async fn call(&self, path: &str, body: Bytes) -> GrpcReply {
         self.try_call(path, body).await.unwrap()
     }
 
-    async fn try_call(&self, path: &str, body: Bytes) -> Result<Called, h2::Error> {
+    async fn try_call(&self, path: &str, body: Bytes) -> Result<GrpcReply, h2::Error> {
         let request = Request::post(format!("http://tidegate{path}"))
             .header("content-type", "application/grpc")
             .header("te", "trailers");
@@ -77,7 +77,7 @@ impl Caller {
         &self,
         request: Request<()>,
         body: Bytes,
-    ) -> Result<Called, h2::Error> {
+    ) -> Result<GrpcReply, h2::Error> {
         let mut client = self.0.clone().ready().await?;
         let (reply, mut stream) = client.send_request(request, false)?;
         // The answer may come before all of it is sent.
@@ -94,7 +94,7 @@ impl Caller {
             let line = head.headers.get(name).or(trailers.get(name));
             line.map(|value| value.to_str().unwrap().to_owned())
         };
-        Ok(Called {
+        Ok(GrpcReply {
             http: head.status,
             code: line("grpc-status"),
             text: line("grpc-message").unwrap_or_default(),
@@ -104,12 +104,12 @@ impl Caller {
     }
 
     /// Asks about a request.
-    pub(crate) async fn ask(&self, request: &RateLimitRequest) -> RateLimitResponse {
-        self.try_ask(request).await.unwrap()
+    pub(crate) async fn check(&self, request: &RateLimitRequest) -> RateLimitResponse {
+        self.try_check(request).await.unwrap()
     }
 
     /// The same; an error if the connection ends first.
-    pub(crate) async fn try_ask(
+    pub(crate) async fn try_check(
         &self,
         request: &RateLimitRequest,
     ) -> Result<RateLimitResponse, h2::Error> {
@@ -126,7 +126,7 @@ impl Caller {
     }
 
     /// The health of a service by name.
-    pub(crate) async fn health(&self, service: &str) -> Called {
+    pub(crate) async fn health(&self, service: &str) -> GrpcReply {
         #[derive(Clone, PartialEq, prost::Message)]
         struct HealthCheckRequest {
             #[prost(string, tag = "1")]

@@ -103,7 +103,7 @@ fn nonsense_costs_its_own_connection_only() {
 }
 
 #[test]
-fn paths_and_methods_that_are_not_there_are_said_so() {
+fn unknown_paths_and_methods_get_404_and_405() {
     let server = Server::start(RULES);
     let mut client = server.client();
     assert_eq!(client.request("GET", "/nothing", &[], "").status, 404);

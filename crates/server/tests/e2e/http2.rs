@@ -26,13 +26,13 @@ pub(crate) fn post(path: &str) -> Request<()> {
     Request::post(uri).body(()).unwrap()
 }
 
-struct Reply {
+struct Http2Reply {
     status: StatusCode,
     headers: HeaderMap,
     body: Bytes,
 }
 
-async fn check(client: SendRequest<Bytes>, body: Bytes) -> Reply {
+async fn check(client: SendRequest<Bytes>, body: Bytes) -> Http2Reply {
     let mut client = client.ready().await.unwrap();
     let (reply, mut stream) = client.send_request(post("/v1/check"), false).unwrap();
     stream.send_data(body, true).unwrap();
@@ -43,7 +43,7 @@ async fn check(client: SendRequest<Bytes>, body: Bytes) -> Reply {
         body.flow_control().release_capacity(piece.len()).unwrap();
         read.extend_from_slice(&piece);
     }
-    Reply {
+    Http2Reply {
         status: head.status,
         headers: head.headers,
         body: read.freeze(),
@@ -58,22 +58,25 @@ async fn three_hundred_streams_of_one_connection_pass_exactly_the_limit() {
     let body = Bytes::from(ask("192.0.2.1", "/"));
     // Until the first answer the client does not know how many streams it may have.
     let mut replies = vec![check(client.clone(), body.clone()).await];
-    let asked: Vec<_> = (0..300)
+    let pending_replies: Vec<_> = (0..300)
         .map(|_| tokio::spawn(check(client.clone(), body.clone())))
         .collect();
-    for reply in asked {
+    for reply in pending_replies {
         replies.push(reply.await.unwrap());
     }
     let mut left = Vec::new();
     for reply in replies {
-        let told: serde_json::Value = serde_json::from_slice(&reply.body).unwrap();
+        let decision: serde_json::Value = serde_json::from_slice(&reply.body).unwrap();
         assert_eq!(reply.headers["ratelimit-policy"], "\"r\";q=5;w=3600");
-        assert_eq!(reply.headers["x-tidegate-id"], told["id"].as_str().unwrap());
+        assert_eq!(
+            reply.headers["x-tidegate-id"],
+            decision["id"].as_str().unwrap()
+        );
         if reply.status == StatusCode::OK {
-            left.push(told["remaining"].as_u64().unwrap());
+            left.push(decision["remaining"].as_u64().unwrap());
         } else {
             assert_eq!(reply.status, StatusCode::TOO_MANY_REQUESTS);
-            assert_eq!(told["error"], "rate_limit_exceeded");
+            assert_eq!(decision["error"], "rate_limit_exceeded");
             assert!(reply.headers.contains_key("retry-after"));
         }
     }

@@ -1,6 +1,6 @@
 //! Units drawn in advance by real nodes: what a node holds when it is told to end is there for the others.
 
-use tidegate_parts::Server as Redis;
+use tidegate_parts::TestRedis as Redis;
 
 use crate::http::ask;
 use crate::server::{Server, wait_for};
@@ -35,37 +35,37 @@ fn node(redis: &Redis) -> Server {
 
 /// Asks a node for a client until it holds units of it. How often that was, and how many it holds.
 fn until_held(node: &Server, client: &str) -> (u64, u64) {
-    let (mut connection, mut asked) = (node.client(), 0);
+    let (mut connection, mut sent) = (node.client(), 0);
     let held = wait_for("units that are held", || {
         for _ in 0..60 {
             let reply = connection.post("/v1/check", &ask(client, "/x"));
             assert_eq!(reply.status, 200);
-            asked += 1;
+            sent += 1;
         }
         Some(node.metric("tidegate_lease_held_units")).filter(|held| *held > 0)
     });
-    (asked, held)
+    (sent, held)
 }
 
 #[test]
-fn a_node_that_is_told_to_end_gives_back_what_it_holds() {
+fn a_node_that_shuts_down_returns_its_leases() {
     let redis = Redis::redis7();
     let others = node(&redis);
     for round in 0..20 {
         let (ending, client) = (node(&redis), format!("192.0.2.{round}"));
-        let (asked, held) = until_held(&ending, &client);
+        let (sent, held) = until_held(&ending, &client);
         ending.signal("TERM");
         let (status, log) = ending.wait_end();
         assert_eq!(status.code(), Some(0), "{log:#?}");
-        let told = log
+        let log_line = log
             .iter()
             .find(|line| line["message"] == "gave back what was drawn in advance");
-        let told = told.and_then(|line| line["units"].as_u64());
+        let returned = log_line.and_then(|line| line["units"].as_u64());
         // More may have been on the way when it was asked what it holds.
-        assert!(told >= Some(held), "round {round}: {log:#?}");
+        assert!(returned >= Some(held), "round {round}: {log:#?}");
         let answer = others.post("/v1/check", &ask(&client, "/x")).json();
         let used = limit() - answer["remaining"].as_u64().unwrap_or(0);
-        assert_eq!(used, asked + 1, "round {round}: {answer}");
+        assert_eq!(used, sent + 1, "round {round}: {answer}");
     }
 }
 
@@ -73,11 +73,11 @@ fn a_node_that_is_told_to_end_gives_back_what_it_holds() {
 fn what_a_killed_node_held_stays_charged_and_is_no_more_than_flows_in_during_a_lease() {
     let redis = Redis::redis7();
     let (killed, others) = (node(&redis), node(&redis));
-    let (asked, held) = until_held(&killed, "192.0.2.1");
+    let (sent, held) = until_held(&killed, "192.0.2.1");
     killed.signal("KILL");
     let answer = others.post("/v1/check", &ask("192.0.2.1", "/x")).json();
     let used = limit() - answer["remaining"].as_u64().unwrap_or(0);
     // More may have been on the way when it was asked what it holds.
-    let (least, most) = (asked + 1 + held, asked + 1 + LEASE);
+    let (least, most) = (sent + 1 + held, sent + 1 + LEASE);
     assert!((least..=most).contains(&used), "{used} used, {held} held");
 }

@@ -77,7 +77,7 @@ fn a_flood_of_denials_is_a_hundred_lines_a_second_and_exact_counts() {
 #[test]
 fn a_log_that_nobody_reads_holds_up_no_decision() {
     for close in [false, true] {
-        let server = Unread::start(close);
+        let server = UnreadLogServer::start(close);
         let item = ask("192.0.2.1", &format!("/{}", "x".repeat(180)));
         let list = format!("[{}]", vec![&*item; 500].join(","));
         let mut client = Client::connect(server.http);
@@ -89,13 +89,13 @@ fn a_log_that_nobody_reads_holds_up_no_decision() {
     }
 }
 
-struct Unread {
+struct UnreadLogServer {
     child: Child,
     http: SocketAddr,
     _log: Option<BufReader<ChildStderr>>,
 }
 
-impl Unread {
+impl UnreadLogServer {
     fn start(close: bool) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let rules = dir.path().join("rules.yaml");
@@ -127,7 +127,7 @@ impl Unread {
                 break line["address"].as_str().unwrap().parse().unwrap();
             }
         };
-        Unread {
+        UnreadLogServer {
             child,
             http,
             _log: (!close).then_some(log),
@@ -135,7 +135,7 @@ impl Unread {
     }
 }
 
-impl Drop for Unread {
+impl Drop for UnreadLogServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -143,7 +143,7 @@ impl Drop for Unread {
 }
 
 #[test]
-fn a_denied_line_says_whose_counter_it_was_and_nothing_that_is_absent() {
+fn a_denied_line_names_its_subject_and_nothing_that_is_absent() {
     let rules = "version: 1\nrules:\n  \
                  - { name: r, by: user, rate: 1/hour, algorithm: fixed-window }\n  \
                  - { name: trial, by: user, rate: 1/hour, algorithm: fixed-window, mode: shadow }\n";

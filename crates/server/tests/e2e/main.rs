@@ -5,24 +5,27 @@
 // Clippy knows tests by `#[test]` only; the helpers beside them may fail just as loudly.
 #![allow(clippy::unwrap_used)]
 
+mod abandoned_permits;
 mod admin;
 mod auth;
+mod background_client;
 mod check;
 mod cli;
 mod clock;
 mod concurrent;
 mod control_plane;
 mod counting;
+mod docs_pages;
 mod doctor;
-mod doors;
 mod drain;
 mod durable;
+mod edges;
 mod envoy_calls;
 mod envoy_compat;
 mod envoy_deadline;
 mod envoy_descriptors;
-mod envoy_doors;
 mod envoy_files;
+mod envoy_listeners;
 mod envoy_real;
 mod envoy_statistics;
 mod envoy_variables;
@@ -36,9 +39,8 @@ mod logs;
 mod memory;
 mod no_configuration;
 mod oversized;
-mod pages;
+mod permits;
 mod proxies;
-mod readers;
 mod readme;
 mod reload;
 mod reserve;
@@ -53,11 +55,9 @@ mod restart;
 mod server;
 mod shared;
 mod shedding;
-mod slots;
-mod slots_left;
 mod store_failures;
+mod unread_responses;
 mod window;
-mod witness;
 mod xds;
 
 #[path = "../messages/mod.rs"]

@@ -2,9 +2,9 @@
 
 use std::process::Command;
 
-use crate::grpc::{Caller, request};
+use crate::grpc::{GrpcClient, request};
 use crate::http::Reply;
-use crate::resp::Value;
+use crate::resp::RespReply;
 use crate::server::{BINARY, Server, wait_for};
 
 const GOOD: &str = "version: 1
@@ -15,10 +15,10 @@ const BLOCKED: &str = r#"{"attributes": {"ip": "2.2.2.2"}}"#;
 const OTHER: &str = r#"{"attributes": {"ip": "1.1.1.1"}}"#;
 
 /// Names and texts.
-type Files<'a> = &'a [(&'a str, &'a str)];
+type NamedFiles<'a> = &'a [(&'a str, &'a str)];
 
 /// A deployment of the reference service that listens at `http`, with these files in its folder, if there is one.
-pub(crate) fn start_with(files: Option<Files<'_>>, http: &str) -> Server {
+pub(crate) fn start_with(files: Option<NamedFiles<'_>>, http: &str) -> Server {
     let dir = tempfile::tempdir().unwrap();
     if let Some(files) = files {
         std::fs::create_dir(dir.path().join("config")).unwrap();
@@ -85,13 +85,13 @@ fn check_nothing_is_decided(server: &Server, case: &str) {
         "TG.PEEK ip 1.1.1.1",
         "TG.REFUND x",
     ] {
-        let reply = redis.ask(line);
-        let is_error = matches!(&reply, Value::Error(text)
+        let reply = redis.send_line(line);
+        let is_error = matches!(&reply, RespReply::Error(text)
             if text.starts_with("ERR no rate limit configuration loaded"));
         assert!(is_error, "{case}: {line}: {reply:?}");
     }
     // This command brings its limit, and no rule has a say in it.
-    let throttled = ["CL.THROTTLE k 0 1 3600"; 2].map(|line| redis.ask(line).integers()[0]);
+    let throttled = ["CL.THROTTLE k 0 1 3600"; 2].map(|line| redis.send_line(line).integers()[0]);
     assert_eq!(throttled, [0, 1], "{case}");
     let json = r#"{"domain": "shop", "descriptors": [{"entries": [{"key": "k", "value": "x"}]}]}"#;
     assert_eq!(server.post("/json", json).status, 400, "{case}");
@@ -119,7 +119,7 @@ fn check_nothing_is_decided(server: &Server, case: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_first_configuration_no_edge_lets_anything_pass() {
     let misspelt = GOOD.replace("rate:", "rte:");
-    let cases: [(&str, Option<Files<'_>>); 3] = [
+    let cases: [(&str, Option<NamedFiles<'_>>); 3] = [
         ("missing", None),
         ("empty", Some(&[])),
         ("misspelt", Some(&[("rules.yaml", &misspelt)])),
@@ -127,7 +127,7 @@ async fn without_a_first_configuration_no_edge_lets_anything_pass() {
     for (case, files) in cases {
         let server = start_with(files, "127.0.0.1:0");
         check_nothing_is_decided(&server, case);
-        let caller = Caller::connect(&server).await;
+        let caller = GrpcClient::connect(&server).await;
         let (code, text) = caller.fails(&request("shop", &[&[("k", "x")]])).await;
         let want = ("2", "no rate limit configuration loaded");
         assert_eq!((&*code, &*text), want, "{case}");
@@ -161,6 +161,6 @@ fn check_rules_decide(server: &Server, case: &str) {
     assert_eq!(statuses, [200, 429], "{case}");
     let statuses = ["1.1.1.9", "1.1.1.9", "2.2.2.2"].map(|ip| auth(server, "", ip));
     assert_eq!(statuses, [200, 429, 403], "{case}");
-    let reply = server.redis().ask("TG.CHECK ip 1.1.1.1");
-    assert_eq!(reply.field("allowed"), &Value::Integer(0), "{case}");
+    let reply = server.redis().send_line("TG.CHECK ip 1.1.1.1");
+    assert_eq!(reply.field("allowed"), &RespReply::Integer(0), "{case}");
 }

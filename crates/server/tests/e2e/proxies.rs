@@ -4,7 +4,7 @@
 mod bodies;
 mod heads;
 
-use tidegate_parts::{Arrived, Make, Release, ReverseProxy, Upstream};
+use tidegate_parts::{ProxyProduct, ProxyRelease, ReceivedRequest, ReverseProxy, Upstream};
 
 use crate::http::{Client, Reply};
 use crate::no_configuration;
@@ -22,7 +22,12 @@ rules:
 /// The key on the block list.
 const STOLEN: &str = "k-of-a-stolen-laptop";
 
-const MAKES: [Make; 4] = [Make::Nginx, Make::Caddy, Make::Traefik, Make::Haproxy];
+const MAKES: [ProxyProduct; 4] = [
+    ProxyProduct::Nginx,
+    ProxyProduct::Caddy,
+    ProxyProduct::Traefik,
+    ProxyProduct::Haproxy,
+];
 
 /// A machine that is busy must not look like a Tidegate that is away, where a test is not about that.
 pub(crate) const PATIENT: [(&str, &str); 7] = [
@@ -53,34 +58,34 @@ const FORGED: [(&str, &str); 9] = [
 ];
 
 /// Tidegate, a proxy that asks it, and the backend behind.
-struct Stand {
+struct ProxyTestbed {
     server: Server,
     proxy: ReverseProxy,
     backend: Upstream,
 }
 
-impl Stand {
+impl ProxyTestbed {
     /// With the proxy's files as they are, also in how long they wait.
-    fn impatient(release: Release) -> Self {
-        Stand::asking(Server::start(RULES), release, &[])
+    fn impatient(release: ProxyRelease) -> Self {
+        ProxyTestbed::start(Server::start(RULES), release, &[])
     }
 
     /// With texts of the proxy's files replaced.
-    fn edited(release: Release, edits: &[(&str, &str)]) -> Self {
-        Stand::before(Server::start(RULES), release, edits)
+    fn edited(release: ProxyRelease, edits: &[(&str, &str)]) -> Self {
+        ProxyTestbed::patient(Server::start(RULES), release, edits)
     }
 
-    fn before(server: Server, release: Release, edits: &[(&str, &str)]) -> Self {
-        Stand::asking(server, release, &[edits, &PATIENT].concat())
+    fn patient(server: Server, release: ProxyRelease, edits: &[(&str, &str)]) -> Self {
+        ProxyTestbed::start(server, release, &[edits, &PATIENT].concat())
     }
 
-    fn asking(server: Server, release: Release, edits: &[(&str, &str)]) -> Self {
+    fn start(server: Server, release: ProxyRelease, edits: &[(&str, &str)]) -> Self {
         let backend = Upstream::start();
         let tidegate = format!(":{}", server.http.port());
         let behind = format!(":{}", backend.address().port());
         let ports = [(":8080", &*tidegate), (":3000", &*behind)];
         let proxy = ReverseProxy::start(release, &[&ports, edits].concat());
-        Stand {
+        ProxyTestbed {
             server,
             proxy,
             backend,
@@ -88,7 +93,7 @@ impl Stand {
     }
 
     /// One request of the client `127.0.0.LAST`.
-    fn ask(&self, last: u8, method: &str, path: &str, headers: &[(&str, &str)]) -> Reply {
+    fn request(&self, last: u8, method: &str, path: &str, headers: &[(&str, &str)]) -> Reply {
         let source = [127, 0, 0, last].into();
         let body = if method == "POST" { "hello" } else { "" };
         Client::connect_from(source, self.proxy.address()).request(method, path, headers, body)
@@ -96,12 +101,15 @@ impl Stand {
 
     #[track_caller]
     fn passes(&self, last: u8, method: &str, path: &str, headers: &[(&str, &str)]) -> Reply {
-        let reply = self.ask(last, method, path, headers);
+        let reply = self.request(last, method, path, headers);
         let what = format!("{:?}: {reply:?}", self.proxy.release());
         assert_eq!((reply.status, &*reply.body), (200, "backend"), "{what}");
         let arrived = self.backend.take();
-        let asked: Vec<_> = arrived.iter().map(|it: &Arrived| &*it.asked).collect();
-        assert_eq!(asked, [format!("{method} {path}")], "{what}");
+        let request_lines: Vec<_> = arrived
+            .iter()
+            .map(|it: &ReceivedRequest| &*it.request_line)
+            .collect();
+        assert_eq!(request_lines, [format!("{method} {path}")], "{what}");
         let sent = if method == "POST" { "hello" } else { "" };
         assert_eq!(arrived[0].body, sent, "{what}");
         reply
@@ -116,7 +124,7 @@ impl Stand {
         path: &str,
         headers: &[(&str, &str)],
     ) -> Reply {
-        let reply = self.ask(last, method, path, headers);
+        let reply = self.request(last, method, path, headers);
         assert_eq!(
             reply.status,
             status,
@@ -130,26 +138,26 @@ impl Stand {
 
 /// What the page says of each: whether an answer that passes carries our headers, and what a request gets
 /// that cannot be read.
-fn told(make: Make) -> (bool, u16) {
+fn documented_behaviour(make: ProxyProduct) -> (bool, u16) {
     match make {
-        Make::Traefik => (false, 400),
-        Make::Nginx => (true, 403),
+        ProxyProduct::Traefik => (false, 400),
+        ProxyProduct::Nginx => (true, 403),
         _ => (true, 400),
     }
 }
 
-fn limits(make: Make) {
+fn limits(make: ProxyProduct) {
     for release in make.releases() {
         limits_of(release);
     }
 }
 
-fn limits_of(release: Release) {
+fn limits_of(release: ProxyRelease) {
     let (make, stand) = (
-        release.make,
-        Stand::edited(release, &plan_sent(release.make)),
+        release.product,
+        ProxyTestbed::edited(release, &plan_sent(release.product)),
     );
-    let (headers_pass, unreadable) = told(make);
+    let (headers_pass, unreadable) = documented_behaviour(make);
     for left in ["1", "0"] {
         let reply = stand.passes(2, "POST", "/api/x?y=1", &[]);
         let policy = headers_pass.then_some("\"api\";q=2;w=3600");
@@ -190,7 +198,7 @@ fn limits_of(release: Release) {
 /// Services behind take each of these for `shop.example`, whose limit is reached. What a proxy makes of it, a 400 of its
 /// own or the limit, is all the same.
 #[track_caller]
-fn hides_no_host(stand: &Stand) {
+fn hides_no_host(stand: &ProxyTestbed) {
     for host in [
         "shop.example:x",
         "shop.example:80:80",
@@ -198,7 +206,7 @@ fn hides_no_host(stand: &Stand) {
         "shop.example:,x",
         "shop.example:8,[::1]",
     ] {
-        let reply = stand.ask(4, "GET", "/a", &[("host", host)]);
+        let reply = stand.request(4, "GET", "/a", &[("host", host)]);
         assert_ne!(reply.status, 200, "{:?}: {host}", stand.proxy.release());
         assert_eq!(
             stand.backend.take(),
@@ -210,17 +218,17 @@ fn hides_no_host(stand: &Stand) {
 }
 
 /// Caddy sends only the headers that its file names.
-fn plan_sent(make: Make) -> Vec<(&'static str, &'static str)> {
+fn plan_sent(make: ProxyProduct) -> Vec<(&'static str, &'static str)> {
     let line = "header_up X-API-Key";
     let lines = "header_up X-Plan {header.X-Plan}\n\t\theader_up X-API-Key";
     match make {
-        Make::Caddy => vec![(line, lines)],
+        ProxyProduct::Caddy => vec![(line, lines)],
         _ => Vec::new(),
     }
 }
 
 /// A blocked key passes neither alone nor beside another credential.
-fn takes_one_key(stand: &Stand) {
+fn takes_one_key(stand: &ProxyTestbed) {
     let bearer = format!("Bearer {STOLEN}");
     let shown = ("authorization", &*bearer);
     stand.passes(7, "GET", "/a", &[("x-api-key", "another")]);
@@ -235,7 +243,7 @@ fn takes_one_key(stand: &Stand) {
         &[("authorization", "Basic YTpi"), shown],
         &[shown, ("authorization", "Basic YTpi")],
     ] {
-        let reply = stand.ask(7, "GET", "/a", lines);
+        let reply = stand.request(7, "GET", "/a", lines);
         let what = format!("{:?}: {lines:?}: {reply:?}", stand.proxy.release());
         assert!(matches!(reply.status, 400 | 403), "{what}");
         assert_eq!(stand.backend.take(), [], "{what}");
@@ -259,7 +267,7 @@ fn the_page_claims_the_releases_that_are_tested() {
 }
 
 /// Whatever a client says about itself, its second request to `/api` is its second.
-fn believes_no_client(stand: &Stand) {
+fn believes_no_client(stand: &ProxyTestbed) {
     for headers in [&FORGED[..], &FORGED[..3], &FORGED[3..6], &FORGED[6..]] {
         stand.fails(429, 2, "POST", "/api/x", headers);
     }
@@ -269,38 +277,38 @@ fn believes_no_client(stand: &Stand) {
     // A header that is named as one of the connection is not to be passed on: the proxy's own must be.
     let names = FORGED.map(|(name, _)| name).join(", ");
     let dropped = [("connection", &*names)];
-    let reply = stand.ask(6, "POST", "/api/x", &dropped);
+    let reply = stand.request(6, "POST", "/api/x", &dropped);
     assert_ne!(reply.status, 200, "{:?}", stand.proxy.release());
     assert_eq!(stand.backend.take(), [], "{:?}", stand.proxy.release());
 }
 
 #[test]
 fn nginx_enforces_what_tidegate_decides() {
-    limits(Make::Nginx);
+    limits(ProxyProduct::Nginx);
 }
 
 #[test]
 fn caddy_enforces_what_tidegate_decides() {
-    limits(Make::Caddy);
+    limits(ProxyProduct::Caddy);
 }
 
 #[test]
 fn traefik_enforces_what_tidegate_decides() {
-    limits(Make::Traefik);
+    limits(ProxyProduct::Traefik);
 }
 
 #[test]
 fn haproxy_enforces_what_tidegate_decides() {
-    limits(Make::Haproxy);
+    limits(ProxyProduct::Haproxy);
 }
 
 /// Everything passes while Tidegate is frozen or gone, and is limited again when it is back.
-fn opens(release: Release) {
-    let stand = Stand::impatient(release);
+fn opens(release: ProxyRelease) {
+    let stand = ProxyTestbed::impatient(release);
     // On a busy machine more may pass before.
     let limits_hold = || {
         wait_for("limits to hold", || {
-            let status = stand.ask(2, "POST", "/api/x", &[]).status;
+            let status = stand.request(2, "POST", "/api/x", &[]).status;
             (status == 429).then_some(())
         });
         stand.backend.take();
@@ -311,7 +319,7 @@ fn opens(release: Release) {
     stand.passes(2, "POST", "/api/x", &[]);
     stand.server.signal("CONT");
     limits_hold();
-    let Stand {
+    let ProxyTestbed {
         server,
         proxy,
         backend,
@@ -338,7 +346,11 @@ fn freeze(server: &Server) {
 
 #[test]
 fn nginx_caddy_and_haproxy_let_everything_pass_without_tidegate() {
-    for make in [Make::Nginx, Make::Caddy, Make::Haproxy] {
+    for make in [
+        ProxyProduct::Nginx,
+        ProxyProduct::Caddy,
+        ProxyProduct::Haproxy,
+    ] {
         make.releases().into_iter().for_each(opens);
     }
 }
@@ -349,31 +361,35 @@ fn nginx_caddy_and_haproxy_let_everything_pass_without_tidegate() {
 fn no_proxy_lets_anything_pass_while_tidegate_has_no_configuration() {
     for make in MAKES {
         for release in make.releases() {
-            let Stand {
+            let ProxyTestbed {
                 server,
                 proxy,
                 backend,
-            } = Stand::edited(release, &[]);
+            } = ProxyTestbed::edited(release, &[]);
             let place = server.http.to_string();
             drop(server);
-            let stand = Stand {
+            let stand = ProxyTestbed {
                 server: no_configuration::start_with(None, &place),
                 proxy,
                 backend,
             };
             stand.backend.take();
-            if make == Make::Haproxy {
+            if make == ProxyProduct::Haproxy {
                 // A probe begins when the one before it was evaluated.
                 let sample = r#"tidegate_http_answers_total{edge="http",status="503"}"#;
                 wait_for("probes", || (stand.server.metric(sample) > 2).then_some(()));
             }
-            let status = if make == Make::Nginx { 500 } else { 503 };
+            let status = if make == ProxyProduct::Nginx {
+                500
+            } else {
+                503
+            };
             stand.fails(status, 2, "POST", "/free", &[]);
             let folder = stand.server.dir.path().join("config");
             std::fs::create_dir(&folder).unwrap();
             stand.server.write("config/rules.yaml", RULES);
             wait_for("a configuration", || {
-                let status = stand.ask(2, "POST", "/free", &[]).status;
+                let status = stand.request(2, "POST", "/free", &[]).status;
                 (status == 200).then_some(())
             });
             stand.backend.take();
@@ -383,17 +399,17 @@ fn no_proxy_lets_anything_pass_while_tidegate_has_no_configuration() {
 }
 
 #[test]
-fn a_proxy_that_is_told_to_close_lets_nothing_pass_without_tidegate() {
+fn a_proxy_configured_to_fail_closed_lets_nothing_pass_without_tidegate() {
     let closed = [
         (
-            Make::Nginx,
+            ProxyProduct::Nginx,
             ("error_page 502 504 = @open;", "# closed"),
             500,
         ),
-        (Make::Caddy, (" 127.0.0.1:8001 {", " {"), 502),
-        (Make::Haproxy, ("OPEN = true", "OPEN = false"), 503),
+        (ProxyProduct::Caddy, (" 127.0.0.1:8001 {", " {"), 502),
+        (ProxyProduct::Haproxy, ("OPEN = true", "OPEN = false"), 503),
         // This one knows nothing else.
-        (Make::Traefik, ("web", "web"), 500),
+        (ProxyProduct::Traefik, ("web", "web"), 500),
     ];
     for (make, edit, status) in closed {
         for release in make.releases() {
@@ -402,12 +418,12 @@ fn a_proxy_that_is_told_to_close_lets_nothing_pass_without_tidegate() {
     }
 }
 
-fn stays_closed(release: Release, edit: (&str, &str), status: u16) {
-    let Stand {
+fn stays_closed(release: ProxyRelease, edit: (&str, &str), status: u16) {
+    let ProxyTestbed {
         server,
         proxy,
         backend,
-    } = Stand::edited(release, &[edit]);
+    } = ProxyTestbed::edited(release, &[edit]);
     drop(server);
     let reply = Client::connect(proxy.address()).request("GET", "/free", &[], "");
     assert_eq!(reply.status, status, "{release:?}: {reply:?}");
@@ -415,20 +431,20 @@ fn stays_closed(release: Release, edit: (&str, &str), status: u16) {
 }
 
 /// Of two Tidegates one may end at any time: what is refused stays refused.
-fn survives(make: Make, line: &str, two: &str) {
+fn survives(make: ProxyProduct, line: &str, two: &str) {
     for release in make.releases() {
         survives_in(release, line, two);
     }
 }
 
-fn survives_in(release: Release, line: &str, two: &str) {
+fn survives_in(release: ProxyRelease, line: &str, two: &str) {
     let (first, second) = (Server::start(RULES), Server::start(RULES));
     let port = |server: &Server| format!(":{}", server.http.port());
     let two = two
         .replace(":A", &port(&first))
         .replace(":B", &port(&second));
-    let stand = Stand::before(first, release, &[(line, &two)]);
-    let blocked = || stand.ask(99, "GET", "/free", &[]).status;
+    let stand = ProxyTestbed::patient(first, release, &[(line, &two)]);
+    let blocked = || stand.request(99, "GET", "/free", &[]).status;
     assert_eq!(blocked(), 403, "{release:?}");
     stand.server.signal("TERM");
     while Client::try_connect(stand.server.http).is_ok() {
@@ -444,11 +460,15 @@ fn survives_in(release: Release, line: &str, two: &str) {
 #[test]
 fn one_of_two_may_end_unnoticed() {
     let nginx = "server 127.0.0.1:A; server 127.0.0.1:B;";
-    survives(Make::Nginx, "server 127.0.0.1:8080;", nginx);
+    survives(ProxyProduct::Nginx, "server 127.0.0.1:8080;", nginx);
     let caddy = "reverse_proxy 127.0.0.1:A 127.0.0.1:B";
-    survives(Make::Caddy, "reverse_proxy 127.0.0.1:8080", caddy);
+    survives(ProxyProduct::Caddy, "reverse_proxy 127.0.0.1:8080", caddy);
     let haproxy = "server first 127.0.0.1:A\n    server second 127.0.0.1:B";
-    survives(Make::Haproxy, "server first 127.0.0.1:8080", haproxy);
+    survives(
+        ProxyProduct::Haproxy,
+        "server first 127.0.0.1:8080",
+        haproxy,
+    );
 }
 
 /// The part of the Caddyfile that three lines of the page can take the place of, and these lines.
@@ -467,10 +487,10 @@ fn three_lines() -> (&'static str, &'static str) {
 #[test]
 fn three_lines_are_enough_for_caddy() {
     let (long, lines) = three_lines();
-    for release in Make::Caddy.releases() {
+    for release in ProxyProduct::Caddy.releases() {
         let server = Server::start(RULES);
         let lines = lines.replace(":8080", &format!(":{}", server.http.port()));
-        let stand = Stand::before(server, release, &[(long, &lines)]);
+        let stand = ProxyTestbed::patient(server, release, &[(long, &lines)]);
         stand.passes(2, "POST", "/api/x", &FORGED);
         stand.passes(2, "POST", "/api/x", &[]);
         let refused = stand.fails(429, 2, "POST", "/api/x", &FORGED);

@@ -31,8 +31,8 @@ fn a_thousand_reloads_half_of_them_broken_disturb_no_decision() {
                     let reply =
                         connection.post("/v1/check", &ask(&format!("192.0.2.{client}"), "/"));
                     assert_eq!(reply.status, 200, "{reply:?}");
-                    let told = reply.json();
-                    let names: Vec<&str> = told["limits"]
+                    let reply_body = reply.json();
+                    let names: Vec<&str> = reply_body["limits"]
                         .as_array()
                         .unwrap()
                         .iter()
@@ -55,9 +55,9 @@ fn a_thousand_reloads_half_of_them_broken_disturb_no_decision() {
                 server.write("rules.yaml", &rules(letter));
                 server.admin_post("/v1/reload", "");
                 wait_for("good rules to be taken", || {
-                    let told = server.admin_get("/v1/rules").json();
-                    (told["version"].as_u64().unwrap() > before
-                        && told["rules"][0] == format!("{letter}1"))
+                    let listed = server.admin_get("/v1/rules").json();
+                    (listed["version"].as_u64().unwrap() > before
+                        && listed["rules"][0] == format!("{letter}1"))
                     .then_some(())
                 });
                 let rejected = server.metric("tidegate_config_rejected_total");
@@ -126,8 +126,8 @@ fn successful(server: &Server) -> u64 {
 /// Waits until `stale` mentions all of these, or is null if there are none.
 fn wait_stale(server: &Server, want: &[&str]) {
     wait_for("staleness", || {
-        let told = server.admin_get("/v1/rules").json()["stale"].clone();
-        let said = told.as_str().unwrap_or_default();
+        let stale = server.admin_get("/v1/rules").json()["stale"].clone();
+        let said = stale.as_str().unwrap_or_default();
         let all = ["rules: ", "keys: "];
         all.iter()
             .all(|what| said.contains(what) == want.contains(what))
@@ -155,7 +155,7 @@ fn an_added_key_is_in_force_without_a_restart() {
 }
 
 #[test]
-fn rules_that_vanish_or_break_leave_the_last_good_ones_and_say_so() {
+fn rules_that_vanish_or_break_leave_the_last_good_ones_and_are_reported() {
     let server = Server::start(&rules('a'));
     std::fs::remove_file(server.rules_path()).unwrap();
     server.signal("HUP");
@@ -172,8 +172,8 @@ fn rules_that_vanish_or_break_leave_the_last_good_ones_and_say_so() {
     server.write("rules.yaml", &rules('b'));
     server.signal("HUP");
     wait_for("the new rules", || {
-        let told = server.post("/v1/peek", &ask("192.0.2.1", "/")).json();
-        (told["limits"][0]["rule"] == "b1").then_some(())
+        let decision = server.post("/v1/peek", &ask("192.0.2.1", "/")).json();
+        (decision["limits"][0]["rule"] == "b1").then_some(())
     });
     // Told just after they came into force.
     wait_for("success", || (successful(&server) == 1).then_some(()));
@@ -310,7 +310,7 @@ fn blocks_of_a_file_that_a_folder_loses_are_named_in_the_log() {
 /// A reload that changed nothing said nothing, `/v1/reload` answered before anything was read, and the first
 /// rules were version 2.
 #[test]
-fn a_reload_says_what_came_of_it() {
+fn a_reload_reports_its_outcome() {
     let server = Server::start(&rules('a'));
     let reload = || {
         let reply = server.admin_post("/v1/reload", "").json();

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tidegate_parts::{Fault, Proxy, Server as Redis};
+use tidegate_parts::{FaultProxy, ProxyFault, TestRedis as Redis};
 
 use crate::http::{Client, Reply};
 use crate::server::{DEADLINE, Server, wait_for};
@@ -150,7 +150,7 @@ fn an_abandoned_estimate_comes_back_by_itself() {
 
 /// What the calls of one thread used, and by how much their estimates were too low, of those that passed.
 #[derive(Clone, Copy, Default)]
-struct Spent {
+struct ThreadUsage {
     passed: u64,
     estimated: u64,
     used: u64,
@@ -168,13 +168,13 @@ fn a_thousand_calls_at_once_overspend_by_their_underestimates_at_most() {
     let nodes = [(); 2].map(|()| node(LIMIT, &redis.url(), "30000"));
     let barrier = std::sync::Barrier::new(THREADS as usize);
     let (nodes, barrier) = (&nodes, &barrier);
-    let spent: Vec<Spent> = std::thread::scope(|scope| {
+    let spent: Vec<ThreadUsage> = std::thread::scope(|scope| {
         let threads = (0..THREADS).map(|thread| {
             scope.spawn(move || {
                 let mut client = nodes[thread as usize % 2].client();
                 let mut other = nodes[(thread as usize + 1) % 2].client();
                 let mut open = Vec::new();
-                let mut spent = Spent::default();
+                let mut spent = ThreadUsage::default();
                 for call in (thread..CALLS).step_by(THREADS as usize) {
                     let estimate = 50 + call * 37 % 200;
                     // Half of them too high, half too low.
@@ -207,7 +207,7 @@ fn a_thousand_calls_at_once_overspend_by_their_underestimates_at_most() {
         let threads: Vec<_> = threads.collect();
         threads.into_iter().map(|t| t.join().unwrap()).collect()
     });
-    let sum = |of: fn(&Spent) -> u64| spent.iter().map(of).sum::<u64>();
+    let sum = |of: fn(&ThreadUsage) -> u64| spent.iter().map(of).sum::<u64>();
     let (passed, estimated, in_use) = (sum(|s| s.passed), sum(|s| s.estimated), sum(|s| s.used));
     println!("{passed} passed, estimated {estimated}, used {in_use}");
     assert!(estimated <= LIMIT, "never more reserved than there is");
@@ -266,7 +266,7 @@ fn a_settlement_waits_for_a_store_that_is_away() {
         .enable_all()
         .build()
         .unwrap();
-    let proxy = runtime.block_on(Proxy::new(redis.address())).unwrap();
+    let proxy = runtime.block_on(FaultProxy::new(redis.address())).unwrap();
     let url = format!("redis://{}", proxy.address());
     let node = node(1_000, &url, "300");
     let mut client = node.client();
@@ -280,9 +280,9 @@ fn a_settlement_waits_for_a_store_that_is_away() {
         reply.json()["source"] == "exact"
     });
     assert_eq!(used_by(&node, &user), 100);
-    proxy.set(Fault::Closed);
+    proxy.set(ProxyFault::Closed);
     assert_eq!(settle(&mut client, &reserved, 40), "waiting");
-    proxy.set(Fault::None);
+    proxy.set(ProxyFault::None);
     until("the settlement", || used_by(&node, &user) == 40);
     assert_eq!(settle(&mut client, &reserved, 40), "already");
     assert_eq!(node.metric("tidegate_panics_total"), 0);

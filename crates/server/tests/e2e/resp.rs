@@ -7,25 +7,25 @@ use crate::server::{DEADLINE, Server};
 
 /// An answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Value {
+pub(crate) enum RespReply {
     Simple(String),
     Error(String),
     Integer(i64),
     Bulk(String),
     Null,
-    Array(Vec<Value>),
-    Map(Vec<(Value, Value)>),
+    Array(Vec<RespReply>),
+    Map(Vec<(RespReply, RespReply)>),
 }
 
-impl Value {
+impl RespReply {
     /// The numbers of an array of nothing else.
     #[track_caller]
     pub(crate) fn integers(&self) -> Vec<i64> {
-        let Value::Array(values) = self else {
+        let RespReply::Array(values) = self else {
             panic!("no array: {self:?}")
         };
-        let number = |value: &Value| match value {
-            Value::Integer(number) => *number,
+        let number = |value: &RespReply| match value {
+            RespReply::Integer(number) => *number,
             other => panic!("no number: {other:?}"),
         };
         values.iter().map(number).collect()
@@ -33,11 +33,11 @@ impl Value {
 
     /// The value of a name in a map, or in an array that stands for one.
     #[track_caller]
-    pub(crate) fn field(&self, name: &str) -> &Value {
-        let wanted = Value::Bulk(name.to_owned());
+    pub(crate) fn field(&self, name: &str) -> &RespReply {
+        let wanted = RespReply::Bulk(name.to_owned());
         let found = match self {
-            Value::Map(pairs) => pairs.iter().find(|(key, _)| *key == wanted).map(|p| &p.1),
-            Value::Array(values) => {
+            RespReply::Map(pairs) => pairs.iter().find(|(key, _)| *key == wanted).map(|p| &p.1),
+            RespReply::Array(values) => {
                 let mut pairs = values.chunks(2).filter(|pair| pair[0] == wanted);
                 pairs.next().map(|pair| &pair[1])
             }
@@ -48,7 +48,7 @@ impl Value {
 }
 
 /// A connection.
-pub(crate) struct Redis {
+pub(crate) struct RespClient {
     stream: BufReader<TcpStream>,
 }
 
@@ -65,8 +65,8 @@ impl Server {
         line["address"].as_str().unwrap().parse().unwrap()
     }
 
-    pub(crate) fn redis(&self) -> Redis {
-        Redis::connect(self.resp())
+    pub(crate) fn redis(&self) -> RespClient {
+        RespClient::connect(self.resp())
     }
 }
 
@@ -79,13 +79,13 @@ pub(crate) fn command(words: &[&str]) -> Vec<u8> {
     bytes
 }
 
-impl Redis {
+impl RespClient {
     pub(crate) fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
         let stream = BufReader::new(stream);
-        Redis { stream }
+        RespClient { stream }
     }
 
     pub(crate) fn stream(&self) -> &TcpStream {
@@ -98,12 +98,12 @@ impl Redis {
 
     /// Sends the words of a line as a command, and gives the answer.
     #[track_caller]
-    pub(crate) fn ask(&mut self, line: &str) -> Value {
-        self.ask_words(&line.split(' ').collect::<Vec<_>>())
+    pub(crate) fn send_line(&mut self, line: &str) -> RespReply {
+        self.send_words(&line.split(' ').collect::<Vec<_>>())
     }
 
     #[track_caller]
-    pub(crate) fn ask_words(&mut self, words: &[&str]) -> Value {
+    pub(crate) fn send_words(&mut self, words: &[&str]) -> RespReply {
         self.send(&command(words));
         self.receive().unwrap()
     }
@@ -111,37 +111,37 @@ impl Redis {
     /// The error that a command must give.
     #[track_caller]
     pub(crate) fn error(&mut self, line: &str) -> String {
-        match self.ask(line) {
-            Value::Error(text) => text,
+        match self.send_line(line) {
+            RespReply::Error(text) => text,
             other => panic!("{line} gives {other:?}"),
         }
     }
 
     /// The next answer.
-    pub(crate) fn receive(&mut self) -> io::Result<Value> {
+    pub(crate) fn receive(&mut self) -> io::Result<RespReply> {
         let line = self.line()?;
         let (mark, rest) = line.split_at(1);
         let count = || rest.parse::<i64>().expect("a number");
         Ok(match mark {
-            "+" => Value::Simple(rest.to_owned()),
-            "-" => Value::Error(rest.to_owned()),
-            ":" => Value::Integer(count()),
-            "_" => Value::Null,
-            "$" | "*" if count() < 0 => Value::Null,
+            "+" => RespReply::Simple(rest.to_owned()),
+            "-" => RespReply::Error(rest.to_owned()),
+            ":" => RespReply::Integer(count()),
+            "_" => RespReply::Null,
+            "$" | "*" if count() < 0 => RespReply::Null,
             "$" => {
                 let mut bytes = vec![0; usize::try_from(count()).unwrap() + 2];
                 self.stream.read_exact(&mut bytes)?;
                 bytes.truncate(bytes.len() - 2);
-                Value::Bulk(String::from_utf8_lossy(&bytes).into_owned())
+                RespReply::Bulk(String::from_utf8_lossy(&bytes).into_owned())
             }
-            "*" => Value::Array(
+            "*" => RespReply::Array(
                 (0..count())
                     .map(|_| self.receive())
                     .collect::<Result<_, _>>()?,
             ),
             "%" => {
                 let pair = |_| Ok((self.receive()?, self.receive()?));
-                Value::Map((0..count()).map(pair).collect::<io::Result<_>>()?)
+                RespReply::Map((0..count()).map(pair).collect::<io::Result<_>>()?)
             }
             other => panic!("{other}{rest}"),
         })

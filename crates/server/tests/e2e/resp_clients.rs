@@ -15,13 +15,13 @@ fn run(program: &str, arguments: &[&str]) -> String {
         .env("NODE_PATH", format!("{TOOLS}/node/node_modules"))
         .output()
         .unwrap_or_else(|error| panic!("no {program} ({error}): run scripts/tools"));
-    let told = String::from_utf8_lossy(&ran.stdout).trim().to_owned();
+    let stdout = String::from_utf8_lossy(&ran.stdout).trim().to_owned();
     let complaint = String::from_utf8_lossy(&ran.stderr);
     assert!(
         ran.status.success(),
-        "{program} {arguments:?}: {told} {complaint}"
+        "{program} {arguments:?}: {stdout} {complaint}"
     );
-    told
+    stdout
 }
 
 #[track_caller]

@@ -1,58 +1,61 @@
 //! The commands that Redis clients send, one by one.
 
-use crate::resp::{Redis, Value};
+use crate::resp::{RespClient, RespReply};
 use crate::server::Server;
 use crate::window::unit;
 
 const NONE: &str = "version: 1\nrules: []\n";
 
-fn ok() -> Value {
-    Value::Simple("OK".to_owned())
+fn ok() -> RespReply {
+    RespReply::Simple("OK".to_owned())
 }
 
-fn bulk(text: &str) -> Value {
-    Value::Bulk(text.to_owned())
+fn bulk(text: &str) -> RespReply {
+    RespReply::Bulk(text.to_owned())
 }
 
 #[test]
-fn what_clients_say_first_is_answered_as_redis_would() {
+fn handshake_commands_are_answered_as_redis_would() {
     let server = Server::with_resp(NONE, &[]);
     let mut redis = server.redis();
-    let hello = redis.ask("HELLO 3 SETNAME me");
-    assert!(matches!(hello, Value::Map(_)), "{hello:?}");
-    assert_eq!(hello.field("proto"), &Value::Integer(3));
+    let hello = redis.send_line("HELLO 3 SETNAME me");
+    assert!(matches!(hello, RespReply::Map(_)), "{hello:?}");
+    assert_eq!(hello.field("proto"), &RespReply::Integer(3));
     assert_eq!(hello.field("role"), &bulk("master"));
-    assert_eq!(redis.ask("client getname"), bulk("me"));
-    assert_eq!(redis.ask("CLIENT SETINFO LIB-NAME x"), ok());
-    assert_eq!(redis.ask("CLIENT SETNAME you"), ok());
-    assert_eq!(redis.ask("CLIENT ID"), *hello.field("id"));
-    assert_eq!(redis.ask("Ping"), Value::Simple("PONG".to_owned()));
-    assert_eq!(redis.ask("PING a"), bulk("a"));
-    assert_eq!(redis.ask_words(&["ECHO", ""]), bulk(""));
-    assert_eq!(redis.ask("SELECT 0"), ok());
-    let Value::Array(commands) = redis.ask("COMMAND") else {
+    assert_eq!(redis.send_line("client getname"), bulk("me"));
+    assert_eq!(redis.send_line("CLIENT SETINFO LIB-NAME x"), ok());
+    assert_eq!(redis.send_line("CLIENT SETNAME you"), ok());
+    assert_eq!(redis.send_line("CLIENT ID"), *hello.field("id"));
+    assert_eq!(
+        redis.send_line("Ping"),
+        RespReply::Simple("PONG".to_owned())
+    );
+    assert_eq!(redis.send_line("PING a"), bulk("a"));
+    assert_eq!(redis.send_words(&["ECHO", ""]), bulk(""));
+    assert_eq!(redis.send_line("SELECT 0"), ok());
+    let RespReply::Array(commands) = redis.send_line("COMMAND") else {
         panic!("COMMAND is a list")
     };
     assert_eq!(commands.len(), 18);
-    assert_eq!(redis.ask("COMMAND DOCS"), Value::Map(vec![]));
-    assert_eq!(redis.ask("COMMAND COUNT"), Value::Integer(18));
-    let Value::Array(told) = redis.ask("COMMAND INFO a cl.throttle") else {
+    assert_eq!(redis.send_line("COMMAND DOCS"), RespReply::Map(vec![]));
+    assert_eq!(redis.send_line("COMMAND COUNT"), RespReply::Integer(18));
+    let RespReply::Array(command_info) = redis.send_line("COMMAND INFO a cl.throttle") else {
         panic!("COMMAND INFO is a list")
     };
-    assert_eq!(told, [Value::Null, commands[0].clone()]);
-    let Value::Array(throttle) = &told[1] else {
+    assert_eq!(command_info, [RespReply::Null, commands[0].clone()]);
+    let RespReply::Array(throttle) = &command_info[1] else {
         panic!("a command is a list")
     };
-    let keys = [1, 1, 1].map(Value::Integer);
-    assert_eq!(throttle[..2], [bulk("cl.throttle"), Value::Integer(-5)]);
+    let keys = [1, 1, 1].map(RespReply::Integer);
+    assert_eq!(throttle[..2], [bulk("cl.throttle"), RespReply::Integer(-5)]);
     assert_eq!(throttle[3..6], keys, "so that clients know the key");
-    let Value::Bulk(info) = redis.ask("info") else {
+    let RespReply::Bulk(info) = redis.send_line("info") else {
         panic!("INFO is text")
     };
     for line in ["redis_version:", "loading:0\r\n", "role:master\r\n"] {
         assert!(info.contains(line), "{info}");
     }
-    let Value::Bulk(section) = redis.ask("INFO REPLICATION") else {
+    let RespReply::Bulk(section) = redis.send_line("INFO REPLICATION") else {
         panic!("INFO is text")
     };
     assert!(
@@ -60,10 +63,13 @@ fn what_clients_say_first_is_answered_as_redis_would() {
         "{section}"
     );
     assert!(!section.contains("loading"), "{section}");
-    assert_eq!(redis.ask("RESET"), Value::Simple("RESET".to_owned()));
-    assert!(matches!(redis.ask("HELLO"), Value::Array(pairs) if pairs.len() == 14));
-    assert_eq!(redis.ask("CLIENT GETNAME"), Value::Null);
-    assert_eq!(redis.ask("QUIT"), ok());
+    assert_eq!(
+        redis.send_line("RESET"),
+        RespReply::Simple("RESET".to_owned())
+    );
+    assert!(matches!(redis.send_line("HELLO"), RespReply::Array(pairs) if pairs.len() == 14));
+    assert_eq!(redis.send_line("CLIENT GETNAME"), RespReply::Null);
+    assert_eq!(redis.send_line("QUIT"), ok());
     assert_eq!(redis.until_closed(), "");
 }
 
@@ -131,60 +137,69 @@ fn what_is_not_understood_is_worded_as_redis_words_it() {
         ("TG.CHECK ip x", "ERR attribute 'ip': "),
     ];
     for (line, want) in cases {
-        let told = redis.error(line);
-        assert!(told.starts_with(want), "{line} gives {told}");
+        let error = redis.error(line);
+        assert!(error.starts_with(want), "{line} gives {error}");
     }
-    let name = redis.ask_words(&["CLIENT", "SETNAME", "a b"]);
-    assert!(matches!(name, Value::Error(_)), "{name:?}");
+    let name = redis.send_words(&["CLIENT", "SETNAME", "a b"]);
+    assert!(matches!(name, RespReply::Error(_)), "{name:?}");
     assert_eq!(
-        redis.ask("PING"),
-        Value::Simple("PONG".to_owned()),
+        redis.send_line("PING"),
+        RespReply::Simple("PONG".to_owned()),
         "still there"
     );
 }
 
 /// redis-py and others send every pipeline this way unless told otherwise.
 #[test]
-fn a_transaction_is_kept_and_decided_as_one() {
+fn a_transaction_is_queued_and_decided_as_one() {
     let server = Server::with_resp(NONE, &[]);
     let mut redis = server.redis();
-    let queued = Value::Simple("QUEUED".to_owned());
+    let queued = RespReply::Simple("QUEUED".to_owned());
     let throttle = "CL.THROTTLE k 1 1 3600";
-    assert_eq!(redis.ask("MULTI"), ok());
+    assert_eq!(redis.send_line("MULTI"), ok());
     for line in [throttle, throttle, throttle, "PING", "CL.THROTTLE k 1 0 1"] {
-        assert_eq!(redis.ask(line), queued, "{line}");
+        assert_eq!(redis.send_line(line), queued, "{line}");
     }
     let mut other = server.redis();
     assert_eq!(
-        other.ask(throttle).integers()[2],
+        other.send_line(throttle).integers()[2],
         1,
         "nothing is charged yet"
     );
-    let Value::Array(told) = redis.ask("EXEC") else {
+    let RespReply::Array(replies) = redis.send_line("EXEC") else {
         panic!("EXEC is a list")
     };
-    let allowed: Vec<i64> = told[..3].iter().map(|told| told.integers()[0]).collect();
+    let allowed: Vec<i64> = replies[..3]
+        .iter()
+        .map(|reply| reply.integers()[0])
+        .collect();
     assert_eq!(allowed, [0, 1, 1]);
-    assert_eq!(told[3], Value::Simple("PONG".to_owned()));
-    assert!(matches!(told[4], Value::Error(_)), "{told:?}");
+    assert_eq!(replies[3], RespReply::Simple("PONG".to_owned()));
+    assert!(matches!(replies[4], RespReply::Error(_)), "{replies:?}");
     // What does not exist, or is not whole, runs nothing.
     for bad in ["GET k", "CL.THROTTLE k"] {
-        assert_eq!(redis.ask("MULTI"), ok());
+        assert_eq!(redis.send_line("MULTI"), ok());
         assert!(redis.error(bad).starts_with("ERR "), "{bad}");
-        assert_eq!(redis.ask("CL.THROTTLE other 0 1 3600"), queued);
+        assert_eq!(redis.send_line("CL.THROTTLE other 0 1 3600"), queued);
         assert!(redis.error("EXEC").starts_with("EXECABORT"), "{bad}");
     }
-    assert_eq!(redis.ask("MULTI"), ok());
-    assert_eq!(redis.ask("CL.THROTTLE other 0 1 3600"), queued);
-    assert_eq!(redis.ask("DISCARD"), ok());
-    let first = redis.ask("CL.THROTTLE other 0 1 3600").integers();
+    assert_eq!(redis.send_line("MULTI"), ok());
+    assert_eq!(redis.send_line("CL.THROTTLE other 0 1 3600"), queued);
+    assert_eq!(redis.send_line("DISCARD"), ok());
+    let first = redis.send_line("CL.THROTTLE other 0 1 3600").integers();
     assert_eq!(first[0], 0, "none of these was charged");
     assert!(redis.error("EXEC").starts_with("ERR EXEC without MULTI"));
-    assert_eq!(redis.ask("MULTI"), ok());
-    assert_eq!(redis.ask("RESET"), Value::Simple("RESET".to_owned()));
-    assert_eq!(redis.ask("PING"), Value::Simple("PONG".to_owned()));
-    assert_eq!(redis.ask("MULTI"), ok());
-    assert_eq!(redis.ask("EXEC"), Value::Array(vec![]));
+    assert_eq!(redis.send_line("MULTI"), ok());
+    assert_eq!(
+        redis.send_line("RESET"),
+        RespReply::Simple("RESET".to_owned())
+    );
+    assert_eq!(
+        redis.send_line("PING"),
+        RespReply::Simple("PONG".to_owned())
+    );
+    assert_eq!(redis.send_line("MULTI"), ok());
+    assert_eq!(redis.send_line("EXEC"), RespReply::Array(vec![]));
 }
 
 #[test]
@@ -192,7 +207,10 @@ fn typed_lines_are_commands() {
     let server = Server::with_resp(NONE, &[]);
     let mut redis = server.redis();
     redis.send(b"\r\nPING\r\necho \"a b\\x41\"\nCL.THROTTLE 'my key' 15 30 60\r\n");
-    assert_eq!(redis.receive().unwrap(), Value::Simple("PONG".to_owned()));
+    assert_eq!(
+        redis.receive().unwrap(),
+        RespReply::Simple("PONG".to_owned())
+    );
     assert_eq!(redis.receive().unwrap(), bulk("a bA"));
     assert_eq!(redis.receive().unwrap().integers(), [0, 16, 15, -1, 2]);
 }
@@ -223,23 +241,33 @@ fn nothing_is_answered_before_the_password_is_shown() {
     let wrong = "WRONGPASS invalid username-password pair or user is disabled.";
     assert_eq!(redis.error("AUTH correct"), wrong);
     assert_eq!(redis.error("HELLO 3 AUTH default nonsense"), wrong);
-    let auth = |redis: &mut Redis, user| redis.ask_words(&["AUTH", user, "correct horse battery"]);
-    assert_eq!(auth(&mut redis, "root"), Value::Error(wrong.to_owned()));
+    let auth =
+        |redis: &mut RespClient, user| redis.send_words(&["AUTH", user, "correct horse battery"]);
+    assert_eq!(auth(&mut redis, "root"), RespReply::Error(wrong.to_owned()));
     assert_eq!(redis.error("PING"), "NOAUTH Authentication required.");
     assert_eq!(auth(&mut redis, "default"), ok());
-    assert_eq!(redis.ask("PING"), Value::Simple("PONG".to_owned()));
-    assert_eq!(redis.ask("RESET"), Value::Simple("RESET".to_owned()));
+    assert_eq!(
+        redis.send_line("PING"),
+        RespReply::Simple("PONG".to_owned())
+    );
+    assert_eq!(
+        redis.send_line("RESET"),
+        RespReply::Simple("RESET".to_owned())
+    );
     assert_eq!(redis.error("PING"), "NOAUTH Authentication required.");
     let hello = ["HELLO", "3", "AUTH", "default", "correct horse battery"];
-    assert_eq!(redis.ask_words(&hello).field("proto"), &Value::Integer(3));
-    assert_eq!(redis.ask_words(&["AUTH", "correct horse battery"]), ok());
+    assert_eq!(
+        redis.send_words(&hello).field("proto"),
+        &RespReply::Integer(3)
+    );
+    assert_eq!(redis.send_words(&["AUTH", "correct horse battery"]), ok());
 }
 
 #[test]
-fn a_door_that_anybody_can_use_is_warned_of() {
+fn a_listener_without_a_password_is_warned_of() {
     let warned = |line: &serde_json::Value| {
-        let told = line["message"].as_str().unwrap_or_default();
-        line["level"] == "WARN" && told.contains("--resp-password-file")
+        let message = line["message"].as_str().unwrap_or_default();
+        line["level"] == "WARN" && message.contains("--resp-password-file")
     };
     let server = Server::with(NONE, &["--resp", "0.0.0.0:0"]);
     server.wait_log(warned);
@@ -269,8 +297,8 @@ fn a_password_that_cannot_be_had_is_a_fault_of_the_configuration() {
             .output()
             .unwrap();
         assert_eq!(ran.status.code(), Some(78));
-        let told = String::from_utf8_lossy(&ran.stderr);
-        assert!(told.contains("--resp-password-file"), "{told}");
+        let stderr = String::from_utf8_lossy(&ran.stderr);
+        assert!(stderr.contains("--resp-password-file"), "{stderr}");
     }
 }
 
@@ -289,59 +317,68 @@ block: [198.51.100.7]
     let server = Server::with_resp(&rules, &[]);
     let mut redis = server.redis();
     let ask = "TG.CHECK ip 203.0.113.9 path /api/x api_key k1";
-    let first = redis.ask(&format!("{ask} WITH RECEIPT"));
-    assert_eq!(first.field("allowed"), &Value::Integer(1));
+    let first = redis.send_line(&format!("{ask} WITH RECEIPT"));
+    assert_eq!(first.field("allowed"), &RespReply::Integer(1));
     assert_eq!(first.field("rule"), &bulk("api"));
-    assert_eq!(first.field("remaining"), &Value::Integer(2));
-    assert_eq!(first.field("retry_after_ms"), &Value::Integer(0));
+    assert_eq!(first.field("remaining"), &RespReply::Integer(2));
+    assert_eq!(first.field("retry_after_ms"), &RespReply::Integer(0));
     let body = r#"{"attributes": {"ip": "203.0.113.9", "path": "/api/x", "api_key": "k1"}}"#;
     assert_eq!(server.post("/v1/check", body).json()["remaining"], 1);
-    assert_eq!(redis.ask(ask).field("remaining"), &Value::Integer(0));
-    let refused = redis.ask(ask);
-    assert_eq!(refused.field("allowed"), &Value::Integer(0));
+    assert_eq!(
+        redis.send_line(ask).field("remaining"),
+        &RespReply::Integer(0)
+    );
+    let refused = redis.send_line(ask);
+    assert_eq!(refused.field("allowed"), &RespReply::Integer(0));
     assert!(matches!(
         refused.field("retry_after_ms"),
-        Value::Integer(1..)
+        RespReply::Integer(1..)
     ));
-    assert_eq!(refused.field("receipt"), &Value::Null);
+    assert_eq!(refused.field("receipt"), &RespReply::Null);
     assert_eq!(server.post("/v1/check", body).status, 429);
-    let Value::Bulk(receipt) = first.field("receipt") else {
+    let RespReply::Bulk(receipt) = first.field("receipt") else {
         panic!("no receipt in {first:?}")
     };
     let refund = ["TG.REFUND", receipt];
-    assert_eq!(redis.ask_words(&refund), Value::Simple("done".to_owned()));
     assert_eq!(
-        redis.ask_words(&refund),
-        Value::Simple("already".to_owned())
+        redis.send_words(&refund),
+        RespReply::Simple("done".to_owned())
+    );
+    assert_eq!(
+        redis.send_words(&refund),
+        RespReply::Simple("already".to_owned())
     );
     let peek = "TG.PEEK ip 203.0.113.9 path /api/x api_key k1";
     for line in [peek.to_owned(), format!("{ask} WITH COST 0")] {
-        assert_eq!(redis.ask(&line).field("remaining"), &Value::Integer(1));
+        assert_eq!(
+            redis.send_line(&line).field("remaining"),
+            &RespReply::Integer(1)
+        );
     }
-    let spent = redis.ask("TG.CHECK ip 203.0.113.9 path /llm/?x=1 WITH COSTS tokens 90");
-    assert_eq!(spent.field("remaining"), &Value::Integer(10));
-    let unnamed = redis.ask("TG.CHECK ip 203.0.113.9 path /llm");
-    assert_eq!(unnamed.field("remaining"), &Value::Integer(9));
-    let zero = redis.ask("TG.CHECK ip 203.0.113.9 path /llm WITH COST 0");
-    assert_eq!(zero.field("remaining"), &Value::Integer(8));
-    let zero = redis.ask("TG.CHECK ip 203.0.113.9 path /llm WITH COST 0 COSTS tokens 0");
-    assert_eq!(zero.field("rule"), &Value::Null);
+    let spent = redis.send_line("TG.CHECK ip 203.0.113.9 path /llm/?x=1 WITH COSTS tokens 90");
+    assert_eq!(spent.field("remaining"), &RespReply::Integer(10));
+    let unnamed = redis.send_line("TG.CHECK ip 203.0.113.9 path /llm");
+    assert_eq!(unnamed.field("remaining"), &RespReply::Integer(9));
+    let zero = redis.send_line("TG.CHECK ip 203.0.113.9 path /llm WITH COST 0");
+    assert_eq!(zero.field("remaining"), &RespReply::Integer(8));
+    let zero = redis.send_line("TG.CHECK ip 203.0.113.9 path /llm WITH COST 0 COSTS tokens 0");
+    assert_eq!(zero.field("rule"), &RespReply::Null);
     for verb in ["TG.CHECK", "TG.PEEK"] {
-        let misspelt = redis.ask(&format!(
+        let misspelt = redis.send_line(&format!(
             "{verb} ip 203.0.113.9 path /llm WITH COSTS tokns 9"
         ));
-        let told = "ERR COSTS 'tokns': unknown unit, no rule counts it; write tokens";
-        assert_eq!(misspelt, Value::Error(told.to_owned()));
+        let want = "ERR COSTS 'tokns': unknown unit, no rule counts it; write tokens";
+        assert_eq!(misspelt, RespReply::Error(want.to_owned()));
     }
-    let never = redis.ask("TG.CHECK ip 203.0.113.9 path /llm WITH COSTS tokens 101");
-    assert_eq!(never.field("allowed"), &Value::Integer(0));
-    assert_eq!(never.field("retry_after_ms"), &Value::Integer(-1));
-    let blocked = redis.ask("TG.CHECK ip 198.51.100.7");
-    assert_eq!(blocked.field("allowed"), &Value::Integer(0));
+    let never = redis.send_line("TG.CHECK ip 203.0.113.9 path /llm WITH COSTS tokens 101");
+    assert_eq!(never.field("allowed"), &RespReply::Integer(0));
+    assert_eq!(never.field("retry_after_ms"), &RespReply::Integer(-1));
+    let blocked = redis.send_line("TG.CHECK ip 198.51.100.7");
+    assert_eq!(blocked.field("allowed"), &RespReply::Integer(0));
     assert_eq!(blocked.field("source"), &bulk("block-list"));
     assert_eq!(
-        redis.ask("TG.CHECK ip 192.0.2.1").field("rule"),
-        &Value::Null
+        redis.send_line("TG.CHECK ip 192.0.2.1").field("rule"),
+        &RespReply::Null
     );
     server.wait_log(|line| line["message"] == "denied" && line["edge"] == "resp");
 }
@@ -358,16 +395,22 @@ rules:
     let mut redis = server.redis();
     for (path, second) in [("/none", 0), ("/some", 1)] {
         let ask = format!("TG.CHECK user ada path {path}");
-        assert_eq!(redis.ask(&ask).field("allowed"), &Value::Integer(1));
-        let answer = redis.ask(&ask);
+        assert_eq!(
+            redis.send_line(&ask).field("allowed"),
+            &RespReply::Integer(1)
+        );
+        let answer = redis.send_line(&ask);
         assert_eq!(
             answer.field("allowed"),
-            &Value::Integer(second),
+            &RespReply::Integer(second),
             "{answer:?}"
         );
         let wait = ["retry_after_ms", "delay_ms"][second as usize];
         assert!(
-            matches!(answer.field(wait), Value::Integer(3_000_000..=3_600_000)),
+            matches!(
+                answer.field(wait),
+                RespReply::Integer(3_000_000..=3_600_000)
+            ),
             "{answer:?}"
         );
     }

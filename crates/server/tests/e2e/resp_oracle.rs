@@ -8,9 +8,9 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use tidegate_parts::Program;
+use tidegate_parts::RedisProgram;
 
-use crate::resp::{Redis, command};
+use crate::resp::{RespClient, command};
 use crate::server::Server;
 
 const CALLS: usize = 100_000;
@@ -19,9 +19,9 @@ const KEYS: u64 = 2_000;
 const BATCH: usize = 250;
 
 /// Reproducible chance.
-struct Chance(u64);
+struct SeededRng(u64);
 
-impl Chance {
+impl SeededRng {
     fn below(&mut self, most: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -35,7 +35,7 @@ impl Chance {
 }
 
 /// A call on one of the keys, each of which is always held to the same limit.
-struct Call {
+struct ThrottleCall {
     key: u64,
     burst: i64,
     count: u64,
@@ -43,15 +43,15 @@ struct Call {
     quantity: Option<u64>,
 }
 
-impl Call {
-    fn draw(chance: &mut Chance) -> Self {
+impl ThrottleCall {
+    fn draw(chance: &mut SeededRng) -> Self {
         let key = chance.below(KEYS);
-        let mut own = Chance(0x5eed + key * 7_919);
+        let mut own = SeededRng(0x5eed + key * 7_919);
         own.below(2);
         let burst = i64::try_from(own.below(40)).unwrap() - 2;
         let count = [1, 2, 3, 7, 30, 1_000][own.below(6) as usize];
         let limit = u64::try_from(burst + 1).unwrap_or(0);
-        Call {
+        ThrottleCall {
             key,
             burst,
             count,
@@ -87,22 +87,22 @@ impl Call {
 
 /// When something happened, as far as it can be known from outside.
 #[derive(Clone, Copy)]
-struct When {
+struct TimeSpan {
     earliest: Instant,
     latest: Instant,
 }
 
 /// One of the two, and when it was first charged for each key.
-struct Side {
-    redis: Redis,
-    first: HashMap<u64, When>,
+struct OracleSide {
+    redis: RespClient,
+    first: HashMap<u64, TimeSpan>,
     round: fn(f64) -> f64,
 }
 
-impl Side {
-    fn new(redis: Redis, round: fn(f64) -> f64) -> Self {
+impl OracleSide {
+    fn new(redis: RespClient, round: fn(f64) -> f64) -> Self {
         let first = HashMap::new();
-        Side {
+        OracleSide {
             redis,
             first,
             round,
@@ -110,7 +110,7 @@ impl Side {
     }
 
     /// Asks, and judges the seconds of every answer.
-    fn ask(&mut self, calls: &[Call]) -> Vec<Vec<i64>> {
+    fn run_batch(&mut self, calls: &[ThrottleCall]) -> Vec<Vec<i64>> {
         let earliest = Instant::now();
         for call in calls {
             let words = call.words();
@@ -123,12 +123,12 @@ impl Side {
         let answers: Vec<_> = answers.collect();
         let latest = Instant::now();
         for (call, answer) in calls.iter().zip(&answers) {
-            self.judge(call, answer, When { earliest, latest });
+            self.judge(call, answer, TimeSpan { earliest, latest });
         }
         answers
     }
 
-    fn judge(&mut self, call: &Call, answer: &[i64], now: When) {
+    fn judge(&mut self, call: &ThrottleCall, answer: &[i64], now: TimeSpan) {
         let &[limited, limit, remaining, retry, reset] = answer else {
             panic!("{answer:?}")
         };
@@ -141,24 +141,24 @@ impl Side {
             (least, now.latest.duration_since(first.earliest))
         });
         let used = (limit - remaining).max(0);
-        let told = |units: i64| match passed {
-            Some(passed) if units > 0 => self.told(call.seconds(units), passed),
+        let expected = |units: i64| match passed {
+            Some(passed) if units > 0 => self.expected_seconds(call.seconds(units), passed),
             _ => 0..=0,
         };
         assert!(
-            told(used).contains(&reset),
+            expected(used).contains(&reset),
             "{:?}: {answer:?}",
             call.words()
         );
         let right = match (limited, quantity > limit) {
-            (1, false) => told(used + quantity - limit).contains(&retry),
+            (1, false) => expected(used + quantity - limit).contains(&retry),
             _ => retry == -1,
         };
         assert!(right, "{:?}: {answer:?}", call.words());
     }
 
     /// The seconds that may be told of a wait that has been running for this long.
-    fn told(
+    fn expected_seconds(
         &self,
         wait: f64,
         (least, most): (Duration, Duration),
@@ -180,15 +180,21 @@ fn a_hundred_thousand_calls_are_answered_as_the_module_answers_them() {
         std::path::Path::new(module).exists(),
         "no redis-cell: run scripts/tools"
     );
-    let original = tidegate_parts::Server::start(Program::Redis7, &["--loadmodule", module]);
+    let original =
+        tidegate_parts::TestRedis::start(RedisProgram::Redis7, &["--loadmodule", module]);
     let server = Server::with_resp("version: 1\nrules: []\n", &[]);
-    let mut theirs = Side::new(Redis::connect(original.address()), f64::floor);
-    let mut ours = Side::new(server.redis(), f64::ceil);
-    let mut chance = Chance(0x0c3a);
+    let mut theirs = OracleSide::new(RespClient::connect(original.address()), f64::floor);
+    let mut ours = OracleSide::new(server.redis(), f64::ceil);
+    let mut chance = SeededRng(0x0c3a);
     let (mut allowed, mut refused, mut never) = (0, 0, 0);
     for _ in 0..CALLS / BATCH {
-        let calls: Vec<_> = (0..BATCH).map(|_| Call::draw(&mut chance)).collect();
-        let answers = theirs.ask(&calls).into_iter().zip(ours.ask(&calls));
+        let calls: Vec<_> = (0..BATCH)
+            .map(|_| ThrottleCall::draw(&mut chance))
+            .collect();
+        let answers = theirs
+            .run_batch(&calls)
+            .into_iter()
+            .zip(ours.run_batch(&calls));
         for (call, (theirs, ours)) in calls.iter().zip(answers) {
             assert_eq!(theirs[..3], ours[..3], "{:?}", call.words());
             match (ours[0], ours[3]) {

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
-use crate::resp::{Value, command};
+use crate::resp::{RespReply, command};
 use crate::server::{DEADLINE, Server, wait_for};
 
 const NONE: &str = "version: 1\nrules: []\n";
@@ -31,7 +31,7 @@ fn ten_thousand_commands_at_once_are_answered_in_order() {
         let answer = redis.receive().unwrap();
         let number = i64::try_from(i).unwrap();
         match i % 3 {
-            0 => assert_eq!(answer, Value::Bulk(i.to_string())),
+            0 => assert_eq!(answer, RespReply::Bulk(i.to_string())),
             1 => assert_eq!(answer.integers()[2], 999_999_999 - number / 3),
             _ => assert_eq!(answer.integers()[..3], [0, number + 1, number]),
         }
@@ -49,18 +49,18 @@ fn commands_of_every_kind_keep_their_order() {
                  CL.THROTTLE k x 1 1\nTG.CHECK user a\nPING\nTG.CHECK user\n";
     redis.send(lines.as_bytes());
     let mut next = || redis.receive().unwrap();
-    assert_eq!(next().field("remaining"), &Value::Integer(99));
-    assert_eq!(next().field("remaining"), &Value::Integer(98));
+    assert_eq!(next().field("remaining"), &RespReply::Integer(99));
+    assert_eq!(next().field("remaining"), &RespReply::Integer(98));
     assert_eq!(next().integers()[2], 9);
-    assert_eq!(next().field("remaining"), &Value::Integer(98));
+    assert_eq!(next().field("remaining"), &RespReply::Integer(98));
     assert_eq!(next().integers()[2], 9);
     assert_eq!(next().integers()[2], 8);
     assert_eq!(next().integers()[2], 8);
-    assert!(matches!(next(), Value::Error(text) if text.starts_with("ERR unknown command")));
-    assert!(matches!(next(), Value::Error(text) if text.starts_with("Cell error: Couldn't")));
-    assert_eq!(next().field("remaining"), &Value::Integer(97));
-    assert_eq!(next(), Value::Simple("PONG".to_owned()));
-    assert!(matches!(next(), Value::Error(text) if text.contains("has no value")));
+    assert!(matches!(next(), RespReply::Error(text) if text.starts_with("ERR unknown command")));
+    assert!(matches!(next(), RespReply::Error(text) if text.starts_with("Cell error: Couldn't")));
+    assert_eq!(next().field("remaining"), &RespReply::Integer(97));
+    assert_eq!(next(), RespReply::Simple("PONG".to_owned()));
+    assert!(matches!(next(), RespReply::Error(text) if text.contains("has no value")));
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn a_command_may_come_in_pieces_cut_anywhere() {
         assert_eq!(redis.receive().unwrap().integers()[2], left, "cut at {cut}");
         assert_eq!(
             redis.receive().unwrap(),
-            Value::Bulk("typed ' line".to_owned())
+            RespReply::Bulk("typed ' line".to_owned())
         );
     }
     for byte in bytes {
@@ -91,14 +91,14 @@ fn a_command_may_come_in_pieces_cut_anywhere() {
 }
 
 fn server_answers(server: &Server) -> String {
-    match server.redis().ask("PING") {
-        Value::Simple(text) => text,
+    match server.redis().send_line("PING") {
+        RespReply::Simple(text) => text,
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
-fn what_is_no_command_is_told_and_ends_the_connection() {
+fn a_malformed_command_gets_an_error_and_ends_the_connection() {
     let server = Server::with_resp(NONE, &[]);
     let cases: [(&[u8], &str); 7] = [
         (
@@ -135,12 +135,12 @@ fn what_is_no_command_is_told_and_ends_the_connection() {
             .split_inclusive('\n')
             .map(|line| line.trim_end().to_owned());
         for line in first {
-            let told = match redis.receive() {
-                Ok(Value::Error(text)) => format!("-{text}"),
-                Ok(Value::Simple(text)) => format!("+{text}"),
+            let error = match redis.receive() {
+                Ok(RespReply::Error(text)) => format!("-{text}"),
+                Ok(RespReply::Simple(text)) => format!("+{text}"),
                 other => panic!("{other:?} instead of {line}"),
             };
-            assert_eq!(told, line);
+            assert_eq!(error, line);
         }
         assert_eq!(redis.until_closed(), "");
     }
@@ -154,7 +154,7 @@ fn the_largest_command_that_may_be_is_answered() {
     let server = Server::with_resp(&rules, &[]);
     let mut redis = server.redis();
     let text = "x".repeat((64 << 10) - 32);
-    assert_eq!(redis.ask_words(&["ECHO", &text]), Value::Bulk(text));
+    assert_eq!(redis.send_words(&["ECHO", &text]), RespReply::Bulk(text));
     let mut words = vec!["TG.CHECK".to_owned()];
     for i in 0..64 {
         words.extend([format!("name{i}"), "value".to_owned()]);
@@ -164,7 +164,10 @@ fn the_largest_command_that_may_be_is_answered() {
         words.extend(["COSTS".to_owned(), unit, "1".to_owned()]);
     }
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    assert_eq!(redis.ask_words(&words).field("allowed"), &Value::Integer(1));
+    assert_eq!(
+        redis.send_words(&words).field("allowed"),
+        &RespReply::Integer(1)
+    );
 }
 
 /// A client that sends and never reads is stopped by its own backlog, and cut off in time; others do
@@ -209,7 +212,7 @@ fn at_the_end_what_was_sent_is_answered() {
     const MANY: usize = 2_000;
     let server = Server::with_resp(NONE, &["--drain-delay", "0"]);
     let (mut busy, idle) = (server.redis(), server.redis());
-    assert_eq!(busy.ask("PING"), Value::Simple("PONG".to_owned()));
+    assert_eq!(busy.send_line("PING"), RespReply::Simple("PONG".to_owned()));
     let one = command(&["CL.THROTTLE", "k", "1000000", "1", "3600"]);
     busy.send(&one.repeat(MANY));
     server.signal("TERM");
@@ -233,7 +236,7 @@ fn half_a_connection_is_answered_before_it_is_closed() {
 }
 
 #[test]
-fn a_socket_in_the_file_system_is_a_door_too() {
+fn redis_clients_are_served_over_a_unix_socket() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("resp.sock");
     let server = Server::with(NONE, &["--resp", &format!("unix:{}", path.display())]);
@@ -242,7 +245,7 @@ fn a_socket_in_the_file_system_is_a_door_too() {
     stream
         .write_all(b"CL.THROTTLE k 15 30 60\r\nQUIT\r\n")
         .unwrap();
-    let mut told = String::new();
-    stream.read_to_string(&mut told).unwrap();
-    assert_eq!(told, "*5\r\n:0\r\n:16\r\n:15\r\n:-1\r\n:2\r\n+OK\r\n");
+    let mut response = String::new();
+    stream.read_to_string(&mut response).unwrap();
+    assert_eq!(response, "*5\r\n:0\r\n:16\r\n:15\r\n:-1\r\n:2\r\n+OK\r\n");
 }

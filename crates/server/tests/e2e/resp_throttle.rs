@@ -2,25 +2,25 @@
 
 use std::time::{Duration, Instant};
 
-use crate::resp::{Redis, Value};
+use crate::resp::{RespClient, RespReply};
 use crate::server::{Server, wait_for};
 
 const NONE: &str = "version: 1\nrules: []\n";
 
 /// Asks, and compares. What is to come back in hours may have become less by what a slow machine takes.
 #[track_caller]
-fn check(redis: &mut Redis, line: &str, want: [i64; 5]) {
-    let answer = redis.ask(line).integers();
-    let like = |(told, want): (&i64, i64)| match want {
-        3_600.. => (want - 600..=want).contains(told),
-        _ => *told == want,
+fn check(redis: &mut RespClient, line: &str, want: [i64; 5]) {
+    let answer = redis.send_line(line).integers();
+    let like = |(actual, want): (&i64, i64)| match want {
+        3_600.. => (want - 600..=want).contains(actual),
+        _ => *actual == want,
     };
     let alike = answer.len() == 5 && answer.iter().zip(want).all(like);
     assert!(alike, "{line} gives {answer:?}, not {want:?}");
 }
 
 /// So slow that nothing comes back while a test runs: one unit in an hour.
-fn vectors(redis: &mut Redis) {
+fn vectors(redis: &mut RespClient) {
     check(redis, "CL.THROTTLE published 15 30 60", [0, 16, 15, -1, 2]);
     check(redis, "CL.THROTTLE k 4 1 3600 6", [1, 5, 5, -1, 0]);
     for used in 1..=5 {
@@ -58,7 +58,7 @@ fn the_vectors_of_the_original_hold_on_disk() {
 
 #[test]
 fn the_vectors_of_the_original_hold_in_a_shared_store() {
-    let store = tidegate_parts::Server::redis7();
+    let store = tidegate_parts::TestRedis::redis7();
     let flags = ["--store", &store.url(), "--store-budget", "30000"];
     let server = Server::with_resp(NONE, &flags);
     server.wait_log(|line| line["message"] == "decisions are exact");
@@ -66,13 +66,16 @@ fn the_vectors_of_the_original_hold_in_a_shared_store() {
     // Another node counts on.
     let other = Server::with_resp(NONE, &flags);
     other.wait_log(|line| line["message"] == "decisions are exact");
-    let answer = other.redis().ask("CL.THROTTLE other 4 1 3600 2").integers();
+    let answer = other
+        .redis()
+        .send_line("CL.THROTTLE other 4 1 3600 2")
+        .integers();
     assert_eq!(answer[..3], [0, 5, 0]);
     // What a script cannot count exactly is said, not guessed.
-    let told = server.redis().error("CL.THROTTLE k 99999999999 7 86400");
+    let error = server.redis().error("CL.THROTTLE k 99999999999 7 86400");
     assert!(
-        told.starts_with("Cell error: the window cannot be computed exactly"),
-        "{told}"
+        error.starts_with("Cell error: the window cannot be computed exactly"),
+        "{error}"
     );
 }
 
@@ -85,27 +88,27 @@ fn the_advised_wait_suffices() {
     let (ask, refused) = wait_for("two calls within two seconds", || {
         let ask = format!("CL.THROTTLE k{} 0 1 2", keys.next()?);
         let begun = Instant::now();
-        assert_eq!(redis.ask(&ask).integers(), [0, 1, 0, -1, 2]);
-        let second = redis.ask(&ask).integers();
+        assert_eq!(redis.send_line(&ask).integers(), [0, 1, 0, -1, 2]);
+        let second = redis.send_line(&ask).integers();
         (begun.elapsed() < Duration::from_secs(2)).then_some((ask, second))
     });
     assert_eq!(refused[..3], [1, 1, 0]);
     let wait = u64::try_from(refused[3]).unwrap();
     assert!((1..=2).contains(&wait), "{refused:?}");
     std::thread::sleep(Duration::from_secs(wait));
-    assert_eq!(redis.ask(&ask).integers()[0], 0);
+    assert_eq!(redis.send_line(&ask).integers()[0], 0);
 }
 
 #[test]
-fn keys_of_any_bytes_and_up_to_16_kib_are_told_apart() {
+fn keys_of_any_bytes_and_up_to_16_kib_are_distinct() {
     let server = Server::with_resp(NONE, &[]);
     let mut redis = server.redis();
     let long = "k".repeat(16 << 10);
     let longer = long.clone() + "k";
     for key in ["", " ", "\r\n", "{a}", &long, &longer] {
         let words = ["CL.THROTTLE", key, "0", "1", "3600"];
-        assert_eq!(redis.ask_words(&words).integers()[0], 0, "{key:.10}");
-        assert_eq!(redis.ask_words(&words).integers()[0], 1, "{key:.10}");
+        assert_eq!(redis.send_words(&words).integers()[0], 0, "{key:.10}");
+        assert_eq!(redis.send_words(&words).integers()[0], 1, "{key:.10}");
     }
     redis.send(b"*5\r\n$11\r\nCL.THROTTLE\r\n$2\r\n\xff\x00\r\n$1\r\n0\r\n$1\r\n1\r\n$2\r\n60\r\n");
     assert_eq!(redis.receive().unwrap().integers(), [0, 1, 0, -1, 60]);
@@ -116,10 +119,10 @@ fn no_attribute_reaches_a_key_and_no_key_an_attribute() {
     let rules = "version: 1\nrules: [{ name: cl.throttle, by: key, rate: 1/hour burst 1 }]\n";
     let server = Server::with_resp(rules, &[]);
     let mut redis = server.redis();
-    let allowed = Value::Integer(1);
-    assert_eq!(redis.ask("CL.THROTTLE k 0 1 3600").integers()[0], 0);
-    assert_eq!(redis.ask("TG.CHECK key k").field("allowed"), &allowed);
-    assert_eq!(redis.ask("THROTTLE k 1 1 3600").integers()[0], 1);
+    let allowed = RespReply::Integer(1);
+    assert_eq!(redis.send_line("CL.THROTTLE k 0 1 3600").integers()[0], 0);
+    assert_eq!(redis.send_line("TG.CHECK key k").field("allowed"), &allowed);
+    assert_eq!(redis.send_line("THROTTLE k 1 1 3600").integers()[0], 1);
 }
 
 #[test]
@@ -127,8 +130,8 @@ fn where_everything_only_watches_nothing_is_refused() {
     let server = Server::with_resp(NONE, &["--shadow"]);
     let mut redis = server.redis();
     for _ in 0..3 {
-        assert_eq!(redis.ask("CL.THROTTLE k 0 1 3600").integers()[0], 0);
-        assert_eq!(redis.ask("CL.THROTTLE k -1 1 3600").integers()[0], 0);
+        assert_eq!(redis.send_line("CL.THROTTLE k 0 1 3600").integers()[0], 0);
+        assert_eq!(redis.send_line("CL.THROTTLE k -1 1 3600").integers()[0], 0);
     }
     let shadowed =
         r#"tidegate_decisions_total{rule="cl.throttle",edge="resp",outcome="shadow_deny""#;
@@ -137,17 +140,17 @@ fn where_everything_only_watches_nothing_is_refused() {
 
 #[test]
 fn without_the_store_a_node_goes_on_by_its_share() {
-    let mut store = tidegate_parts::Server::redis7();
+    let mut store = tidegate_parts::TestRedis::redis7();
     let server = Server::with_resp(NONE, &["--store", &store.url(), "--nodes", "1"]);
     server.wait_log(|line| line["message"] == "decisions are exact");
     let mut redis = server.redis();
     assert_eq!(
-        redis.ask("CL.THROTTLE k 99 1 3600").integers()[..2],
+        redis.send_line("CL.THROTTLE k 99 1 3600").integers()[..2],
         [0, 100]
     );
     store.kill();
     let refused = wait_for("the share to be used up", || {
-        let answer = redis.ask("CL.THROTTLE k 99 1 3600").integers();
+        let answer = redis.send_line("CL.THROTTLE k 99 1 3600").integers();
         (answer[0] == 1).then_some(answer)
     });
     assert_eq!(refused[1], 100);

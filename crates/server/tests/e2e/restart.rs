@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tidegate_parts::Server as Redis;
+use tidegate_parts::TestRedis as Redis;
 
 use crate::http::ask;
 use crate::server::{Server, wait_for};
@@ -21,7 +21,7 @@ fn node(store: &str, data: &Path) -> Server {
 }
 
 /// Waits until so many nodes are on the list that is kept; the id of the node that keeps it.
-fn kept(data: &Path, nodes: usize) -> String {
+fn wait_membership(data: &Path, nodes: usize) -> String {
     let file = data.join("roster");
     wait_for("the list of nodes", || {
         let text = std::fs::read_to_string(&file).ok()?;
@@ -52,7 +52,7 @@ fn a_node_that_starts_while_the_store_is_away_has_the_share_it_had() {
         .map(|folder| node(&redis.url(), folder.path()))
         .collect();
     nodes.push(node(&redis.url(), &data));
-    let me = kept(&data, 4);
+    let me = wait_membership(&data, 4);
     drop(nodes.pop());
     // Back at once: it is the node it was, not a fifth one.
     nodes.push(node(&redis.url(), &data));
@@ -60,8 +60,8 @@ fn a_node_that_starts_while_the_store_is_away_has_the_share_it_had() {
     wait_for("exact decisions", || {
         (back.metric("tidegate_store_exact") == 1).then_some(())
     });
-    assert_eq!(kept(&data, 4), me);
-    assert!(redis.ask(&["HEXISTS", "tg:ctl:nodes", &me]) == "1");
+    assert_eq!(wait_membership(&data, 4), me);
+    assert!(redis.run_command(&["HEXISTS", "tg:ctl:nodes", &me]) == "1");
     redis.kill();
     drop(nodes.pop());
     // 0.8 of a hundred among four; who knows of nobody would reckon with eight and take ten.
@@ -94,7 +94,7 @@ fn a_second_process_does_not_take_the_list_of_the_first() {
             .as_str()
             .is_some_and(|m| m.contains("another process"))
     });
-    kept(folder.path(), 2);
+    wait_membership(folder.path(), 2);
 }
 
 /// What is pending in a folder, in all.
@@ -117,7 +117,7 @@ fn restarts_inside_an_outage_give_no_fresh_share_and_all_is_charged_afterwards()
     let folder = |i: usize| folders[i].path();
     let mut nodes: Vec<Server> = (0..2).map(|i| node(&store, folder(i))).collect();
     for i in 0..2 {
-        kept(folder(i), 2);
+        wait_membership(folder(i), 2);
     }
     redis.kill();
     let mut admitted = 0;
@@ -168,13 +168,14 @@ fn pending_charges_of_limits_without_a_rule_go_on_too() {
     let start = || Server::with_resp(&rules, &flags);
     let count = |node: &Server| {
         let mut client = node.redis();
-        let by_client = (0..100).map(|_| client.ask("CL.THROTTLE k 99 1 86400").integers()[0]);
+        let by_client =
+            (0..100).map(|_| client.send_line("CL.THROTTLE k 99 1 86400").integers()[0]);
         let by_client = by_client.filter(|denied| *denied == 0).count();
-        let by_envoy = (0..100).map(|_| xds::ask(node, "shop", "a"));
+        let by_envoy = (0..100).map(|_| xds::check_status(node, "shop", "a"));
         (by_client, by_envoy.filter(|status| *status == 200).count())
     };
     let mut node = start();
-    kept(folder.path(), 1);
+    wait_membership(folder.path(), 1);
     redis.kill();
     assert_eq!(count(&node), (80, 80));
     for signal in ["TERM", "KILL"] {

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use tidegate_parts::{Authority, Cluster, Program, Sentinels, Server as Redis, free_port};
+use tidegate_parts::{
+    RedisProgram, SentinelGroup, TestAuthority, TestCluster, TestRedis as Redis, free_port,
+};
 
 use crate::http::{Client, ask};
 use crate::server::{BINARY, DEADLINE, Server};
@@ -111,7 +113,7 @@ fn a_receipt_is_worth_nothing_after_the_store_lost_its_data() {
     assert!(old.iter().all(|receipt| refund(receipt) == "done"));
     assert!(old.iter().all(|receipt| refund(receipt) == "already"));
     let losses = node.metric("tidegate_store_losses_total");
-    redis.ask(&["FLUSHALL"]);
+    redis.run_command(&["FLUSHALL"]);
     until("a loss", || {
         node.metric("tidegate_store_losses_total") > losses
     });
@@ -130,11 +132,11 @@ fn a_deleted_secret_is_restored_and_a_newcomer_waits_for_it() {
     let first = node(&redis.url());
     exact(&first);
     assert_eq!(passed(&mut first.client(), 60).len(), 60);
-    let before = redis.ask(&["GET", "tg:ctl:secret"]);
-    redis.ask(&["DEL", "tg:ctl:secret"]);
+    let before = redis.run_command(&["GET", "tg:ctl:secret"]);
+    redis.run_command(&["DEL", "tg:ctl:secret"]);
     let newcomer = node(&redis.url());
     exact(&newcomer);
-    assert_eq!(redis.ask(&["GET", "tg:ctl:secret"]), before);
+    assert_eq!(redis.run_command(&["GET", "tg:ctl:secret"]), before);
     assert_eq!(passed(&mut newcomer.client(), 100).len(), 40);
     assert!(passed(&mut first.client(), 10).is_empty());
 }
@@ -147,7 +149,7 @@ fn a_node_starts_without_its_store_and_meets_it_later() {
     assert_eq!(first["allowed"], true);
     assert_eq!(first["source"], "fallback");
     let options = ["--requirepass", "planted-secret"];
-    let _redis = Redis::start_on(port, Program::Redis7, &options);
+    let _redis = Redis::start_on(port, RedisProgram::Redis7, &options);
     exact(&node);
     until("an exact answer", || {
         let answer = node.post("/v1/check", &ask("192.0.2.2", "/x")).json();
@@ -168,12 +170,12 @@ fn a_node_starts_without_its_store_and_meets_it_later() {
 /// The whole service by TLS: what the store needs for it is there without the binary's doing.
 #[test]
 fn a_node_counts_in_a_store_by_tls() {
-    let (authority, port) = (Authority::new(), free_port());
+    let (authority, port) = (TestAuthority::new(), free_port());
     let shown = authority.sign(&["localhost"]);
     let own = authority.sign(&["client.example"]);
     let options = shown.options(port, &authority);
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
-    let _redis = Redis::start(Program::Redis7, &options);
+    let _redis = Redis::start(RedisProgram::Redis7, &options);
     let node = node(&format!(
         "rediss://localhost:{port}?ca={}&cert={}&key={}",
         authority.file().display(),
@@ -187,7 +189,7 @@ fn a_node_counts_in_a_store_by_tls() {
 /// Two nodes through a failover: nothing is forgotten, nobody is asked to restart.
 #[test]
 fn nodes_follow_a_failover() {
-    let mut sentinels = Sentinels::start(1);
+    let mut sentinels = SentinelGroup::start(1);
     let nodes = [node(&sentinels.url()), node(&sentinels.url())];
     nodes.iter().for_each(exact);
     let mut clients = nodes.each_ref().map(Server::client);
@@ -233,7 +235,7 @@ fn a_node_that_must_not_start_without_its_store_ends_with_69_and_the_reason() {
     assert!(!said.contains("planted-secret"), "{said}");
 
     let redis = Redis::redis7();
-    redis.ask(&["SET", "tg:ctl:secret", "check:of-others"]);
+    redis.run_command(&["SET", "tg:ctl:secret", "check:of-others"]);
     let (code, said) = ends(&["--store", &redis.url(), "--require-store"]);
     assert_eq!(code, Some(69), "{said}");
     assert!(said.contains("--secret-file"), "{said}");
@@ -257,7 +259,7 @@ fn a_node_that_must_not_start_without_its_store_starts_with_it() {
 
 #[test]
 fn no_password_of_a_store_reaches_the_log() {
-    let redis = Redis::start(Program::Redis7, &["--requirepass", "another"]);
+    let redis = Redis::start(RedisProgram::Redis7, &["--requirepass", "another"]);
     let (port, nobody) = (redis.port(), free_port());
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("password");
@@ -278,8 +280,8 @@ fn no_password_of_a_store_reaches_the_log() {
         node.signal("TERM");
         let (_, log) = node.wait_end();
         let log: Vec<String> = log.iter().map(ToString::to_string).collect();
-        let told = log.iter().any(|line| line.contains("store"));
-        assert!(told, "{log:?}");
+        let names_store = log.iter().any(|line| line.contains("store"));
+        assert!(names_store, "{log:?}");
         assert!(!log.concat().contains("planted-secret"), "{log:?}");
     }
 }
@@ -287,7 +289,7 @@ fn no_password_of_a_store_reaches_the_log() {
 /// A ceiling that is in another slot than most clients: each is charged in turn, and all of it passes.
 #[test]
 fn nodes_share_a_ceiling_in_a_cluster() {
-    let cluster = Cluster::start();
+    let cluster = TestCluster::start();
     let store = format!("redis+cluster://{}", cluster.servers[0].address());
     let rules = [("each", "ip", 3), ("all", "global", 40)];
     let nodes = [with_rules(&store, &rules), with_rules(&store, &rules)];
@@ -310,7 +312,7 @@ fn nodes_share_a_ceiling_in_a_cluster() {
 /// With the usual budget, which the first ping of a primary once took longer than.
 #[test]
 fn a_node_meets_every_primary_of_a_cluster() {
-    let cluster = Cluster::start();
+    let cluster = TestCluster::start();
     let store = format!("redis+cluster://{}", cluster.servers[0].address());
     let rules = "version: 1\nrules:\n  - { name: r, by: ip, rate: 1/hour }\n";
     exact(&Server::with(rules, &["--store", &store]));

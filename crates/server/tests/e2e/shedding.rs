@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::grpc::{Caller, OK, request};
+use crate::grpc::{GrpcClient, OK, request};
 use crate::resp;
 use crate::server::Server;
 use crate::window::unit;
@@ -22,28 +22,43 @@ fn check(server: &Server, priority: &str, cost: u64) -> Value {
 }
 
 #[test]
-fn an_answer_tells_the_part_and_the_delay() {
+fn a_reply_carries_the_part_and_the_delay() {
     let server = Server::start(&shared());
-    let told = |answer: &Value| {
+    let part_and_delay = |answer: &Value| {
         ["allowed", "limit", "remaining", "delay_ms"].map(|field| answer[field].clone())
     };
     // The part of 8 is used up evenly: half of it at once, then later and later.
     let first = check(&server, "sheddable", 4);
-    assert_eq!(told(&first), [json!(true), json!(8), json!(4), Value::Null]);
+    assert_eq!(
+        part_and_delay(&first),
+        [json!(true), json!(8), json!(4), Value::Null]
+    );
     let next = check(&server, "sheddable", 2);
-    assert_eq!(told(&next), [json!(true), json!(8), json!(2), json!(2_000)]);
+    assert_eq!(
+        part_and_delay(&next),
+        [json!(true), json!(8), json!(2), json!(2_000)]
+    );
     let last = check(&server, "sheddable", 2);
-    assert_eq!(told(&last), [json!(true), json!(8), json!(0), json!(4_000)]);
+    assert_eq!(
+        part_and_delay(&last),
+        [json!(true), json!(8), json!(0), json!(4_000)]
+    );
     assert_eq!(check(&server, "sheddable", 1)["allowed"], false);
     let normal = check(&server, "unheard-of", 1);
-    assert_eq!(told(&normal)[..3], [json!(true), json!(9), json!(0)]);
+    assert_eq!(
+        part_and_delay(&normal)[..3],
+        [json!(true), json!(9), json!(0)]
+    );
     let critical = check(&server, "critical", 1);
-    assert_eq!(told(&critical)[..3], [json!(true), json!(10), json!(0)]);
+    assert_eq!(
+        part_and_delay(&critical)[..3],
+        [json!(true), json!(10), json!(0)]
+    );
     assert_eq!(check(&server, "critical", 1)["allowed"], false);
 }
 
 #[test]
-fn a_proxy_says_it_where_no_client_writes() {
+fn a_proxy_sets_the_priority_where_no_client_can_write_it() {
     let server = Server::start(&shared());
     let mut client = server.client();
     let claims = [("x-original-uri", "/"), ("priority", "critical")];
@@ -64,34 +79,34 @@ fn a_proxy_says_it_where_no_client_writes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn envoy_and_redis_clients_say_it_and_are_never_delayed() {
+async fn envoy_and_redis_clients_set_the_priority_and_are_never_delayed() {
     let server = Server::with_resp(&shared(), &[]);
-    let (envoy, mut redis) = (Caller::connect(&server).await, server.redis());
+    let (envoy, mut redis) = (GrpcClient::connect(&server).await, server.redis());
     let sheddable = request("any", &[&[("priority", "sheddable")]]);
     for left in (4..8).rev() {
-        let told = envoy.ask(&sheddable).await;
-        assert_eq!((told.overall_code, told.left()), (OK, Some(left)));
+        let response = envoy.check(&sheddable).await;
+        assert_eq!((response.overall_code, response.left()), (OK, Some(left)));
     }
     for left in (0..4).rev() {
-        let told = redis.ask("TG.CHECK priority sheddable");
-        let of = |field| told.field(field).clone();
-        assert_eq!(of("allowed"), resp::Value::Integer(1));
-        assert_eq!(of("limit"), resp::Value::Integer(8));
-        assert_eq!(of("remaining"), resp::Value::Integer(left));
-        assert_eq!(of("delay_ms"), resp::Value::Integer(0));
+        let reply = redis.send_line("TG.CHECK priority sheddable");
+        let of = |field| reply.field(field).clone();
+        assert_eq!(of("allowed"), resp::RespReply::Integer(1));
+        assert_eq!(of("limit"), resp::RespReply::Integer(8));
+        assert_eq!(of("remaining"), resp::RespReply::Integer(left));
+        assert_eq!(of("delay_ms"), resp::RespReply::Integer(0));
     }
-    assert_ne!(envoy.ask(&sheddable).await.overall_code, OK);
-    let refused = redis.ask("TG.CHECK priority sheddable");
-    assert_eq!(*refused.field("allowed"), resp::Value::Integer(0));
+    assert_ne!(envoy.check(&sheddable).await.overall_code, OK);
+    let refused = redis.send_line("TG.CHECK priority sheddable");
+    assert_eq!(*refused.field("allowed"), resp::RespReply::Integer(0));
     let critical = request("any", &[&[("priority", "critical")]]);
     for _ in 0..2 {
-        assert_eq!(envoy.ask(&critical).await.overall_code, OK);
+        assert_eq!(envoy.check(&critical).await.overall_code, OK);
     }
-    assert_ne!(envoy.ask(&critical).await.overall_code, OK);
+    assert_ne!(envoy.check(&critical).await.overall_code, OK);
 }
 
 #[test]
-fn an_explanation_tells_what_else_a_rule_does() {
+fn an_explanation_lists_the_other_options_of_a_rule() {
     let server = Server::start(
         "version: 1\nrules:\n  \
          - { name: api, by: global, rate: [10/second, 100/minute], priority: true, \
@@ -100,9 +115,9 @@ fn an_explanation_tells_what_else_a_rule_does() {
          - { name: open, by: global, concurrent: adaptive }\n",
     );
     let ask = r#"{"attributes": {"priority": "sheddable"}}"#;
-    let told = server.post("/v1/explain", ask).json();
+    let explanation = server.post("/v1/explain", ask).json();
     let of = |rule: usize| {
-        let rule = &told["rules"][rule];
+        let rule = &explanation["rules"][rule];
         ["rates", "counting", "priority", "soft", "concurrent"].map(|field| rule[field].clone())
     };
     let limits = json!([{"usable": 8, "whole": 10}, {"usable": 80, "whole": 100}]);

@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::net::TcpStream;
 
-use tidegate_parts::{Program, Server as Redis};
+use tidegate_parts::{RedisProgram, TestRedis as Redis};
 
 use crate::http::ask;
 use crate::server::{Server, wait_for};
@@ -15,11 +15,11 @@ const CANARY: &str = "planted";
 
 /// A store that only one user may enter, and a node that is that user. The node waits as long as it takes,
 /// so that no failure is one of this machine.
-fn met(program: Program, options: &[&str]) -> (Redis, Server) {
+fn met(program: RedisProgram, options: &[&str]) -> (Redis, Server) {
     let redis = Redis::start(program, options);
     let user = "ACL SETUSER planted-user on >planted-password ~* &* +@all";
     let words: Vec<&str> = user.split(' ').collect();
-    assert_eq!(redis.ask(&words), "OK");
+    assert_eq!(redis.run_command(&words), "OK");
     let url = format!(
         "redis://planted-user:planted-password@127.0.0.1:{}",
         redis.port()
@@ -33,7 +33,7 @@ fn met(program: Program, options: &[&str]) -> (Redis, Server) {
 
 /// After `act` the store fails by `kind`, and the log names `cause` and `cure`.
 #[track_caller]
-fn check(program: Program, kind: &str, cause: &str, cure: &str, act: impl FnOnce(&mut Redis)) {
+fn check(program: RedisProgram, kind: &str, cause: &str, cure: &str, act: impl FnOnce(&mut Redis)) {
     let (redis, node) = met(program, &[]);
     fails(redis, &node, (kind, cause, cure), act);
 }
@@ -81,7 +81,7 @@ fn fails(
 #[test]
 fn joining_a_healthy_store_is_no_error() {
     for _ in 0..5 {
-        let (_redis, node) = met(Program::Redis7, &[]);
+        let (_redis, node) = met(RedisProgram::Redis7, &[]);
         let page = node.admin_get("/readyz?verbose").json();
         assert_eq!(page["store"]["errors"], serde_json::json!({}), "{page}");
     }
@@ -98,7 +98,7 @@ fn a_store_that_was_never_met_is_an_outage() {
             "see whether the cluster was created",
         ),
     ] {
-        let redis = Redis::start(Program::Redis7, &["--cluster-enabled", "yes"]);
+        let redis = Redis::start(RedisProgram::Redis7, &["--cluster-enabled", "yes"]);
         let url = format!("{scheme}://127.0.0.1:{}", redis.port());
         let node = Server::with(RULES, &["--store", &url]);
         let line = node.wait_log(|line| {
@@ -114,7 +114,7 @@ fn a_store_that_was_never_met_is_an_outage() {
             "{page}"
         );
         let slots = ["CLUSTER", "ADDSLOTSRANGE", "0", "16383"];
-        assert_eq!(redis.ask(&slots), "OK");
+        assert_eq!(redis.run_command(&slots), "OK");
         node.wait_log(|line| line["message"] == "the store answers again");
         let page = node.admin_get("/readyz?verbose").json();
         assert!(page["store"]["outage"].is_null(), "{page}");
@@ -125,7 +125,7 @@ fn a_store_that_was_never_met_is_an_outage() {
 #[test]
 fn a_store_that_a_node_may_not_join_is_an_outage_with_its_cause() {
     let redis = Redis::redis7();
-    redis.ask(&["SET", "tg:ctl:secret", "check:of-others"]);
+    redis.run_command(&["SET", "tg:ctl:secret", "check:of-others"]);
     let node = Server::with(RULES, &["--store", &redis.url()]);
     for (cause, next) in [
         ("have their secret from a file", "of another program"),
@@ -137,21 +137,21 @@ fn a_store_that_a_node_may_not_join_is_an_outage_with_its_cause() {
             let shown = page["store"]["outage"]["cause"].as_str()?;
             shown.contains(cause).then_some(())
         });
-        redis.ask(&["SET", "tg:ctl:secret", next]);
+        redis.run_command(&["SET", "tg:ctl:secret", next]);
     }
     node.wait_log(|line| {
         let message = line["message"].as_str().unwrap_or_default();
         message.starts_with("the store fails for another reason: ")
             && message.contains("from a file")
     });
-    redis.ask(&["DEL", "tg:ctl:secret"]);
+    redis.run_command(&["DEL", "tg:ctl:secret"]);
     node.wait_log(|line| line["message"] == "the store answers again");
 }
 
 /// What this node alone had counted was shown: a client who had used everything seemed to have used nothing.
 #[test]
 fn what_a_client_has_used_is_not_guessed_without_the_store() {
-    let (mut redis, node) = met(Program::Redis7, &[]);
+    let (mut redis, node) = met(RedisProgram::Redis7, &[]);
     let client = ask("192.0.2.1", "/x");
     for _ in 0..9 {
         assert_eq!(node.post("/v1/check", &client).status, 200);
@@ -169,7 +169,7 @@ fn what_a_client_has_used_is_not_guessed_without_the_store() {
 #[test]
 fn a_store_that_is_gone_is_refused() {
     let cure = "see whether the server runs";
-    check(Program::Redis7, "refused", "refused", cure, |redis| {
+    check(RedisProgram::Redis7, "refused", "refused", cure, |redis| {
         redis.kill();
     });
 }
@@ -180,7 +180,7 @@ fn a_store_with_too_many_clients_is_named_so() {
     let mut operator = None;
     let cure = "raise `maxclients`";
     let cause = "max number of clients reached";
-    check(Program::Redis7, "other", cause, cure, |redis| {
+    check(RedisProgram::Redis7, "other", cause, cure, |redis| {
         let mut stream = TcpStream::connect(("127.0.0.1", redis.port())).unwrap();
         let commands = "CONFIG SET maxclients 1\r\nCLIENT KILL TYPE normal SKIPME yes\r\n";
         stream.write_all(commands.as_bytes()).unwrap();
@@ -192,15 +192,15 @@ fn a_store_with_too_many_clients_is_named_so() {
 fn another_password_is_a_matter_of_authentication() {
     let cure = "correct the user or password";
     check(
-        Program::Redis7,
+        RedisProgram::Redis7,
         "auth",
         "authentication failed",
         cure,
         |redis| {
             let words = ["ACL", "SETUSER", "planted-user", "resetpass", ">other"];
-            assert_eq!(redis.ask(&words), "OK");
+            assert_eq!(redis.run_command(&words), "OK");
             let user = ["CLIENT", "KILL", "USER", "planted-user"];
-            redis.ask(&user);
+            redis.run_command(&user);
         },
     );
 }
@@ -208,11 +208,11 @@ fn another_password_is_a_matter_of_authentication() {
 /// Newer servers name the user in this error.
 #[test]
 fn a_missing_permission_is_named_without_the_user() {
-    for program in Program::ALL {
+    for program in RedisProgram::ALL {
         let cure = "grant the user the commands";
         check(program, "permission", "NOPERM", cure, |redis| {
             let words = ["ACL", "SETUSER", "planted-user", "-evalsha", "-eval"];
-            assert_eq!(redis.ask(&words), "OK");
+            assert_eq!(redis.run_command(&words), "OK");
         });
     }
 }
@@ -220,12 +220,12 @@ fn a_missing_permission_is_named_without_the_user() {
 #[test]
 fn a_full_store_is_out_of_memory() {
     check(
-        Program::Redis7,
+        RedisProgram::Redis7,
         "oom",
         "OOM",
         "raise `maxmemory`",
         |redis| {
-            redis.ask(&["CONFIG", "SET", "maxmemory", "1"]);
+            redis.run_command(&["CONFIG", "SET", "maxmemory", "1"]);
         },
     );
 }
@@ -233,12 +233,12 @@ fn a_full_store_is_out_of_memory() {
 #[test]
 fn a_replica_is_read_only() {
     check(
-        Program::Redis7,
+        RedisProgram::Redis7,
         "readonly",
         "READONLY",
         "primary is looked for",
         |redis| {
-            redis.ask(&["REPLICAOF", "127.0.0.1", "1"]);
+            redis.run_command(&["REPLICAOF", "127.0.0.1", "1"]);
         },
     );
 }
@@ -247,12 +247,12 @@ fn a_replica_is_read_only() {
 fn a_store_that_cannot_save_is_misconfigured() {
     let folder = tempfile::tempdir().unwrap();
     let options = ["--dir", folder.path().to_str().unwrap()];
-    let (redis, node) = met(Program::Redis7, &options);
+    let (redis, node) = met(RedisProgram::Redis7, &options);
     let want = ("misconf", "MISCONF", "see its log");
     fails(redis, &node, want, |redis| {
         folder.close().unwrap();
-        redis.ask(&["CONFIG", "SET", "save", "3600 1"]);
-        redis.ask(&["BGSAVE"]);
+        redis.run_command(&["CONFIG", "SET", "save", "3600 1"]);
+        redis.run_command(&["BGSAVE"]);
     });
 }
 
@@ -281,7 +281,7 @@ fn a_record_that_cannot_be_used_leaves_all_others_exact() {
         ],
     ];
     for damage in damages {
-        let (redis, node) = met(Program::Redis7, &[]);
+        let (redis, node) = met(RedisProgram::Redis7, &[]);
         let source = |ip: &str| {
             let reply = node.post("/v1/check", &ask(ip, "/"));
             reply.json()["source"]
@@ -290,12 +290,12 @@ fn a_record_that_cannot_be_used_leaves_all_others_exact() {
                 .to_owned()
         };
         assert_eq!(source("192.0.2.1"), "exact");
-        let key = redis.ask(&["KEYS", "tg:{*"]);
+        let key = redis.run_command(&["KEYS", "tg:{*"]);
         let damage: Vec<&str> = damage
             .iter()
             .map(|word| if *word == "KEY" { &key } else { *word })
             .collect();
-        redis.ask(&damage);
+        redis.run_command(&damage);
         for _ in 0..8 {
             assert_eq!(source("192.0.2.1"), "fallback", "{damage:?}");
         }
@@ -322,7 +322,7 @@ fn a_record_that_cannot_be_used_leaves_all_others_exact() {
             !node.lines().iter().any(|(_, line)| fails(line)),
             "{damage:?}"
         );
-        redis.ask(&["DEL", &key]);
+        redis.run_command(&["DEL", &key]);
         wait_for("an exact decision", || {
             (source("192.0.2.1") == "exact").then_some(())
         });
@@ -355,7 +355,7 @@ fn what_was_admitted_beside_a_damaged_record_is_charged_once() {
     };
     let rules: String = algorithms.iter().map(rule).collect();
     let rules = format!("version: 1\nrules:\n{rules}");
-    let redis = Redis::start(Program::Redis7, &[]);
+    let redis = Redis::start(RedisProgram::Redis7, &[]);
     let url = redis.url();
     let flags = ["--store", &url, "--store-budget", "30000", "--nodes", "2"];
     let nodes = [(); 2].map(|()| Server::with(&rules, &flags));
@@ -375,8 +375,8 @@ fn what_was_admitted_beside_a_damaged_record_is_charged_once() {
     for algorithm in algorithms {
         let before: u64 = nodes.iter().map(|node| checks(node, algorithm, 3)).sum();
         assert_eq!(before, 6);
-        let key = redis.ask(&["KEYS", &format!("tg:{{*:{algorithm}")]);
-        redis.ask(&["SET", &key, "damaged"]);
+        let key = redis.run_command(&["KEYS", &format!("tg:{{*:{algorithm}")]);
+        redis.run_command(&["SET", &key, "damaged"]);
         let without: u64 = nodes.iter().map(|node| checks(node, algorithm, 100)).sum();
         assert!(
             without > before,
@@ -385,7 +385,7 @@ fn what_was_admitted_beside_a_damaged_record_is_charged_once() {
         admitted.push((algorithm, key, before + without));
     }
     for (_, key, _) in &admitted {
-        redis.ask(&["DEL", key]);
+        redis.run_command(&["DEL", key]);
     }
     for (algorithm, _, admitted) in admitted {
         let peeks = nodes.each_ref().map(|node| {

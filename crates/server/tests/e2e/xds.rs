@@ -2,9 +2,9 @@
 
 use std::process::Command;
 
-use tidegate_parts::Authority;
+use tidegate_parts::TestAuthority;
 
-use crate::control_plane::{Ask, Config, KIND, Plane, Talk, yearly};
+use crate::control_plane::{KIND, TestControlPlane, XdsConfig, XdsRequest, XdsStream, yearly};
 use crate::server::{BINARY, Server, wait_for};
 
 /// A node that follows the plane at `url`.
@@ -22,11 +22,14 @@ async fn start(command: Command) -> Server {
 }
 
 /// A node that has been told `configs` as version 1, and the stream to it.
-async fn told(plane: &Plane, configs: &[Config]) -> (Server, Talk) {
+async fn start_with_configs(
+    plane: &TestControlPlane,
+    configs: &[XdsConfig],
+) -> (Server, XdsStream) {
     let server = start(command(&format!("xds://{}?node=gate", plane.address())));
     let first = async {
-        let mut talk = plane.meet().await;
-        let hello = talk.hear().await;
+        let mut talk = plane.accept_stream().await;
+        let hello = talk.receive().await;
         assert_eq!(
             (hello.version_info.as_str(), hello.response_nonce.as_str()),
             ("", "")
@@ -35,7 +38,7 @@ async fn told(plane: &Plane, configs: &[Config]) -> (Server, Talk) {
             (hello.type_url.as_str(), hello.node.unwrap().id.as_str()),
             (KIND, "gate")
         );
-        let reply = talk.tell("1", configs).await;
+        let reply = talk.send_and_receive("1", configs).await;
         assert_eq!(
             (reply.version_info.as_str(), &reply.error_detail),
             ("1", &None)
@@ -46,33 +49,36 @@ async fn told(plane: &Plane, configs: &[Config]) -> (Server, Talk) {
 }
 
 /// The status of one request of `value` under `domain`.
-pub(crate) fn ask(server: &Server, domain: &str, value: &str) -> u16 {
+pub(crate) fn check_status(server: &Server, domain: &str, value: &str) -> u16 {
     let body = format!(
         r#"{{"domain": "{domain}", "descriptors": [{{"entries": [{{"key": "k", "value": "{value}"}}]}}]}}"#
     );
     server.post("/json", &body).status
 }
 
-fn refusal(reply: &Ask) -> &str {
+fn rejection_message(reply: &XdsRequest) -> &str {
     &reply.error_detail.as_ref().expect("a refusal").message
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_control_plane_says_is_in_force_and_acknowledged() {
-    let plane = Plane::open().await;
-    let (server, mut talk) = told(&plane, &[yearly("shop", "k", 1)]).await;
+async fn the_configuration_of_a_control_plane_is_in_force_and_acknowledged() {
+    let plane = TestControlPlane::open().await;
+    let (server, mut talk) = start_with_configs(&plane, &[yearly("shop", "k", 1)]).await;
     assert_eq!(
-        [ask(&server, "shop", "a"), ask(&server, "shop", "a")],
+        [
+            check_status(&server, "shop", "a"),
+            check_status(&server, "shop", "a")
+        ],
         [200, 429]
     );
     assert_eq!(
-        ask(&server, "other", "a"),
+        check_status(&server, "other", "a"),
         200,
         "a domain that nobody named"
     );
 
     let reply = talk
-        .tell("2", &[yearly("shop", "k", 3), yearly("other", "k", 0)])
+        .send_and_receive("2", &[yearly("shop", "k", 3), yearly("other", "k", 0)])
         .await;
     assert_eq!(
         (reply.version_info.as_str(), reply.error_detail),
@@ -80,18 +86,18 @@ async fn what_a_control_plane_says_is_in_force_and_acknowledged() {
     );
     // In force before it is acknowledged, and what was counted still counts.
     assert_eq!(
-        [1, 2, 3].map(|_| ask(&server, "shop", "a")),
+        [1, 2, 3].map(|_| check_status(&server, "shop", "a")),
         [200, 200, 429]
     );
-    assert_eq!(ask(&server, "other", "a"), 429);
+    assert_eq!(check_status(&server, "other", "a"), 429);
 
-    let reply = talk.tell("3", &[]).await;
+    let reply = talk.send_and_receive("3", &[]).await;
     assert_eq!(
         (reply.version_info.as_str(), reply.error_detail),
         ("3", None)
     );
     assert_eq!(
-        ask(&server, "shop", "a"),
+        check_status(&server, "shop", "a"),
         200,
         "the state of the world is that there are no limits"
     );
@@ -107,10 +113,10 @@ async fn what_a_control_plane_says_is_in_force_and_acknowledged() {
 /// A first configuration takes no limit away, so that no reload warns of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_domain_without_limits_is_named() {
-    let plane = Plane::open().await;
+    let plane = TestControlPlane::open().await;
     let mut empty = yearly("shop", "k", 1);
     empty.descriptors[0].rate_limit = None;
-    let (server, mut talk) = told(&plane, &[empty.clone()]).await;
+    let (server, mut talk) = start_with_configs(&plane, &[empty.clone()]).await;
     let is_warning = |line: &serde_json::Value| {
         let message = line["message"].as_str().unwrap_or_default();
         line["level"] == "WARN" && message.contains("has no limits in the domain `shop`")
@@ -119,7 +125,7 @@ async fn a_domain_without_limits_is_named() {
     let message = line["message"].as_str().unwrap();
     assert!(message.starts_with("xds/shop: "), "{message}");
     for version in ["2", "3"] {
-        talk.tell(version, &[empty.clone(), yearly("other", "k", 1)])
+        talk.send_and_receive(version, &[empty.clone(), yearly("other", "k", 1)])
             .await;
     }
     // The warnings of version 2 come before this line.
@@ -131,33 +137,47 @@ async fn a_domain_without_limits_is_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_resource_is_refused_with_every_fault_and_the_old_ones_stay() {
-    let plane = Plane::open().await;
-    let (server, mut talk) = told(&plane, &[yearly("shop", "k", 1)]).await;
+    let plane = TestControlPlane::open().await;
+    let (server, mut talk) = start_with_configs(&plane, &[yearly("shop", "k", 1)]).await;
     let mut no_unit = yearly("no-unit", "k", 9);
     no_unit.descriptors[0].rate_limit.as_mut().unwrap().unit = 0;
     let bad = [yearly("shop", "k", 9), yearly("no-key", "", 9), no_unit];
-    let reply = talk.tell("2", &bad).await;
+    let reply = talk.send_and_receive("2", &bad).await;
     assert_eq!(reply.version_info, "1", "what is in force");
     for part in ["xds/no-key", "xds/no-unit"] {
-        assert!(refusal(&reply).contains(part), "{}", refusal(&reply));
+        assert!(
+            rejection_message(&reply).contains(part),
+            "{}",
+            rejection_message(&reply)
+        );
     }
     let twice = [yearly("shop", "k", 9), yearly("shop", "j", 9)];
-    let reply = talk.tell("3", &twice).await;
-    assert!(refusal(&reply).contains("shop"), "{}", refusal(&reply));
+    let reply = talk.send_and_receive("3", &twice).await;
+    assert!(
+        rejection_message(&reply).contains("shop"),
+        "{}",
+        rejection_message(&reply)
+    );
     assert_eq!(
-        [ask(&server, "shop", "a"), ask(&server, "shop", "a")],
+        [
+            check_status(&server, "shop", "a"),
+            check_status(&server, "shop", "a")
+        ],
         [200, 429]
     );
     let stale = server.admin_get("/v1/rules").json()["stale"].to_string();
     assert!(stale.contains("xds: "), "{stale}");
 
-    let reply = talk.tell("4", &[yearly("shop", "k", 2)]).await;
+    let reply = talk.send_and_receive("4", &[yearly("shop", "k", 2)]).await;
     assert_eq!(
         (reply.version_info.as_str(), reply.error_detail),
         ("4", None)
     );
     assert_eq!(
-        [ask(&server, "shop", "a"), ask(&server, "shop", "a")],
+        [
+            check_status(&server, "shop", "a"),
+            check_status(&server, "shop", "a")
+        ],
         [200, 429]
     );
     assert!(server.admin_get("/v1/rules").json()["stale"].is_null());
@@ -165,40 +185,46 @@ async fn a_bad_resource_is_refused_with_every_fault_and_the_old_ones_stay() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_stream_leaves_limits_in_force_and_is_resumed_with_their_version() {
-    let plane = Plane::open().await;
-    let (server, talk) = told(&plane, &[yearly("shop", "k", 1)]).await;
+    let plane = TestControlPlane::open().await;
+    let (server, talk) = start_with_configs(&plane, &[yearly("shop", "k", 1)]).await;
     drop(talk);
-    let mut talk = plane.meet().await;
-    let hello = talk.hear().await;
+    let mut talk = plane.accept_stream().await;
+    let hello = talk.receive().await;
     assert_eq!(
         (hello.version_info.as_str(), hello.response_nonce.as_str()),
         ("1", "")
     );
     assert_eq!(hello.node.unwrap().id, "gate", "a new stream knows nobody");
     assert_eq!(
-        [ask(&server, "shop", "a"), ask(&server, "shop", "a")],
+        [
+            check_status(&server, "shop", "a"),
+            check_status(&server, "shop", "a")
+        ],
         [200, 429]
     );
 
     // One that says what is no message is left, and met again.
-    talk.say_bytes(b"\xff");
-    let mut talk = plane.meet().await;
-    assert_eq!(talk.hear().await.version_info, "1");
+    talk.send_bytes(b"\xff");
+    let mut talk = plane.accept_stream().await;
+    assert_eq!(talk.receive().await.version_info, "1");
     // So is one that sends more than is taken: nothing of it is waited for.
-    talk.say_bytes(&vec![0; (4 << 20) + 1]);
-    let mut talk = plane.meet().await;
-    assert_eq!(talk.hear().await.version_info, "1");
-    let reply = talk.tell("2", &[yearly("shop", "k", 2)]).await;
+    talk.send_bytes(&vec![0; (4 << 20) + 1]);
+    let mut talk = plane.accept_stream().await;
+    assert_eq!(talk.receive().await.version_info, "1");
+    let reply = talk.send_and_receive("2", &[yearly("shop", "k", 2)]).await;
     assert_eq!(reply.version_info, "2");
     assert_eq!(
-        [ask(&server, "shop", "a"), ask(&server, "shop", "a")],
+        [
+            check_status(&server, "shop", "a"),
+            check_status(&server, "shop", "a")
+        ],
         [200, 429]
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn native_rules_hold_beside_a_control_plane_and_each_changes_alone() {
-    let plane = Plane::open().await;
+    let plane = TestControlPlane::open().await;
     let dir = tempfile::tempdir().unwrap();
     let rules = |count: u32| {
         format!(
@@ -210,9 +236,9 @@ async fn native_rules_hold_beside_a_control_plane_and_each_changes_alone() {
     command.arg("--rules").arg(dir.path().join("rules.yaml"));
     let server = tokio::task::spawn_blocking(move || Server::spawn(command, dir));
     let first = async {
-        let mut talk = plane.meet().await;
-        talk.hear().await;
-        talk.tell("1", &[yearly("shop", "k", 1)]).await;
+        let mut talk = plane.accept_stream().await;
+        talk.receive().await;
+        talk.send_and_receive("1", &[yearly("shop", "k", 1)]).await;
         talk
     };
     let (server, mut talk) = tokio::join!(server, first);
@@ -226,7 +252,7 @@ async fn native_rules_hold_beside_a_control_plane_and_each_changes_alone() {
     server.write("rules.yaml", &rules(6).replace("all", "every"));
     wait_for("the new file", || names().contains("every").then_some(()));
     assert!(names().contains("shop"), "{}", names());
-    talk.tell("2", &[yearly("mall", "k", 1)]).await;
+    talk.send_and_receive("2", &[yearly("mall", "k", 1)]).await;
     assert!(
         names().contains("every") && names().contains("mall"),
         "{}",
@@ -238,18 +264,18 @@ async fn native_rules_hold_beside_a_control_plane_and_each_changes_alone() {
     let both = "domain: mall\ndescriptors: [{ key: k, rate_limit: { unit: day, requests_per_unit: 9 } }]\n";
     server.write("rules.yaml", both);
     wait_for("a refusal", || {
-        let told = server.admin_get("/v1/rules").json()["stale"].to_string();
-        told.contains("mall").then_some(())
+        let stale = server.admin_get("/v1/rules").json()["stale"].to_string();
+        stale.contains("mall").then_some(())
     });
     assert!(names().contains("every"), "{}", names());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_way_to_a_control_plane_can_be_encrypted_on_both_sides() {
-    let authority = Authority::new();
+async fn the_connection_to_a_control_plane_can_use_mutual_tls() {
+    let authority = TestAuthority::new();
     let own = authority.sign(&["plane.example"]);
     let ours = authority.sign(&["gate.example"]);
-    let plane = Plane::encrypted(&authority, &own).await;
+    let plane = TestControlPlane::encrypted(&authority, &own).await;
     let url = format!(
         "xdss://{}?ca={}&cert={}&key={}&name=plane.example",
         plane.address(),
@@ -258,14 +284,17 @@ async fn the_way_to_a_control_plane_can_be_encrypted_on_both_sides() {
         ours.key.display()
     );
     let first = async {
-        let mut talk = plane.meet().await;
-        talk.hear().await;
-        talk.tell("1", &[yearly("shop", "k", 1)]).await;
+        let mut talk = plane.accept_stream().await;
+        talk.receive().await;
+        talk.send_and_receive("1", &[yearly("shop", "k", 1)]).await;
         talk
     };
     let (server, _talk) = tokio::join!(start(command(&url)), first);
     assert_eq!(
-        [ask(&server, "shop", "a"), ask(&server, "shop", "a")],
+        [
+            check_status(&server, "shop", "a"),
+            check_status(&server, "shop", "a")
+        ],
         [200, 429]
     );
 }
@@ -273,12 +302,12 @@ async fn the_way_to_a_control_plane_can_be_encrypted_on_both_sides() {
 /// The doors wait for the first word of the plane, and an end that is asked for meanwhile comes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_waits_for_its_plane_can_be_ended() {
-    let plane = Plane::open().await;
+    let plane = TestControlPlane::open().await;
     let mut command = command(&format!("xds://{}", plane.address()));
     command.args(["--http", "127.0.0.1:0", "--grpc", "off", "--admin", "off"]);
     let mut child = command.stderr(std::process::Stdio::null()).spawn().unwrap();
-    let mut talk = plane.meet().await;
-    talk.hear().await;
+    let mut talk = plane.accept_stream().await;
+    talk.receive().await;
     assert!(child.try_wait().unwrap().is_none(), "it waits");
     let pid = child.id().to_string();
     assert!(
@@ -295,7 +324,7 @@ async fn a_node_that_waits_for_its_plane_can_be_ended() {
 /// As the reference does when it is told to.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_forced_start_answers_every_call_with_an_error_until_there_is_a_configuration() {
-    let plane = Plane::open().await;
+    let plane = TestControlPlane::open().await;
     let mut command = Command::new(BINARY);
     command
         .args(["serve", "--envoy-compat"])
@@ -310,16 +339,16 @@ async fn a_forced_start_answers_every_call_with_an_error_until_there_is_a_config
         .env("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "10ms");
     let server = start(command).await;
     assert_eq!(
-        ask(&server, "shop", "a"),
+        check_status(&server, "shop", "a"),
         400,
         "as the reference answers what it cannot decide"
     );
-    let mut talk = plane.meet().await;
+    let mut talk = plane.accept_stream().await;
     assert_eq!(talk.headers["x-token"], "secret");
-    assert_eq!(talk.hear().await.node.unwrap().id, "gate");
-    let reply = talk.tell("1", &[yearly("shop", "", 1)]).await;
+    assert_eq!(talk.receive().await.node.unwrap().id, "gate");
+    let reply = talk.send_and_receive("1", &[yearly("shop", "", 1)]).await;
     assert!(reply.error_detail.is_some() && reply.version_info.is_empty());
-    assert_eq!(ask(&server, "shop", "a"), 400, "a bad one is none");
+    assert_eq!(check_status(&server, "shop", "a"), 400, "a bad one is none");
     let check = || {
         server
             .post("/v1/check", r#"{"attributes": {"ip": "192.0.2.1"}}"#)
@@ -331,9 +360,12 @@ async fn a_forced_start_answers_every_call_with_an_error_until_there_is_a_config
         (503, 503),
         "nor does any other edge decide"
     );
-    talk.tell("2", &[yearly("shop", "k", 1)]).await;
+    talk.send_and_receive("2", &[yearly("shop", "k", 1)]).await;
     assert_eq!(
-        [ask(&server, "shop", "a"), ask(&server, "shop", "a")],
+        [
+            check_status(&server, "shop", "a"),
+            check_status(&server, "shop", "a")
+        ],
         [200, 429]
     );
     assert_eq!((check(), ready()), (200, 200));
@@ -342,7 +374,7 @@ async fn a_forced_start_answers_every_call_with_an_error_until_there_is_a_config
 /// Envoy's calls were decided by the native rules alone, and the log had a plane lost that had never been met.
 #[tokio::test(flavor = "multi_thread")]
 async fn native_rules_do_not_stand_in_for_a_control_plane_that_has_sent_nothing() {
-    let plane = Plane::open().await;
+    let plane = TestControlPlane::open().await;
     let dir = tempfile::tempdir().unwrap();
     let rules =
         "version: 1\nrules: [{ name: login, match: { path: /login }, by: ip, rate: 1/hour }]\n";
@@ -366,7 +398,7 @@ async fn native_rules_do_not_stand_in_for_a_control_plane_that_has_sent_nothing(
             .status
     };
     let ready = || server.client().request("GET", "/readyz", &[], "").json();
-    assert_eq!(ask(&server, "shop", "a"), 400);
+    assert_eq!(check_status(&server, "shop", "a"), 400);
     assert_eq!(
         [check(), check()],
         [200, 429],
@@ -379,7 +411,7 @@ async fn native_rules_do_not_stand_in_for_a_control_plane_that_has_sent_nothing(
     );
 
     // A stream that ends before anything was sent.
-    drop(plane.meet().await);
+    drop(plane.accept_stream().await);
     let is_of_plane = |line: &serde_json::Value| {
         let message = line["message"].as_str().unwrap_or_default();
         line["level"] == "WARN" && message.starts_with("the control plane")
@@ -388,15 +420,18 @@ async fn native_rules_do_not_stand_in_for_a_control_plane_that_has_sent_nothing(
     let want =
         "the control plane has sent no good limits yet, and calls of Envoy fail until it does";
     assert_eq!(line["message"], want);
-    assert_eq!(ask(&server, "shop", "a"), 400);
+    assert_eq!(check_status(&server, "shop", "a"), 400);
 
-    let mut talk = plane.meet().await;
-    talk.hear().await;
-    talk.tell("1", &[yearly("shop", "k", 1)]).await;
-    assert_eq!([1, 2].map(|_| ask(&server, "shop", "a")), [200, 429]);
+    let mut talk = plane.accept_stream().await;
+    talk.receive().await;
+    talk.send_and_receive("1", &[yearly("shop", "k", 1)]).await;
+    assert_eq!(
+        [1, 2].map(|_| check_status(&server, "shop", "a")),
+        [200, 429]
+    );
     assert_eq!(ready()["status"], "ready");
     drop(talk);
     let lost = "the control plane is lost, what it sent last stays in force";
     server.wait_log(|line| line["message"] == lost);
-    assert_eq!(ask(&server, "shop", "b"), 200);
+    assert_eq!(check_status(&server, "shop", "b"), 200);
 }

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use tidegate_core::units::Nanos;
-use tidegate_parts::{Fault, Program, Server as Redis};
+use tidegate_parts::{ProxyFault, RedisProgram, TestRedis as Redis};
 
-use crate::fleet::{Fleet, LOST, Line, wait_exact};
-use crate::history::{History, Record, now};
+use crate::fleet::{Fleet, LOST, StoreLink, wait_exact};
+use crate::history::{RequestHistory, RequestRecord, now};
 use crate::http::ask;
-use crate::load::Load;
-use crate::rates::Rate;
+use crate::load::RequestLoad;
+use crate::rates::TestRate;
 use crate::server::{Server, wait_for};
 use crate::window::unit;
 
@@ -22,32 +22,32 @@ const PER_SECOND: u32 = 150;
 const STATED: u64 = 101;
 
 /// Four nodes and a store that has counted for a while, and what became of it.
-struct Loss {
-    rates: Vec<Rate>,
+struct LossScenario {
+    rates: Vec<TestRate>,
     fleet: Fleet,
-    history: History,
+    history: RequestHistory,
     at: Nanos,
 }
 
 /// Windows that outlast the test.
-fn rates() -> Vec<Rate> {
-    let per = Rate::ledger().per;
+fn rates() -> Vec<TestRate> {
+    let per = TestRate::ledger().per;
     [("half", 1_500), ("most", 1_000), ("nearly-all", 800)]
-        .map(|(name, count)| Rate::window(name, count, per))
+        .map(|(name, count)| TestRate::window(name, count, per))
         .to_vec()
 }
 
-fn loss(options: &[&str], forget: impl FnOnce(&mut Redis, &mut Fleet)) -> Loss {
+fn loss(options: &[&str], forget: impl FnOnce(&mut Redis, &mut Fleet)) -> LossScenario {
     let rates = rates();
-    let mut store = Redis::start(Program::Redis7, options);
+    let mut store = Redis::start(RedisProgram::Redis7, options);
     let mut fleet = Fleet::start(&rates, &store.url());
     let per_second: Vec<_> = rates.iter().map(|rate| (rate.name, PER_SECOND)).collect();
-    let load = Load::start(&fleet, &per_second);
+    let load = RequestLoad::start(&fleet, &per_second);
     std::thread::sleep(BEFORE);
     let at = now();
     forget(&mut store, &mut fleet);
     std::thread::sleep(AFTER);
-    Loss {
+    LossScenario {
         history: load.stop(),
         rates,
         fleet,
@@ -55,11 +55,11 @@ fn loss(options: &[&str], forget: impl FnOnce(&mut Redis, &mut Fleet)) -> Loss {
     }
 }
 
-impl Loss {
+impl LossScenario {
     /// All of each limit was used, as far as it was asked for, and no more than that but for what is stated
     /// and `more`. When the loss was noticed is reported; the simulator asserts that it is within 100 ms.
     #[track_caller]
-    fn judge(&self, name: &str, more: impl Fn(&Rate) -> u64) {
+    fn judge(&self, name: &str, more: impl Fn(&TestRate) -> u64) {
         for rate in &self.rates {
             let admitted = self.history.of_rule(rate.name).filter(|r| r.admitted());
             let (admitted, more) = (admitted.count() as u64, more(rate));
@@ -68,18 +68,18 @@ impl Loss {
                  noticed {} after, {:?} times",
                 rate.count,
                 self.noticed().since(self.at),
-                self.fleet.said(LOST),
+                self.fleet.count_logged(LOST),
             );
             let most = rate.count * STATED / 100 + more;
             assert!(admitted <= most, "{}: {admitted} of {most}", rate.name);
-            let asked = self.history.of_rule(rate.name).count() as u64;
-            let least = rate.count.min(asked) * 95 / 100;
+            let requests = self.history.of_rule(rate.name).count() as u64;
+            let least = rate.count.min(requests) * 95 / 100;
             assert!(admitted >= least, "{}: {admitted} of {least}", rate.name);
         }
     }
 
     fn noticed(&self) -> Nanos {
-        let first = self.fleet.first_said(LOST, self.at);
+        let first = self.fleet.first_logged(LOST, self.at);
         first.expect("somebody notices the loss")
     }
 }
@@ -97,7 +97,7 @@ fn a_store_that_restarts_empty_has_forgotten_nothing() {
 #[test]
 fn a_store_that_is_emptied_has_forgotten_nothing() {
     let loss = loss(&[], |store, _| {
-        assert_eq!(store.ask(&["FLUSHALL"]), "OK");
+        assert_eq!(store.run_command(&["FLUSHALL"]), "OK");
     });
     loss.history.none_failed();
     loss.judge("emptied", |_| 0);
@@ -112,7 +112,7 @@ fn a_node_that_dies_with_the_store_takes_only_what_no_other_had_seen() {
         drop(fleet.nodes.remove(DEAD));
         store.restart();
     });
-    let failed = |r: &&Record| r.answer.is_err() && (r.node != DEAD || r.heard < loss.at);
+    let failed = |r: &&RequestRecord| r.answer.is_err() && (r.node != DEAD || r.received < loss.at);
     assert_eq!(
         loss.history.records.iter().find(failed).map(|r| &r.answer),
         None
@@ -123,7 +123,7 @@ fn a_node_that_dies_with_the_store_takes_only_what_no_other_had_seen() {
             records.filter(|record| record.exact() && record.sent <= loss.at)
         };
         let seen = exact().filter(|r| r.node != DEAD).map(|r| r.sent).max();
-        let unseen = |r: &&Record| r.node == DEAD && r.admitted() && Some(r.heard) > seen;
+        let unseen = |r: &&RequestRecord| r.node == DEAD && r.admitted() && Some(r.received) > seen;
         exact().filter(unseen).count() as u64
     });
 }
@@ -132,8 +132,8 @@ fn a_node_that_dies_with_the_store_takes_only_what_no_other_had_seen() {
 #[test]
 fn a_node_that_remembers_much_puts_it_back_over_a_slow_line() {
     let mut store = Redis::redis7();
-    let line = Line::to(store.address());
-    line.set(Fault::Delay(Duration::from_millis(2)));
+    let line = StoreLink::to(store.address());
+    line.set(ProxyFault::Delay(Duration::from_millis(2)));
     let rules = format!(
         "version: 1\nrules:\n  - {{ name: r, by: ip, rate: 100/{}, algorithm: fixed-window }}\n",
         unit()
@@ -160,10 +160,10 @@ fn a_node_that_remembers_much_puts_it_back_over_a_slow_line() {
 fn evicted_counters_are_put_back() {
     let policy = ["--maxmemory-policy", "volatile-ttl"];
     let loss = loss(&policy, |store, _| {
-        store.ask(&["CONFIG", "SET", "maxmemory", "1"]);
-        store.ask(&["SET", "filler", "x"]);
-        store.ask(&["CONFIG", "SET", "maxmemory", "0"]);
-        let stats = store.ask(&["INFO", "stats"]);
+        store.run_command(&["CONFIG", "SET", "maxmemory", "1"]);
+        store.run_command(&["SET", "filler", "x"]);
+        store.run_command(&["CONFIG", "SET", "maxmemory", "0"]);
+        let stats = store.run_command(&["INFO", "stats"]);
         assert!(stats.contains("evicted_keys:3"), "{stats}");
     });
     loss.history.none_failed();

@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use tidegate_core::units::Nanos;
-use tidegate_mutations::Dice;
-use tidegate_parts::Server as Redis;
+use tidegate_mutations::FuzzRng;
+use tidegate_parts::TestRedis as Redis;
 
 use crate::fleet::Fleet;
-use crate::history::{History, Record, now};
+use crate::history::{RequestHistory, RequestRecord, now};
 
 /// What dies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Blow {
+pub(crate) enum CrashKind {
     Node,
     Store,
     Both,
@@ -19,8 +19,8 @@ pub(crate) enum Blow {
 
 /// One of the faults, from the blow until every node is exact again.
 #[derive(Debug)]
-pub(crate) struct Fault {
-    pub(crate) blow: Blow,
+pub(crate) struct CrashEvent {
+    pub(crate) kind: CrashKind,
     node: usize,
     pub(crate) began: Nanos,
     /// When everything that died was there again.
@@ -29,49 +29,53 @@ pub(crate) struct Fault {
     pub(crate) exact: Nanos,
 }
 
-impl Fault {
+impl CrashEvent {
     pub(crate) fn hits_store(&self) -> bool {
-        self.blow != Blow::Node
+        self.kind != CrashKind::Node
     }
 
     /// Whether a request may have failed by it: it was sent to the node that was away.
-    pub(crate) fn excuses(&self, record: &Record) -> bool {
-        let away = record.heard >= self.began && record.sent <= self.ended;
-        self.blow != Blow::Store && record.node == self.node && away
+    pub(crate) fn explains_failure(&self, record: &RequestRecord) -> bool {
+        let away = record.received >= self.began && record.sent <= self.ended;
+        self.kind != CrashKind::Store && record.node == self.node && away
     }
 
     /// Whether the charge of an admission may be known to nobody any more: the node that made it died
     /// together with the store, and no other node heard of the store since.
-    pub(crate) fn took_along<'h>(
+    pub(crate) fn is_lost_charge<'h>(
         &self,
-        history: &'h History,
+        history: &'h RequestHistory,
         rule: &str,
-    ) -> impl Fn(&Record) -> bool + use<'h> {
-        let (dead, began, ended, both) =
-            (self.node, self.began, self.ended, self.blow == Blow::Both);
+    ) -> impl Fn(&RequestRecord) -> bool + use<'h> {
+        let (dead, began, ended, both) = (
+            self.node,
+            self.began,
+            self.ended,
+            self.kind == CrashKind::Both,
+        );
         let heard = history.of_rule(rule);
         let heard = heard.filter(|r| r.exact() && r.node != dead && r.sent <= began);
         let last = heard.map(|record| record.sent).max().unwrap_or(Nanos::ZERO);
         move |record| {
             both && record.node == dead
                 && record.admitted()
-                && record.heard > last
+                && record.received > last
                 && record.sent <= ended
         }
     }
 }
 
 /// What happens next: every kind comes up, in no order.
-pub(crate) struct Chance {
-    dice: Dice,
-    deck: Vec<Blow>,
+pub(crate) struct CrashSchedule {
+    dice: FuzzRng,
+    remaining: Vec<CrashKind>,
 }
 
-impl Chance {
-    pub(crate) fn of(seed: u64) -> Chance {
-        Chance {
-            dice: Dice::of(seed, 0),
-            deck: Vec::new(),
+impl CrashSchedule {
+    pub(crate) fn from_seed(seed: u64) -> CrashSchedule {
+        CrashSchedule {
+            dice: FuzzRng::of(seed, 0),
+            remaining: Vec::new(),
         }
     }
 
@@ -81,37 +85,46 @@ impl Chance {
         Duration::from_millis(millis as u64)
     }
 
-    fn blow(&mut self) -> Blow {
-        if self.deck.is_empty() {
-            self.deck = vec![Blow::Node, Blow::Node, Blow::Store, Blow::Both];
+    fn next_kind(&mut self) -> CrashKind {
+        if self.remaining.is_empty() {
+            self.remaining = vec![
+                CrashKind::Node,
+                CrashKind::Node,
+                CrashKind::Store,
+                CrashKind::Both,
+            ];
         }
-        let at = self.dice.below(self.deck.len());
-        self.deck.swap_remove(at)
+        let at = self.dice.below(self.remaining.len());
+        self.remaining.swap_remove(at)
     }
 }
 
 /// Lets something die, lets it come back after a while, and waits until every node is exact again.
-pub(crate) fn strike(store: &mut Redis, fleet: &mut Fleet, chance: &mut Chance) -> Fault {
-    let (blow, node) = (chance.blow(), chance.dice.below(fleet.nodes.len()));
-    let away = chance.millis(0, 1_500);
+pub(crate) fn crash(
+    store: &mut Redis,
+    fleet: &mut Fleet,
+    schedule: &mut CrashSchedule,
+) -> CrashEvent {
+    let (kind, node) = (schedule.next_kind(), schedule.dice.below(fleet.nodes.len()));
+    let away = schedule.millis(0, 1_500);
     let began = now();
-    if blow != Blow::Node {
+    if kind != CrashKind::Node {
         store.kill();
     }
-    if blow != Blow::Store {
+    if kind != CrashKind::Store {
         fleet.kill(node);
     }
     std::thread::sleep(away);
-    if blow != Blow::Node {
+    if kind != CrashKind::Node {
         store.restart();
     }
-    if blow != Blow::Store {
+    if kind != CrashKind::Store {
         fleet.restart(node);
     }
     let ended = now();
     fleet.wait_exact();
-    Fault {
-        blow,
+    CrashEvent {
+        kind,
         node,
         began,
         ended,

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::units::Nanos;
-use tidegate_parts::{Program, Server as Redis, ShiftedClock};
+use tidegate_parts::{RedisProgram, ShiftedClock, TestRedis as Redis};
 
 use crate::fleet::Fleet;
-use crate::history::{History, Record, now};
-use crate::load::Load;
-use crate::rates::Rate;
+use crate::history::{RequestHistory, RequestRecord, now};
+use crate::load::RequestLoad;
+use crate::rates::TestRate;
 use crate::server::DEADLINE;
 
 /// Long enough for one window to settle in and a full one to judge, wherever it begins.
@@ -31,9 +31,9 @@ fn wrong_clocks() -> Vec<ShiftedClock> {
 }
 
 /// The part of a history that lies wholly between.
-fn part(history: &History, from: Nanos, to: Nanos) -> History {
-    let inside = |r: &&Record| from <= r.sent && r.heard <= to;
-    History::of(history.records.iter().filter(inside).cloned().collect())
+fn part(history: &RequestHistory, from: Nanos, to: Nanos) -> RequestHistory {
+    let inside = |r: &&RequestRecord| from <= r.sent && r.received <= to;
+    RequestHistory::of(history.records.iter().filter(inside).cloned().collect())
 }
 
 /// The nodes' clocks are off by up to a minute all the time, and that changes nothing. The store's is
@@ -44,13 +44,13 @@ fn part(history: &History, from: Nanos, to: Nanos) -> History {
 fn a_clock_that_is_set_admits_one_limit_more_at_most_and_keeps_nobody_out() {
     let two_seconds = Nanos::from_secs(2);
     let rates = [
-        Rate::window("window", 60, two_seconds),
-        Rate::bucket("bucket", 60, two_seconds, 30),
+        TestRate::window("window", 60, two_seconds),
+        TestRate::bucket("bucket", 60, two_seconds, 30),
     ];
     let clock = Arc::new(ShiftedClock::new().unwrap());
-    let store = Redis::start_by(Arc::clone(&clock), Program::Redis7, &[]);
+    let store = Redis::start_with_clock(Arc::clone(&clock), RedisProgram::Redis7, &[]);
     let fleet = Fleet::begin(&rates, &store.url(), DEADLINE.into(), &wrong_clocks());
-    let load = Load::start(&fleet, &[("window", 90), ("bucket", 70)]);
+    let load = RequestLoad::start(&fleet, &[("window", 90), ("bucket", 70)]);
     let mut steps = vec![now()];
     let mut phase = |step: &dyn Fn()| {
         std::thread::sleep(PHASE);

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use tidegate_parts::Cluster;
+use tidegate_parts::TestCluster;
 
 use crate::fleet::wait_exact;
-use crate::history::{Answer, Source};
+use crate::history::{CheckReply, ReplySource};
 use crate::server::Server;
 use crate::window::unit;
 
@@ -28,34 +28,34 @@ const LASTS: Duration = Duration::from_secs(8);
 
 /// Who asks.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Asker {
+struct Requester {
     tenant: String,
     user: usize,
 }
 
-impl Asker {
+impl Requester {
     fn is_good(&self) -> bool {
         self.tenant != "flood"
     }
 
     fn body(&self) -> String {
-        let Asker { tenant, user } = self;
+        let Requester { tenant, user } = self;
         format!(r#"{{"attributes": {{"tenant": "{tenant}", "user": "{user}"}}}}"#)
     }
 }
 
 /// All requests, the good among the flood.
-fn requests() -> Vec<Asker> {
+fn requests() -> Vec<Requester> {
     let (tenants, users, times) = GOOD;
-    let good = (0..tenants * users * times).map(|i| Asker {
+    let good = (0..tenants * users * times).map(|i| Requester {
         tenant: format!("t{}", i % tenants),
         user: i / tenants % users,
     });
-    let flood = (0..FLOOD).map(|user| Asker {
+    let flood = (0..FLOOD).map(|user| Requester {
         tenant: "flood".to_owned(),
         user,
     });
-    let mut all: Vec<(usize, Asker)> = Vec::new();
+    let mut all: Vec<(usize, Requester)> = Vec::new();
     all.extend(good.enumerate().map(|(i, one)| (i * FLOOD, one)));
     all.extend(
         flood
@@ -66,22 +66,26 @@ fn requests() -> Vec<Asker> {
     all.into_iter().map(|(_, asker)| asker).collect()
 }
 
-fn client(node: &Server, lists: Vec<Vec<Asker>>, begun: Instant) -> Vec<(Asker, Answer)> {
+fn client(
+    node: &Server,
+    lists: Vec<Vec<Requester>>,
+    begun: Instant,
+) -> Vec<(Requester, CheckReply)> {
     let mut client = node.client();
     let pace = LASTS / u32::try_from(lists.len()).unwrap();
     let mut heard = Vec::new();
     for (due, list) in (0..).map(|i| begun + pace * i).zip(lists) {
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
-        let bodies: Vec<String> = list.iter().map(Asker::body).collect();
+        let bodies: Vec<String> = list.iter().map(Requester::body).collect();
         let reply = client.post("/v1/check", &format!("[{}]", bodies.join(",")));
         assert_eq!(reply.status, 200, "{}", reply.body);
-        let answers: Vec<Answer> = serde_json::from_str(&reply.body).unwrap();
+        let answers: Vec<CheckReply> = serde_json::from_str(&reply.body).unwrap();
         heard.extend(list.into_iter().zip(answers));
     }
     heard
 }
 
-fn counted<K: Ord>(all: &[&Asker], key: impl Fn(&Asker) -> K) -> BTreeMap<K, u64> {
+fn counted<K: Ord>(all: &[&Requester], key: impl Fn(&Requester) -> K) -> BTreeMap<K, u64> {
     let mut counts = BTreeMap::new();
     for asker in all {
         *counts.entry(key(asker)).or_default() += 1;
@@ -91,7 +95,7 @@ fn counted<K: Ord>(all: &[&Asker], key: impl Fn(&Asker) -> K) -> BTreeMap<K, u64
 
 #[test]
 fn limits_in_different_slots_hold_while_slots_move_and_a_flood_leaves_the_ceiling_to_the_good() {
-    let cluster = Cluster::start();
+    let cluster = TestCluster::start();
     let mut rules = "version: 1\nrules:\n".to_owned();
     for (name, by, count) in [
         ("each", "[tenant, user]", USER),
@@ -106,13 +110,13 @@ fn limits_in_different_slots_hold_while_slots_move_and_a_flood_leaves_the_ceilin
     let flags = ["--store", store.as_str(), "--store-budget", "30000"];
     let nodes: Vec<Server> = (0..4).map(|_| Server::with(&rules, &flags)).collect();
     nodes.iter().for_each(wait_exact);
-    let mut lists: Vec<Vec<Vec<Asker>>> = vec![Vec::new(); CLIENTS];
+    let mut lists: Vec<Vec<Vec<Requester>>> = vec![Vec::new(); CLIENTS];
     for (i, list) in requests().chunks(LENGTH).enumerate() {
         lists[i % CLIENTS].push(list.to_vec());
     }
     let begun = Instant::now();
-    let heard: Vec<(Asker, Answer)> = std::thread::scope(|scope| {
-        let moving = scope.spawn(|| cluster.move_slots(4_096));
+    let heard: Vec<(Requester, CheckReply)> = std::thread::scope(|scope| {
+        let moving = scope.spawn(|| cluster.move_hash_slots(4_096));
         let nodes = &nodes;
         let clients = lists.into_iter().enumerate();
         let clients = clients
@@ -125,10 +129,10 @@ fn limits_in_different_slots_hold_while_slots_move_and_a_flood_leaves_the_ceilin
         moving.join().unwrap();
         heard
     });
-    let passed: Vec<&Asker> = heard.iter().filter(|h| h.1.allowed).map(|h| &h.0).collect();
+    let passed: Vec<&Requester> = heard.iter().filter(|h| h.1.allowed).map(|h| &h.0).collect();
     let local = heard
         .iter()
-        .filter(|h| h.1.allowed && h.1.source == Source::Fallback);
+        .filter(|h| h.1.allowed && h.1.source == ReplySource::Fallback);
     let local = local.count() as u64;
     let good = passed.iter().filter(|asker| asker.is_good()).count() as u64;
     eprintln!(
@@ -145,7 +149,7 @@ fn limits_in_different_slots_hold_while_slots_move_and_a_flood_leaves_the_ceilin
         "{all}"
     );
     assert!(good >= EVERYBODY * 95 / 100, "{good}");
-    let users = counted(&passed, Asker::clone);
+    let users = counted(&passed, Requester::clone);
     assert_eq!(users.into_iter().find(|(_, passed)| *passed > USER), None);
     let tenants = counted(&passed, |asker| asker.tenant.clone());
     let over = tenants

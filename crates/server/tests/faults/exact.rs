@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use tidegate_core::units::Nanos;
-use tidegate_parts::Server as Redis;
+use tidegate_parts::TestRedis as Redis;
 
 use crate::fleet::Fleet;
-use crate::history::{Answer, Source, now, windows};
+use crate::history::{CheckReply, ReplySource, now, windows};
 use crate::http::ask;
-use crate::rates::Rate;
+use crate::rates::TestRate;
 use crate::server::DEADLINE;
 
 const CLIENTS: usize = 256;
@@ -19,13 +19,13 @@ const LENGTH: usize = 125;
 const PACE: Duration = Duration::from_millis(500);
 
 /// The decisions on one list.
-struct Heard {
+struct ListReply {
     sent: Nanos,
-    heard: Nanos,
-    answers: Vec<Answer>,
+    received: Nanos,
+    answers: Vec<CheckReply>,
 }
 
-fn client(fleet: &Fleet, place: usize, begun: Instant) -> Vec<Heard> {
+fn client(fleet: &Fleet, place: usize, begun: Instant) -> Vec<ListReply> {
     let mut client = fleet.nodes[place % fleet.nodes.len()].client();
     let list = format!("[{}]", vec![ask("192.0.2.1", "/window"); LENGTH].join(","));
     let first = begun + PACE * u32::try_from(place).unwrap() / CLIENTS as u32;
@@ -36,11 +36,11 @@ fn client(fleet: &Fleet, place: usize, begun: Instant) -> Vec<Heard> {
         let reply = client.post("/v1/check", &list);
         let heard = now();
         assert_eq!(reply.status, 200, "{}", reply.body);
-        let answers: Vec<Answer> = serde_json::from_str(&reply.body).unwrap();
+        let answers: Vec<CheckReply> = serde_json::from_str(&reply.body).unwrap();
         assert_eq!(answers.len(), LENGTH);
-        Heard {
+        ListReply {
             sent,
-            heard,
+            received: heard,
             answers,
         }
     });
@@ -51,14 +51,14 @@ fn client(fleet: &Fleet, place: usize, begun: Instant) -> Vec<Heard> {
 ///
 /// A list may straddle an edge. Then what passed belongs to the later window, because the earlier one
 /// was used up before the list was sent: somebody had been refused there.
-fn tickets(lists: &[Heard], per: Nanos) -> BTreeMap<u64, Vec<u64>> {
+fn tickets(lists: &[ListReply], per: Nanos) -> BTreeMap<u64, Vec<u64>> {
     let window = |at: Nanos| at.get() / per.get();
-    let refused = |list: &&Heard| list.answers.iter().any(|answer| !answer.allowed);
-    let inside = |list: &&Heard| window(list.sent) == window(list.heard);
+    let refused = |list: &&ListReply| list.answers.iter().any(|answer| !answer.allowed);
+    let inside = |list: &&ListReply| window(list.sent) == window(list.received);
     let mut used_up = BTreeMap::new();
     for list in lists.iter().filter(inside).filter(refused) {
-        let first = used_up.entry(window(list.sent)).or_insert(list.heard);
-        *first = list.heard.min(*first);
+        let first = used_up.entry(window(list.sent)).or_insert(list.received);
+        *first = list.received.min(*first);
     }
     let mut tickets: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     for list in lists {
@@ -70,7 +70,7 @@ fn tickets(lists: &[Heard], per: Nanos) -> BTreeMap<u64, Vec<u64>> {
                 .is_some_and(|at| *at <= list.sent);
         assert!(sure || passed.is_empty(), "of which window is not known");
         tickets
-            .entry(window(list.heard))
+            .entry(window(list.received))
             .or_default()
             .extend(passed);
     }
@@ -81,7 +81,7 @@ fn tickets(lists: &[Heard], per: Nanos) -> BTreeMap<u64, Vec<u64>> {
 #[test]
 fn a_million_decisions_of_four_nodes_pass_exactly_the_limit_in_every_window() {
     let redis = Redis::redis7();
-    let rate = Rate::window("window", 1_000, Nanos::from_secs(2));
+    let rate = TestRate::window("window", 1_000, Nanos::from_secs(2));
     let fleet = Fleet::begin(
         std::slice::from_ref(&rate),
         &redis.url(),
@@ -90,7 +90,7 @@ fn a_million_decisions_of_four_nodes_pass_exactly_the_limit_in_every_window() {
     );
     let begun = Instant::now();
     let (fleet, from) = (&fleet, now());
-    let lists: Vec<Heard> = std::thread::scope(|scope| {
+    let lists: Vec<ListReply> = std::thread::scope(|scope| {
         let clients = (0..CLIENTS).map(|place| scope.spawn(move || client(fleet, place, begun)));
         let clients: Vec<_> = clients.collect();
         let each = clients.into_iter().map(|client| client.join().unwrap());
@@ -100,7 +100,8 @@ fn a_million_decisions_of_four_nodes_pass_exactly_the_limit_in_every_window() {
     let answers = || lists.iter().flat_map(|list| &list.answers);
     assert!(answers().count() >= 1_000_000);
     let local = answers().find(|answer| {
-        answer.source == Source::Fallback || (answer.allowed && answer.source != Source::Exact)
+        answer.source == ReplySource::Fallback
+            || (answer.allowed && answer.source != ReplySource::Exact)
     });
     assert_eq!(local, None);
     let tickets = tickets(&lists, rate.per);

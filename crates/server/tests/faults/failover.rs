@@ -3,19 +3,19 @@
 use std::time::{Duration, Instant};
 
 use tidegate_core::units::Nanos;
-use tidegate_parts::Sentinels;
+use tidegate_parts::SentinelGroup;
 
 use crate::fleet::Fleet;
-use crate::history::{Record, now};
-use crate::load::Load;
-use crate::rates::{Rate, SHARE};
+use crate::history::{RequestRecord, now};
+use crate::load::RequestLoad;
+use crate::rates::{SHARE, TestRate};
 
 const FAILOVERS: usize = 10;
 const CALM: Duration = Duration::from_secs(3);
 
 /// How a primary goes.
 #[derive(Clone, Copy, Debug)]
-enum End {
+enum PrimaryExit {
     Killed,
     Frozen,
     /// By order, while it is well.
@@ -23,30 +23,30 @@ enum End {
 }
 
 /// Lets the primary go, waits until another has taken over, and lets the old one return; when that was.
-fn fail_over(sentinels: &mut Sentinels, end: End) -> Nanos {
+fn fail_over(sentinels: &mut SentinelGroup, end: PrimaryExit) -> Nanos {
     let before = sentinels.primary();
     let servers = &mut sentinels.servers;
     let old = servers.iter().position(|s| s.port() == before).unwrap();
     match end {
-        End::Killed => servers[old].kill(),
-        End::Frozen => servers[old].freeze(),
-        End::Relieved => sentinels.fail_over(),
+        PrimaryExit::Killed => servers[old].kill(),
+        PrimaryExit::Frozen => servers[old].freeze(),
+        PrimaryExit::Relieved => sentinels.fail_over(),
     }
     wait_for_vote(sentinels, before, end);
-    sentinels.moved_from(before);
+    sentinels.wait_for_new_primary(before);
     let (moved, old) = (now(), &mut sentinels.servers[old]);
     match end {
-        End::Killed => old.restart(),
-        End::Frozen => old.thaw(),
-        End::Relieved => {}
+        PrimaryExit::Killed => old.restart(),
+        PrimaryExit::Frozen => old.thaw(),
+        PrimaryExit::Relieved => {}
     }
-    sentinels.settle();
+    sentinels.wait_until_stable();
     moved
 }
 
 /// Waits until another primary is voted for. A vote may come to nothing on a machine that stalls, and
 /// sentinels that saw it stall hold none for half a minute: then they are told to.
-fn wait_for_vote(sentinels: &Sentinels, before: u16, end: End) {
+fn wait_for_vote(sentinels: &SentinelGroup, before: u16, end: PrimaryExit) {
     for _ in 0..12 {
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_secs(12) {
@@ -55,7 +55,7 @@ fn wait_for_vote(sentinels: &Sentinels, before: u16, end: End) {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        let said = sentinels.order();
+        let said = sentinels.request_failover();
         eprintln!("failovers: no vote yet, {end:?}; ordered: {said}");
     }
     panic!("no new primary, {end:?}");
@@ -65,18 +65,22 @@ fn wait_for_vote(sentinels: &Sentinels, before: u16, end: End) {
 fn ten_failovers_cost_no_decision_and_forget_nothing() {
     let two_seconds = Nanos::from_secs(2);
     let rates = [
-        Rate::window("window", 60, two_seconds),
-        Rate::bucket("bucket", 60, two_seconds, 30),
-        Rate::ledger(),
+        TestRate::window("window", 60, two_seconds),
+        TestRate::bucket("bucket", 60, two_seconds, 30),
+        TestRate::ledger(),
     ];
     let [window, bucket, ledger] = &rates;
-    let mut sentinels = Sentinels::start(2);
+    let mut sentinels = SentinelGroup::start(2);
     let fleet = Fleet::start(&rates, &sentinels.url());
-    let load = Load::start(&fleet, &[("window", 90), ("bucket", 70), ("ledger", 40)]);
+    let load = RequestLoad::start(&fleet, &[("window", 90), ("bucket", 70), ("ledger", 40)]);
     std::thread::sleep(CALM);
-    let ends = [End::Killed, End::Frozen, End::Relieved]
-        .into_iter()
-        .cycle();
+    let ends = [
+        PrimaryExit::Killed,
+        PrimaryExit::Frozen,
+        PrimaryExit::Relieved,
+    ]
+    .into_iter()
+    .cycle();
     let mut recoveries = Vec::new();
     for end in ends.take(FAILOVERS) {
         let moved = fail_over(&mut sentinels, end);
@@ -99,7 +103,7 @@ fn ten_failovers_cost_no_decision_and_forget_nothing() {
     );
     history.none_failed();
     for rate in [window, bucket] {
-        history.at_most(rate, SHARE, Record::local);
+        history.at_most(rate, SHARE, RequestRecord::local);
         history.at_most(rate, 100 + SHARE, |_| true);
     }
     fleet.accounts_for(ledger, admitted, 40);

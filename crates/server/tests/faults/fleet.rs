@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate_core::units::Nanos;
-use tidegate_parts::{Fault, Proxy, ShiftedClock};
+use tidegate_parts::{FaultProxy, ProxyFault, ShiftedClock};
 use tokio::runtime::Runtime;
 
-use crate::history::{Answer, of_day};
+use crate::history::{CheckReply, of_day};
 use crate::http::ask;
-use crate::rates::{Rate, rules};
+use crate::rates::{TestRate, rules};
 use crate::server::{BINARY, Server, wait_for};
 
 /// How long nodes wait for their store: so long that a busy machine is not taken for a broken store, and
@@ -26,15 +26,15 @@ pub(crate) const LOST: &str = "the store has lost counts";
 /// Nodes that share a store.
 pub(crate) struct Fleet {
     pub(crate) nodes: Vec<Server>,
-    pub(crate) doors: Doors,
-    plan: Plan,
+    pub(crate) addresses: NodeAddresses,
+    plan: NodeOptions,
 }
 
 /// Where each node is to be found at the moment.
 #[derive(Clone)]
-pub(crate) struct Doors(Arc<[Mutex<SocketAddr>]>);
+pub(crate) struct NodeAddresses(Arc<[Mutex<SocketAddr>]>);
 
-impl Doors {
+impl NodeAddresses {
     pub(crate) fn of(&self, node: usize) -> SocketAddr {
         *self.0[node].lock().unwrap()
     }
@@ -45,13 +45,13 @@ impl Doors {
 }
 
 /// What all nodes are started with.
-struct Plan {
+struct NodeOptions {
     rules: String,
     store: String,
     budget: Nanos,
 }
 
-impl Plan {
+impl NodeOptions {
     fn node(&self, clock: Option<&ShiftedClock>) -> Server {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("rules.yaml"), &self.rules).unwrap();
@@ -62,7 +62,7 @@ impl Plan {
             .arg("--rules")
             .arg(dir.path().join("rules.yaml"));
         if let Some(clock) = clock {
-            clock.wind(&mut command);
+            clock.attach(&mut command);
         }
         Server::spawn(command, dir)
     }
@@ -70,18 +70,18 @@ impl Plan {
 
 impl Fleet {
     /// Four nodes that know each other and believe their store.
-    pub(crate) fn start(rates: &[Rate], store: &str) -> Fleet {
+    pub(crate) fn start(rates: &[TestRate], store: &str) -> Fleet {
         Fleet::begin(rates, store, BUDGET, &[])
     }
 
     /// The same with clocks of their own.
     pub(crate) fn begin(
-        rates: &[Rate],
+        rates: &[TestRate],
         store: &str,
         budget: Nanos,
         clocks: &[ShiftedClock],
     ) -> Fleet {
-        let plan = Plan {
+        let plan = NodeOptions {
             rules: rules(rates),
             store: store.to_owned(),
             budget,
@@ -90,7 +90,7 @@ impl Fleet {
         let doors = nodes.iter().map(|node| Mutex::new(node.http)).collect();
         let fleet = Fleet {
             nodes,
-            doors: Doors(doors),
+            addresses: NodeAddresses(doors),
             plan,
         };
         fleet.wait_exact();
@@ -107,7 +107,7 @@ impl Fleet {
     /// Starts one in the place of a node that is gone. It knows nothing of before.
     pub(crate) fn restart(&mut self, node: usize) {
         self.nodes[node] = self.plan.node(None);
-        self.doors.move_to(node, self.nodes[node].http);
+        self.addresses.move_to(node, self.nodes[node].http);
     }
 
     /// Waits until every node believes its store.
@@ -116,13 +116,13 @@ impl Fleet {
     }
 
     /// How often each node has said something that begins so.
-    pub(crate) fn said(&self, words: &str) -> Vec<usize> {
+    pub(crate) fn count_logged(&self, words: &str) -> Vec<usize> {
         let count = |node: &Server| node.lines().iter().filter(|l| begins(&l.1, words)).count();
         self.nodes.iter().map(count).collect()
     }
 
     /// When somebody first said it after `from`.
-    pub(crate) fn first_said(&self, words: &str, from: Nanos) -> Option<Nanos> {
+    pub(crate) fn first_logged(&self, words: &str, from: Nanos) -> Option<Nanos> {
         let said = self.nodes.iter().flat_map(|node| {
             let lines = node.lines().into_iter();
             lines
@@ -133,10 +133,10 @@ impl Fleet {
     }
 
     /// How much of a limit is used, as a node tells without using any.
-    pub(crate) fn used(&self, node: usize, rate: &Rate) -> u64 {
+    pub(crate) fn used(&self, node: usize, rate: &TestRate) -> u64 {
         let body = ask("192.0.2.1", &format!("/{}", rate.name));
         let reply = self.nodes[node].post("/v1/peek", &body);
-        rate.count - Answer::read(&reply.body).unwrap().remaining
+        rate.count - CheckReply::read(&reply.body).unwrap().remaining
     }
 
     /// Units that the store may count twice, as the nodes themselves report it: they sent a charge and have
@@ -154,7 +154,7 @@ impl Fleet {
     /// admitted in a second: so many may be missing for each time that a node trusted the store before all had put
     /// back what they remember, as it reports itself.
     #[track_caller]
-    pub(crate) fn accounts_for(&self, rate: &Rate, admitted: u64, per_second: u64) {
+    pub(crate) fn accounts_for(&self, rate: &TestRate, admitted: u64, per_second: u64) {
         let mut charged = 0;
         wait_for("every admission to be charged", || {
             charged = self.used(0, rate);
@@ -199,20 +199,20 @@ fn begins(line: &serde_json::Value, words: &str) -> bool {
 }
 
 /// A line to the store that can be disturbed.
-pub(crate) struct Line {
-    proxy: Proxy,
+pub(crate) struct StoreLink {
+    proxy: FaultProxy,
     _runtime: Runtime,
 }
 
-impl Line {
-    pub(crate) fn to(store: SocketAddr) -> Line {
+impl StoreLink {
+    pub(crate) fn to(store: SocketAddr) -> StoreLink {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .unwrap();
-        let proxy = runtime.block_on(Proxy::new(store)).unwrap();
-        Line {
+        let proxy = runtime.block_on(FaultProxy::new(store)).unwrap();
+        StoreLink {
             proxy,
             _runtime: runtime,
         }
@@ -222,7 +222,7 @@ impl Line {
         format!("redis://{}", self.proxy.address())
     }
 
-    pub(crate) fn set(&self, fault: Fault) {
+    pub(crate) fn set(&self, fault: ProxyFault) {
         self.proxy.set(fault);
     }
 }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tidegate_parts::Fault;
+use tidegate_parts::ProxyFault;
 
 use crate::fleet::BUDGET;
-use crate::scene::{Played, Scene, at_once};
+use crate::scene::{FaultScenario, ScenarioResult, at_once};
 use crate::server::DEADLINE;
 
 const CALM: Duration = Duration::from_secs(3);
@@ -14,14 +14,18 @@ fn wait(secs: u64) {
     std::thread::sleep(Duration::from_secs(secs));
 }
 
-fn play(name: &str, options: &[&str], fault: impl FnOnce(&mut Scene)) {
-    play_in(Scene::with(options, BUDGET), name, fault);
+fn play(name: &str, options: &[&str], fault: impl FnOnce(&mut FaultScenario)) {
+    play_in(FaultScenario::with(options, BUDGET), name, fault);
 }
 
-fn play_in(mut scene: Scene, name: &str, fault: impl FnOnce(&mut Scene)) -> Played {
-    let played = scene.play(CALM, fault);
+fn play_in(
+    mut scene: FaultScenario,
+    name: &str,
+    fault: impl FnOnce(&mut FaultScenario),
+) -> ScenarioResult {
+    let played = scene.run(CALM, fault);
     scene.report(name, &played);
-    scene.kept_its_promises(&played);
+    scene.check_guarantees(&played);
     played
 }
 
@@ -32,14 +36,14 @@ fn play_in(mut scene: Scene, name: &str, fault: impl FnOnce(&mut Scene)) -> Play
 fn a_slow_store_is_waited_for_or_given_up() {
     let budget = BUDGET.duration();
     at_once(&[budget / 5, budget, 4 * budget, 20 * budget], |late| {
-        let mut scene = Scene::new();
-        let played = scene.play(CALM, |scene| {
-            scene.line.set(Fault::Delay(late));
+        let mut scene = FaultScenario::new();
+        let played = scene.run(CALM, |scene| {
+            scene.line.set(ProxyFault::Delay(late));
             wait(10);
-            scene.line.set(Fault::None);
+            scene.line.set(ProxyFault::None);
         });
         scene.report(&format!("replies {late:?} late"), &played);
-        scene.kept_its_promises(&played);
+        scene.check_guarantees(&played);
     });
 }
 
@@ -53,7 +57,7 @@ fn a_store_that_pauses_comes_back_by_itself() {
     ];
     at_once(&pauses, |pause| {
         play(&pause.join(" "), &debug, |scene| {
-            assert_eq!(scene.store.ask(pause), "OK");
+            assert_eq!(scene.store.run_command(pause), "OK");
             if pause[0] == "CLIENT" {
                 wait(3);
             }
@@ -65,19 +69,22 @@ fn a_store_that_pauses_comes_back_by_itself() {
 /// count such charges, and no more than those are counted twice.
 #[test]
 fn a_reply_that_is_lost_or_spoilt_is_one_charge_more_at_most() {
-    at_once(&[Fault::Reset, Fault::CutReply, Fault::Corrupt], |fault| {
-        play(&format!("{fault:?}"), &[], |scene| {
-            for _ in 0..2 {
-                scene.lose_replies(fault, Duration::from_millis(50));
-                wait(2);
-            }
-        });
-    });
+    at_once(
+        &[ProxyFault::Reset, ProxyFault::CutReply, ProxyFault::Corrupt],
+        |fault| {
+            play(&format!("{fault:?}"), &[], |scene| {
+                for _ in 0..2 {
+                    scene.lose_replies(fault, Duration::from_millis(50));
+                    wait(2);
+                }
+            });
+        },
+    );
 }
 
 /// A store that cannot or will not count.
 #[derive(Clone, Copy, Debug)]
-enum Refusal {
+enum StoreRejection {
     /// Full, and nothing may be evicted.
     OutOfMemory,
     /// A replica, as after a failover.
@@ -88,7 +95,11 @@ enum Refusal {
 
 #[test]
 fn a_store_that_refuses_is_done_without() {
-    let refusals = [Refusal::OutOfMemory, Refusal::ReadOnly, Refusal::Loading];
+    let refusals = [
+        StoreRejection::OutOfMemory,
+        StoreRejection::ReadOnly,
+        StoreRejection::Loading,
+    ];
     // Slow to load, and able to say so meanwhile.
     let loading = [
         ["--enable-debug-command", "yes"],
@@ -99,23 +110,23 @@ fn a_store_that_refuses_is_done_without() {
         play(&format!("{refusal:?}"), loading.as_flattened(), |scene| {
             let store = &mut scene.store;
             match refusal {
-                Refusal::OutOfMemory => {
-                    store.ask(&["CONFIG", "SET", "maxmemory", "1"]);
+                StoreRejection::OutOfMemory => {
+                    store.run_command(&["CONFIG", "SET", "maxmemory", "1"]);
                     wait(3);
-                    store.ask(&["CONFIG", "SET", "maxmemory", "0"]);
+                    store.run_command(&["CONFIG", "SET", "maxmemory", "0"]);
                 }
-                Refusal::ReadOnly => {
-                    store.ask(&["REPLICAOF", "127.0.0.1", "1"]);
+                StoreRejection::ReadOnly => {
+                    store.run_command(&["REPLICAOF", "127.0.0.1", "1"]);
                     wait(3);
-                    store.ask(&["REPLICAOF", "NO", "ONE"]);
+                    store.run_command(&["REPLICAOF", "NO", "ONE"]);
                 }
-                Refusal::Loading => {
-                    store.ask(&["DEBUG", "POPULATE", "10000"]);
-                    assert_eq!(store.ask(&["SAVE"]), "OK");
+                StoreRejection::Loading => {
+                    store.run_command(&["DEBUG", "POPULATE", "10000"]);
+                    assert_eq!(store.run_command(&["SAVE"]), "OK");
                     wait(1);
                     store.kill();
                     store.restart();
-                    assert!(store.ask(&["PING"]).starts_with("LOADING"));
+                    assert!(store.run_command(&["PING"]).starts_with("LOADING"));
                     wait(3);
                 }
             }
@@ -126,10 +137,10 @@ fn a_store_that_refuses_is_done_without() {
 /// The store always answers, so nodes may wait as long as this machine takes.
 #[test]
 fn scripts_that_are_gone_are_sent_again_and_nobody_notices() {
-    let scene = Scene::with(&[], DEADLINE.into());
+    let scene = FaultScenario::with(&[], DEADLINE.into());
     let played = play_in(scene, "SCRIPT FLUSH", |scene| {
         for _ in 0..20 {
-            assert_eq!(scene.store.ask(&["SCRIPT", "FLUSH"]), "OK");
+            assert_eq!(scene.store.run_command(&["SCRIPT", "FLUSH"]), "OK");
             std::thread::sleep(Duration::from_millis(50));
         }
     });

@@ -4,33 +4,33 @@ use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use serde::Deserialize;
-use tidegate_core::invariants::{Span, surely_within_bound};
+use tidegate_core::invariants::{AdmissionSpan, surely_within_bound};
 use tidegate_core::units::Nanos;
 
-use crate::rates::Rate;
+use crate::rates::TestRate;
 
 /// One request.
 #[derive(Clone, Debug)]
-pub(crate) struct Record {
+pub(crate) struct RequestRecord {
     pub(crate) rule: &'static str,
     pub(crate) node: usize,
     pub(crate) sent: Nanos,
-    pub(crate) heard: Nanos,
-    pub(crate) answer: Result<Answer, String>,
+    pub(crate) received: Nanos,
+    pub(crate) answer: Result<CheckReply, String>,
 }
 
 /// A decision as it is told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
-pub(crate) struct Answer {
+pub(crate) struct CheckReply {
     pub(crate) allowed: bool,
     pub(crate) remaining: u64,
-    pub(crate) source: Source,
+    pub(crate) source: ReplySource,
 }
 
 /// How a decision was reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Source {
+pub(crate) enum ReplySource {
     Exact,
     Late,
     DenyCache,
@@ -39,13 +39,13 @@ pub(crate) enum Source {
     Lenient,
 }
 
-impl Answer {
-    pub(crate) fn read(body: &str) -> Result<Answer, String> {
+impl CheckReply {
+    pub(crate) fn read(body: &str) -> Result<CheckReply, String> {
         serde_json::from_str(body).map_err(|error| format!("{error} in {body}"))
     }
 
     /// What is told of a list.
-    pub(crate) fn read_all(body: &str) -> Result<Vec<Answer>, String> {
+    pub(crate) fn read_all(body: &str) -> Result<Vec<CheckReply>, String> {
         serde_json::from_str(body).map_err(|error| format!("{error} in {body}"))
     }
 }
@@ -59,29 +59,29 @@ pub(crate) fn of_day(time: SystemTime) -> Nanos {
     Nanos::from(time.duration_since(SystemTime::UNIX_EPOCH).unwrap())
 }
 
-impl Record {
-    fn is(&self, source: Source) -> bool {
+impl RequestRecord {
+    fn is(&self, source: ReplySource) -> bool {
         self.answer.as_ref().is_ok_and(|a| a.source == source)
     }
 
     /// Decided without the store.
     pub(crate) fn local(&self) -> bool {
-        self.is(Source::Fallback)
+        self.is(ReplySource::Fallback)
     }
 
     /// Decided by units that the store had charged before.
     pub(crate) fn leased(&self) -> bool {
-        self.is(Source::Lease)
+        self.is(ReplySource::Lease)
     }
 
     /// Decided by what others last said of the store.
-    pub(crate) fn by_hearsay(&self) -> bool {
-        self.is(Source::Lenient)
+    pub(crate) fn lenient(&self) -> bool {
+        self.is(ReplySource::Lenient)
     }
 
     /// Decided by the store.
     pub(crate) fn exact(&self) -> bool {
-        self.is(Source::Exact)
+        self.is(ReplySource::Exact)
     }
 
     pub(crate) fn admitted(&self) -> bool {
@@ -89,10 +89,10 @@ impl Record {
     }
 
     /// When it was decided, as far as that is known.
-    fn span(&self) -> Span {
-        let span = Span {
+    fn span(&self) -> AdmissionSpan {
+        let span = AdmissionSpan {
             from: self.sent,
-            to: self.heard,
+            to: self.received,
             units: 1,
         };
         match self.local() {
@@ -103,25 +103,25 @@ impl Record {
 }
 
 /// Everything that was asked, in the order of asking.
-pub(crate) struct History {
-    pub(crate) records: Vec<Record>,
+pub(crate) struct RequestHistory {
+    pub(crate) records: Vec<RequestRecord>,
 }
 
 /// How far a node's idea of the store's time may be off: half the longest round trip that it takes for an
 /// answer. Decisions without the store go by that.
 const DRIFT: Nanos = Nanos::new(crate::fleet::BUDGET.get() / 2);
 
-impl History {
-    pub(crate) fn of(mut records: Vec<Record>) -> History {
+impl RequestHistory {
+    pub(crate) fn of(mut records: Vec<RequestRecord>) -> RequestHistory {
         records.sort_by_key(|record| record.sent);
-        History { records }
+        RequestHistory { records }
     }
 
     /// Every request was answered, and in time.
     #[track_caller]
     pub(crate) fn none_failed(&self) {
         let failed = self.records.iter().filter(|r| r.answer.is_err());
-        let failed: Vec<&Record> = failed.collect();
+        let failed: Vec<&RequestRecord> = failed.collect();
         assert!(
             failed.is_empty(),
             "{} of {} failed, the first: {:?}",
@@ -132,16 +132,20 @@ impl History {
     }
 
     /// The decisions of one rule.
-    pub(crate) fn of_rule(&self, rule: &str) -> impl Iterator<Item = &Record> {
-        let own = move |record: &&Record| record.rule == rule;
+    pub(crate) fn of_rule(&self, rule: &str) -> impl Iterator<Item = &RequestRecord> {
+        let own = move |record: &&RequestRecord| record.rule == rule;
         self.records.iter().filter(own)
     }
 
     /// When each of those admissions happened. What was asked in one list happened together.
-    pub(crate) fn spans(&self, rule: &str, which: impl Fn(&Record) -> bool) -> Vec<Span> {
+    pub(crate) fn spans(
+        &self,
+        rule: &str,
+        which: impl Fn(&RequestRecord) -> bool,
+    ) -> Vec<AdmissionSpan> {
         let admitted = self.of_rule(rule).filter(|r| r.admitted() && which(r));
-        let mut spans: Vec<Span> = Vec::new();
-        for span in admitted.map(Record::span) {
+        let mut spans: Vec<AdmissionSpan> = Vec::new();
+        for span in admitted.map(RequestRecord::span) {
             match spans.last_mut() {
                 Some(last) if (last.from, last.to) == (span.from, span.to) => {
                     last.units += span.units;
@@ -154,7 +158,12 @@ impl History {
 
     /// Nowhere more than so many hundredths of the limit.
     #[track_caller]
-    pub(crate) fn at_most(&self, rate: &Rate, percent: u64, which: impl Fn(&Record) -> bool) {
+    pub(crate) fn at_most(
+        &self,
+        rate: &TestRate,
+        percent: u64,
+        which: impl Fn(&RequestRecord) -> bool,
+    ) {
         let spans = self.spans(rate.name, which);
         if let Err(violation) = surely_within_bound(&rate.limit(percent), &spans) {
             panic!("{} at {percent} hundredths: {violation}", rate.name);
@@ -162,7 +171,7 @@ impl History {
     }
 
     /// What all of it comes to, in hundredths of the limit: 100 unless more was surely admitted.
-    pub(crate) fn percent(&self, rate: &Rate) -> u64 {
+    pub(crate) fn percent(&self, rate: &TestRate) -> u64 {
         let spans = self.spans(rate.name, |_| true);
         let holds = |percent: &u64| surely_within_bound(&rate.limit(*percent), &spans).is_ok();
         (100..1_000).find(holds).unwrap_or(1_000)
@@ -173,7 +182,7 @@ impl History {
         &self,
         rule: &str,
         (from, to): (Nanos, Nanos),
-        which: impl Fn(&Record) -> bool,
+        which: impl Fn(&RequestRecord) -> bool,
     ) -> u64 {
         let spans = self.spans(rule, which);
         let inside = spans.iter().filter(|s| s.to >= from && s.from < to);
@@ -186,10 +195,10 @@ impl History {
     #[track_caller]
     pub(crate) fn at_least(
         &self,
-        rate: &Rate,
+        rate: &TestRate,
         percent: u64,
         (from, to): (Nanos, Nanos),
-        which: impl Fn(&Record) -> bool + Copy,
+        which: impl Fn(&RequestRecord) -> bool + Copy,
     ) {
         let windows = match rate.burst {
             None => windows(rate.per, from, to),
@@ -200,7 +209,7 @@ impl History {
             let found = self.perhaps(rate.name, (from, to), which);
             let due = u128::from(rate.count) * u128::from(to.since(from).get());
             let due = due * u128::from(percent) / 100 / u128::from(rate.per.get());
-            let due = self.due_of_asked(rate.name, due as u64, (from, to));
+            let due = self.due_of_received(rate.name, due as u64, (from, to));
             assert!(
                 found >= due,
                 "{}: only {found} of {due} from {from} to {to}",
@@ -211,21 +220,21 @@ impl History {
 
     /// What remains of `due` when each node is due an equal part of it, and no more than it was asked for
     /// from `from` to `to`.
-    fn due_of_asked(&self, rule: &str, due: u64, (from, to): (Nanos, Nanos)) -> u64 {
-        let mut asked: BTreeMap<usize, u64> = self.of_rule(rule).map(|r| (r.node, 0)).collect();
+    fn due_of_received(&self, rule: &str, due: u64, (from, to): (Nanos, Nanos)) -> u64 {
+        let mut received: BTreeMap<usize, u64> = self.of_rule(rule).map(|r| (r.node, 0)).collect();
         for record in self.of_rule(rule) {
-            if record.sent >= from && record.heard < to {
-                *asked.entry(record.node).or_default() += 1;
+            if record.sent >= from && record.received < to {
+                *received.entry(record.node).or_default() += 1;
             }
         }
-        let part = due / (asked.len() as u64).max(1);
-        asked.values().map(|asked| part.min(*asked)).sum()
+        let part = due / (received.len() as u64).max(1);
+        received.values().map(|received| part.min(*received)).sum()
     }
 
     /// The last decision without the store.
     pub(crate) fn last_local(&self) -> Option<Nanos> {
         let local = self.records.iter().filter(|r| r.local());
-        local.map(|record| record.heard).max()
+        local.map(|record| record.received).max()
     }
 }
 

@@ -5,9 +5,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate_parts::{Fault, Server as Redis};
+use tidegate_parts::{ProxyFault, TestRedis as Redis};
 
-use crate::fleet::{Line, OPENED, wait_exact};
+use crate::fleet::{OPENED, StoreLink, wait_exact};
 use crate::http::{Reply, ask};
 use crate::server::{Server, wait_for};
 
@@ -16,7 +16,7 @@ const NODES: usize = 4;
 const CLIENTS: usize = 16;
 
 /// Four nodes as they come, on a line that can be disturbed.
-fn nodes(line: &Line) -> Vec<Server> {
+fn nodes(line: &StoreLink) -> Vec<Server> {
     let rules = format!(
         "version: 1\nrules:\n  - {{ name: window, match: {{ path: /window }}, by: ip, rate: {LIMIT}/day, algorithm: \
          fixed-window }}\n  - {{ name: bucket, match: {{ path: /bucket }}, by: ip, rate: {LIMIT}/day burst {LIMIT} \
@@ -61,9 +61,9 @@ fn storm(nodes: &[Server], ip: &str, path: &str, requests: u64) -> u64 {
 #[test]
 fn half_of_all_replies_late_admit_the_limit() {
     let redis = Redis::redis7();
-    let line = Line::to(redis.address());
+    let line = StoreLink::to(redis.address());
     let nodes = nodes(&line);
-    line.set(Fault::Jitter(
+    line.set(ProxyFault::Jitter(
         Duration::from_millis(2),
         Duration::from_millis(40),
     ));
@@ -99,7 +99,7 @@ fn half_of_all_replies_late_admit_the_limit() {
 fn permits_reservations_and_refunds_wait_for_late_replies() {
     const PERMITS: usize = 10;
     let redis = Redis::redis7();
-    let line = Line::to(redis.address());
+    let line = StoreLink::to(redis.address());
     let rules = format!(
         "version: 1\nrules:\n  - {{ name: open, match: {{ path: /open }}, by: user, concurrent: {PERMITS} }}\n  - {{ \
          name: tokens, match: {{ path: /tokens }}, by: user, rate: 1000/day, algorithm: fixed-window }}\n"
@@ -108,7 +108,7 @@ fn permits_reservations_and_refunds_wait_for_late_replies() {
     let nodes = [0; 2].map(|_| Server::with(&rules, &["--store", &store]));
     nodes.iter().for_each(wait_exact);
     let delay = Duration::from_millis(40);
-    line.set(Fault::Jitter(delay, delay));
+    line.set(ProxyFault::Jitter(delay, delay));
     let body = |user: u32, path: &str, cost: u64| {
         format!(r#"{{"attributes": {{"user": "{user}", "path": "{path}"}}, "cost": {cost}}}"#)
     };

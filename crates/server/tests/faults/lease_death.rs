@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use tidegate_core::invariants::{Span, surely_within_bound};
+use tidegate_core::invariants::{AdmissionSpan, surely_within_bound};
 use tidegate_core::units::Nanos;
-use tidegate_parts::Server as Redis;
+use tidegate_parts::TestRedis as Redis;
 
 use crate::fleet::wait_exact;
-use crate::history::{Answer, now};
+use crate::history::{CheckReply, now};
 use crate::http::{Client, ask};
-use crate::rates::{Rate, rules};
+use crate::rates::{TestRate, rules};
 use crate::server::{Server, wait_for};
 
 /// Long enough that units lie about to be seen.
@@ -18,35 +18,35 @@ const LEASE: Nanos = Nanos::from_secs(2);
 const LEASED: &str = "leased 2s";
 
 /// A hundred a second, a thousand at once; less what flows in during one lease.
-fn rate() -> Rate {
-    Rate::bucket("bucket", 100, Nanos::from_secs(1), 1_000).counting(LEASED)
+fn rate() -> TestRate {
+    TestRate::bucket("bucket", 100, Nanos::from_secs(1), 1_000).counting(LEASED)
 }
-const TOLD: u64 = 800;
+const PER_SECOND: u64 = 800;
 /// What flows in during one lease: the most a node may hold.
 const FLOWS_IN: u64 = 200;
 
 /// Sends a list and notes what of it was admitted.
-fn send(client: &mut Client, length: usize, admitted: &mut Vec<Span>) -> Vec<Answer> {
+fn send(client: &mut Client, length: usize, admitted: &mut Vec<AdmissionSpan>) -> Vec<CheckReply> {
     let list = format!("[{}]", vec![ask("192.0.2.1", "/bucket"); length].join(","));
     let from = now();
     let reply = client.post("/v1/check", &list);
     let to = now();
-    let answers = Answer::read_all(&reply.body).unwrap();
+    let answers = CheckReply::read_all(&reply.body).unwrap();
     let units = answers.iter().filter(|answer| answer.allowed).count() as u64;
     if units > 0 {
-        admitted.push(Span { from, to, units });
+        admitted.push(AdmissionSpan { from, to, units });
     }
     answers
 }
 
-fn units(spans: &[Span]) -> u64 {
+fn units(spans: &[AdmissionSpan]) -> u64 {
     spans.iter().map(|span| span.units).sum()
 }
 
 /// What is left, as a node tells.
 fn left(node: &Server) -> u64 {
     let reply = node.post("/v1/peek", &ask("192.0.2.1", "/bucket"));
-    Answer::read(&reply.body).unwrap().remaining
+    CheckReply::read(&reply.body).unwrap().remaining
 }
 
 /// The nodes wait for their store as long as it takes: it is not what breaks here.
@@ -80,15 +80,15 @@ fn what_a_dead_node_held_is_lost_to_nobody_for_longer_than_a_lease() {
     // Charged is what was admitted and what was held; that has flowed in meanwhile.
     let flowed = 100 * now().since(begun).secs_up();
     let all = before + units(&admitted);
-    assert!(all <= TOLD + flowed, "{before} left of {TOLD}");
+    assert!(all <= PER_SECOND + flowed, "{before} left of {PER_SECOND}");
 
     let after = wait_for("one lease to pass", || {
-        let asked = now();
+        let sent = now();
         let left = left(&stays);
         std::thread::sleep(Duration::from_millis(20));
-        (asked >= died.plus(LEASE)).then_some(left)
+        (sent >= died.plus(LEASE)).then_some(left)
     });
-    let whole = (before + held).min(TOLD);
+    let whole = (before + held).min(PER_SECOND);
     eprintln!("a node died holding {held}: {before} left then, {after} one lease later");
     assert!(after >= whole, "{after} left, {held} of {before} missed");
 

@@ -7,13 +7,13 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use tidegate_core::units::{Cost, Nanos};
-use tidegate_parts::Server as Redis;
+use tidegate_parts::TestRedis as Redis;
 
-use crate::blows::{Blow, Chance, Fault, strike};
+use crate::blows::{CrashEvent, CrashKind, CrashSchedule, crash};
 use crate::fleet::Fleet;
-use crate::history::{History, Record, now};
-use crate::load::Load;
-use crate::rates::{Rate, SHARE};
+use crate::history::{RequestHistory, RequestRecord, now};
+use crate::load::RequestLoad;
+use crate::rates::{SHARE, TestRate};
 
 const USUALLY: u64 = 120;
 /// Three times what each limit allows in a second.
@@ -28,10 +28,15 @@ const MISSING: u64 = 10;
 
 /// Stretches without a fault, in which nobody decides without the store either: a machine that stalls is
 /// a fault too.
-fn calm(history: &History, faults: &[Fault], begun: Nanos, ended: Nanos) -> Vec<(Nanos, Nanos)> {
+fn calm(
+    history: &RequestHistory,
+    faults: &[CrashEvent],
+    begun: Nanos,
+    ended: Nanos,
+) -> Vec<(Nanos, Nanos)> {
     let mut troubles: Vec<(Nanos, Nanos)> = faults.iter().map(|f| (f.began, f.exact)).collect();
     let local = history.records.iter().filter(|record| record.local());
-    troubles.extend(local.map(|record| (record.sent, record.heard)));
+    troubles.extend(local.map(|record| (record.sent, record.received)));
     troubles.sort_unstable();
     let mut stretches = Vec::new();
     let mut from = begun;
@@ -45,7 +50,7 @@ fn calm(history: &History, faults: &[Fault], begun: Nanos, ended: Nanos) -> Vec<
 }
 
 /// The part of a stretch that can be judged: whole windows, or all of it.
-fn judged(rate: &Rate, (from, to): (Nanos, Nanos)) -> Option<(Nanos, Nanos)> {
+fn judged(rate: &TestRate, (from, to): (Nanos, Nanos)) -> Option<(Nanos, Nanos)> {
     if rate.burst.is_some() {
         return Some((from, to));
     }
@@ -55,7 +60,7 @@ fn judged(rate: &Rate, (from, to): (Nanos, Nanos)) -> Option<(Nanos, Nanos)> {
 }
 
 /// What the limit admits of the requests that came in a stretch, if at its beginning nothing was left.
-fn allows(history: &History, rate: &Rate, (from, to): (Nanos, Nanos)) -> u64 {
+fn allows(history: &RequestHistory, rate: &TestRate, (from, to): (Nanos, Nanos)) -> u64 {
     let limit = rate.limit(100);
     let mut state = limit.fresh(from);
     if rate.burst.is_some() {
@@ -75,19 +80,23 @@ fn allows(history: &History, rate: &Rate, (from, to): (Nanos, Nanos)) -> u64 {
 }
 
 /// What two minutes came to.
-struct Run {
-    history: History,
-    faults: Vec<Fault>,
+struct FaultRun {
+    history: RequestHistory,
+    faults: Vec<CrashEvent>,
     begun: Nanos,
     ended: Nanos,
 }
 
-impl Run {
+impl FaultRun {
     #[track_caller]
     fn failed_only_where_nobody_was(&self) {
         let failed = self.history.records.iter().filter(|r| r.answer.is_err());
-        let excused = |record: &Record| self.faults.iter().any(|fault| fault.excuses(record));
-        let unexcused: Vec<&Record> = failed.filter(|record| !excused(record)).collect();
+        let excused = |record: &RequestRecord| {
+            self.faults
+                .iter()
+                .any(|fault| fault.explains_failure(record))
+        };
+        let unexcused: Vec<&RequestRecord> = failed.filter(|record| !excused(record)).collect();
         assert!(
             unexcused.is_empty(),
             "{} failed, the first: {:#?} amid {:#?}",
@@ -100,7 +109,7 @@ impl Run {
     /// From one restart of the store to the next, whichever nodes die meanwhile: what the store charged,
     /// in advance or not, is never more than the limit.
     #[track_caller]
-    fn charged_within_the_limit(&self, rate: &Rate) {
+    fn charged_within_the_limit(&self, rate: &TestRate) {
         let restarts = self.faults.iter().filter(|fault| fault.hits_store());
         let (mut from, mut stretches) = (self.begun, Vec::new());
         for fault in restarts {
@@ -109,7 +118,7 @@ impl Run {
         }
         stretches.push((from, self.ended));
         for (from, to) in stretches {
-            let inside = |r: &Record| !r.local() && from <= r.sent && r.heard <= to;
+            let inside = |r: &RequestRecord| !r.local() && from <= r.sent && r.received <= to;
             self.history.at_most(rate, 100, inside);
         }
     }
@@ -117,19 +126,19 @@ impl Run {
     /// Whatever happened: the limit and the share beside it, and what a node took along that died
     /// together with the store. How much that was.
     #[track_caller]
-    fn within_what_is_stated(&self, rate: &Rate) -> u64 {
+    fn within_what_is_stated(&self, rate: &TestRate) -> u64 {
         let faults = self.faults.iter();
         let taken: Vec<_> = faults
-            .map(|fault| fault.took_along(&self.history, rate.name))
+            .map(|fault| fault.is_lost_charge(&self.history, rate.name))
             .collect();
-        let known = |record: &Record| !taken.iter().any(|taken| taken(record));
+        let known = |record: &RequestRecord| !taken.iter().any(|taken| taken(record));
         self.history.at_most(rate, 100 + SHARE, known);
         let rule = self.history.of_rule(rate.name);
         rule.filter(|record| !known(record)).count() as u64
     }
 
     /// What was admitted outside the faults and what the limit allows there, and for how long that was.
-    fn outside(&self, rate: &Rate) -> (u64, u64, Nanos) {
+    fn outside(&self, rate: &TestRate) -> (u64, u64, Nanos) {
         let stretches = calm(&self.history, &self.faults, self.begun, self.ended);
         let (mut found, mut due, mut lasted) = (0, 0, Nanos::ZERO);
         for stretch in stretches.into_iter().filter_map(|s| judged(rate, s)) {
@@ -141,7 +150,7 @@ impl Run {
     }
 
     #[track_caller]
-    fn judge(&self, rate: &Rate) {
+    fn judge(&self, rate: &TestRate) {
         let (found, due, lasted) = self.outside(rate);
         let all = || self.history.of_rule(rate.name);
         let admitted = all().filter(|r| r.admitted()).count() as u64;
@@ -183,36 +192,36 @@ fn setting(name: &str) -> Option<u64> {
 fn two_minutes_of_dying_nodes_and_stores_admit_no_more_than_is_stated_and_hardly_less() {
     let second = Nanos::from_secs(1);
     let rates = [
-        Rate::bucket("bucket", 1_000, second, 1_000).counting("leased"),
-        Rate::window("window", 2_000, Nanos::from_secs(2)).counting("leased"),
+        TestRate::bucket("bucket", 1_000, second, 1_000).counting("leased"),
+        TestRate::window("window", 2_000, Nanos::from_secs(2)).counting("leased"),
     ];
     let lasts = Duration::from_secs(setting("TG_TEST_FAULT_SECS").unwrap_or(USUALLY));
     let seed = setting("TG_TEST_FAULT_SEED").unwrap_or_else(|| {
         let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         u64::from(time.unwrap().subsec_nanos())
     });
-    let mut chance = Chance::of(seed);
+    let mut chance = CrashSchedule::from_seed(seed);
     let mut store = Redis::redis7();
     let mut fleet = Fleet::start(&rates, &store.url());
     let per_second: Vec<_> = rates.iter().map(|rate| (rate.name, OFFERED)).collect();
-    let load = Load::of_lists(&fleet, &per_second, LENGTH);
+    let load = RequestLoad::of_lists(&fleet, &per_second, LENGTH);
     let (since, mut faults) = (Instant::now(), Vec::new());
     // Nobody has learnt yet how busy it is.
     std::thread::sleep(Duration::from_secs(1));
     let begun = now();
     while since.elapsed() < lasts {
         std::thread::sleep(chance.millis(5_000, 9_000));
-        faults.push(strike(&mut store, &mut fleet, &mut chance));
+        faults.push(crash(&mut store, &mut fleet, &mut chance));
     }
     std::thread::sleep(Duration::from_secs(5));
     let ended = now();
-    let run = Run {
+    let run = FaultRun {
         history: load.stop(),
         faults,
         begun,
         ended,
     };
-    let blows: Vec<Blow> = run.faults.iter().map(|fault| fault.blow).collect();
+    let blows: Vec<CrashKind> = run.faults.iter().map(|fault| fault.kind).collect();
     eprintln!("leases: seed {seed}, {blows:?}");
     run.failed_only_where_nobody_was();
     rates.iter().for_each(|rate| run.judge(rate));

@@ -2,15 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use tidegate_core::invariants::Span;
+use tidegate_core::invariants::AdmissionSpan;
 use tidegate_core::units::Nanos;
-use tidegate_parts::Server as Redis;
+use tidegate_parts::TestRedis as Redis;
 
 use crate::fleet::Fleet;
-use crate::history::{Answer, History, Record};
+use crate::history::{CheckReply, RequestHistory, RequestRecord};
 use crate::http::ask;
-use crate::load::Load;
-use crate::rates::Rate;
+use crate::load::RequestLoad;
+use crate::rates::TestRate;
 use crate::server::{DEADLINE, wait_for};
 use crate::window::window;
 
@@ -23,13 +23,13 @@ const LENGTH: u32 = 8;
 const FRESH: Nanos = Nanos::from_millis(50);
 /// How long it takes at most until all nodes know of a request: the word is told within the one half, and
 /// heard within the other. Until then each of the others goes on without it.
-const UNHEARD: Nanos = Nanos::from_millis(100);
+const MAX_SYNC_DELAY: Nanos = Nanos::from_millis(100);
 
 /// The most that one node can have admitted in any such time.
-fn busiest(history: &History, rule: &str, nodes: usize, within: Nanos) -> u64 {
+fn busiest(history: &RequestHistory, rule: &str, nodes: usize, within: Nanos) -> u64 {
     let of_node = |node: usize| {
-        let spans = history.spans(rule, |record: &Record| record.node == node);
-        let around = |one: &Span| {
+        let spans = history.spans(rule, |record: &RequestRecord| record.node == node);
+        let around = |one: &AdmissionSpan| {
             let near = spans.iter();
             let near = near.filter(|s| s.to >= one.from && s.from <= one.to.plus(within));
             near.map(|span| span.units).sum::<u64>()
@@ -44,17 +44,17 @@ fn stated(nodes: usize, busiest: u64) -> u64 {
     (nodes as u64 - 1) * busiest.min(COUNT)
 }
 
-fn play(fleet: &Fleet, rate: &Rate) {
-    let load = Load::of_lists(fleet, &[(rate.name, OFFERED)], LENGTH);
+fn play(fleet: &Fleet, rate: &TestRate) {
+    let load = RequestLoad::of_lists(fleet, &[(rate.name, OFFERED)], LENGTH);
     let sample = format!(
         r#"tidegate_lenient_overshoot_bound_units{{rule="{}"}}"#,
         rate.name
     );
-    let mut told = 0;
+    let mut remaining = 0;
     let refused = |fleet: &Fleet| fleet.used(0, rate) == rate.count;
     wait_for("the end of the limit", || {
         let each = fleet.nodes.iter().map(|node| node.metric(&sample));
-        told = each.max().unwrap_or(0).max(told);
+        remaining = each.max().unwrap_or(0).max(remaining);
         refused(fleet).then_some(())
     });
     // Whoever has not heard of it yet hears of it meanwhile.
@@ -62,16 +62,13 @@ fn play(fleet: &Fleet, rate: &Rate) {
     let history = load.stop();
     history.none_failed();
     let admitted = history.of_rule(rate.name).filter(|r| r.admitted()).count() as u64;
-    let by_hearsay = history
-        .of_rule(rate.name)
-        .filter(|r| r.by_hearsay())
-        .count();
+    let by_hearsay = history.of_rule(rate.name).filter(|r| r.lenient()).count();
     let nodes = fleet.nodes.len();
     let within = |time| stated(nodes, busiest(&history, rate.name, nodes, time));
-    let bound = within(UNHEARD);
+    let bound = within(MAX_SYNC_DELAY);
     eprintln!(
         "lenient, {}: {admitted} admitted of {COUNT}, {bound} more at most, {} by what one admits while \
-         its word is fresh; nodes told of {told} at most; {by_hearsay} decisions by hearsay",
+         its word is fresh; nodes told of {remaining} at most; {by_hearsay} decisions by hearsay",
         rate.name,
         within(FRESH),
     );
@@ -87,25 +84,25 @@ fn play(fleet: &Fleet, rate: &Rate) {
 fn four_lenient_nodes_exceed_their_limit_by_no_more_than_is_stated() {
     let redis = Redis::redis7();
     let per = Nanos::from_secs(window().secs);
-    let rates = RUNS.map(|name| Rate::window(name, COUNT, per).counting("lenient"));
+    let rates = RUNS.map(|name| TestRate::window(name, COUNT, per).counting("lenient"));
     let fleet = Fleet::begin(&rates, &redis.url(), DEADLINE.into(), &[]);
     rates.iter().for_each(|rate| play(&fleet, rate));
 }
 
 /// How long it takes is told and decides nothing: the simulator holds it to 100 ms.
 #[test]
-fn what_one_lenient_node_admits_every_other_hears_of() {
+fn what_one_lenient_node_admits_is_synced_to_every_other() {
     const UNITS: u64 = 1_000;
     const TIMES: u64 = 20;
     let redis = Redis::redis7();
-    let rate = Rate::ledger().counting("lenient");
+    let rate = TestRate::ledger().counting("lenient");
     let fleet = Fleet::begin(
         std::slice::from_ref(&rate),
         &redis.url(),
         DEADLINE.into(),
         &[],
     );
-    let load = Load::of_lists(&fleet, &[(rate.name, 400)], 4);
+    let load = RequestLoad::of_lists(&fleet, &[(rate.name, 400)], 4);
     let large = format!(
         r#"{{"attributes": {{"ip": "192.0.2.1", "path": "/{}"}}, "cost": {UNITS}}}"#,
         rate.name
@@ -114,13 +111,13 @@ fn what_one_lenient_node_admits_every_other_hears_of() {
     for time in 0..TIMES {
         // The load is small beside it: only this takes them so far.
         let reply = fleet.nodes[0].post("/v1/check", &large);
-        let (admitted, since) = (Answer::read(&reply.body).unwrap(), Instant::now());
+        let (admitted, since) = (CheckReply::read(&reply.body).unwrap(), Instant::now());
         assert!(admitted.allowed, "{time}");
         let mut others: Vec<_> = fleet.nodes[1..].iter().map(|node| node.client()).collect();
         for other in &mut others {
             wait_for("the others to hear of it", || {
                 let reply = other.post("/v1/peek", &ask("192.0.2.1", &format!("/{}", rate.name)));
-                let left = Answer::read(&reply.body).unwrap().remaining;
+                let left = CheckReply::read(&reply.body).unwrap().remaining;
                 (left < admitted.remaining + UNITS / 2).then_some(())
             });
         }

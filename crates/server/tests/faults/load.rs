@@ -9,8 +9,8 @@ use std::sync::{Arc, LazyLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::fleet::{Doors, Fleet};
-use crate::history::{Answer, History, Record, now};
+use crate::fleet::{Fleet, NodeAddresses};
+use crate::history::{CheckReply, RequestHistory, RequestRecord, now};
 use crate::http::{Client, ask};
 
 const TICK: Duration = Duration::from_millis(50);
@@ -39,33 +39,37 @@ fn ticks() -> u64 {
 const CONNECTIONS: u32 = 4;
 
 /// Load that goes on until it is stopped.
-pub(crate) struct Load {
+pub(crate) struct RequestLoad {
     stopped: Arc<AtomicBool>,
-    senders: Vec<JoinHandle<Vec<Record>>>,
+    senders: Vec<JoinHandle<Vec<RequestRecord>>>,
 }
 
 /// A connection, and to where.
-type Open = (SocketAddr, Client);
+type OpenClient = (SocketAddr, Client);
 
 /// One connection's part of the load.
-struct Sender {
+struct LoadSender {
     rule: &'static str,
     node: usize,
-    doors: Doors,
+    addresses: NodeAddresses,
     /// Requests that are sent together.
     length: u32,
     first: Instant,
     every: Duration,
 }
 
-impl Load {
+impl RequestLoad {
     /// So many requests a second for each rule, evenly over all nodes.
-    pub(crate) fn start(fleet: &Fleet, per_second: &[(&'static str, u32)]) -> Load {
-        Load::of_lists(fleet, per_second, 1)
+    pub(crate) fn start(fleet: &Fleet, per_second: &[(&'static str, u32)]) -> RequestLoad {
+        RequestLoad::of_lists(fleet, per_second, 1)
     }
 
     /// The same in lists of `length`, which cost this machine less.
-    pub(crate) fn of_lists(fleet: &Fleet, per_second: &[(&'static str, u32)], length: u32) -> Load {
+    pub(crate) fn of_lists(
+        fleet: &Fleet,
+        per_second: &[(&'static str, u32)],
+        length: u32,
+    ) -> RequestLoad {
         let stopped = Arc::new(AtomicBool::new(false));
         let (begun, nodes) = (Instant::now(), fleet.nodes.len());
         let mut senders = Vec::new();
@@ -74,10 +78,10 @@ impl Load {
             let apart = Duration::from_secs(1) * length / *rate;
             for i in 0..connections {
                 let node = i as usize % nodes;
-                let sender = Sender {
+                let sender = LoadSender {
                     rule,
                     node,
-                    doors: fleet.doors.clone(),
+                    addresses: fleet.addresses.clone(),
                     length,
                     first: begun + apart * i,
                     every: apart * connections,
@@ -86,22 +90,22 @@ impl Load {
                 senders.push(std::thread::spawn(move || sender.run(&stopped)));
             }
         }
-        Load { stopped, senders }
+        RequestLoad { stopped, senders }
     }
 
     /// Ends it; everything that was asked and answered.
-    pub(crate) fn stop(self) -> History {
+    pub(crate) fn stop(self) -> RequestHistory {
         self.stopped.store(true, Ordering::Release);
         let each = self
             .senders
             .into_iter()
             .map(|sender| sender.join().unwrap());
-        History::of(each.flatten().collect())
+        RequestHistory::of(each.flatten().collect())
     }
 }
 
-impl Sender {
-    fn run(&self, stopped: &AtomicBool) -> Vec<Record> {
+impl LoadSender {
+    fn run(&self, stopped: &AtomicBool) -> Vec<RequestRecord> {
         let one = ask("192.0.2.1", &format!("/{}", self.rule));
         let body = match self.length {
             1 => one,
@@ -114,15 +118,15 @@ impl Sender {
             let sent = now();
             let answers = self.decisions(&mut client, &body);
             let heard = now();
-            let each: Vec<Result<Answer, String>> = match answers {
+            let each: Vec<Result<CheckReply, String>> = match answers {
                 Ok(answers) => answers.into_iter().map(Ok).collect(),
                 Err(why) => vec![Err(why); self.length as usize],
             };
-            records.extend(each.into_iter().map(|answer| Record {
+            records.extend(each.into_iter().map(|answer| RequestRecord {
                 rule: self.rule,
                 node: self.node,
                 sent,
-                heard,
+                received: heard,
                 answer,
             }));
             due += self.every;
@@ -130,9 +134,13 @@ impl Sender {
         records
     }
 
-    fn decisions(&self, open: &mut Option<Open>, body: &str) -> Result<Vec<Answer>, String> {
+    fn decisions(
+        &self,
+        open: &mut Option<OpenClient>,
+        body: &str,
+    ) -> Result<Vec<CheckReply>, String> {
         let begun = ticks();
-        let door = self.doors.of(self.node);
+        let door = self.addresses.of(self.node);
         let mut client = match open.take() {
             Some((to, client)) if to == door => client,
             _ => Client::try_connect(door).map_err(|error| error.to_string())?,
@@ -144,8 +152,8 @@ impl Sender {
         *open = Some((door, client));
         match (reply.status, ticks() - begun) {
             (200 | 429, took) if took < MAX_TICKS => match self.length {
-                1 => Answer::read(&reply.body).map(|answer| vec![answer]),
-                _ => Answer::read_all(&reply.body),
+                1 => CheckReply::read(&reply.body).map(|answer| vec![answer]),
+                _ => CheckReply::read_all(&reply.body),
             },
             (status, took) => Err(format!("{status} after {took} ticks")),
         }

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use tidegate_core::units::Nanos;
-use tidegate_parts::Fault;
+use tidegate_parts::ProxyFault;
 
 use crate::fleet::{CLOSED, OPENED};
-use crate::history::{Record, now};
+use crate::history::{RequestRecord, now};
 use crate::rates::SHARE;
-use crate::scene::{Scene, at_once};
+use crate::scene::{FaultScenario, at_once};
 use crate::server::wait_for;
 
 const OUTAGE: Duration = Duration::from_secs(30);
@@ -18,27 +18,27 @@ const ONSET: Duration = Duration::from_secs(2);
 
 /// A way to be away. A store whose replies are late is not: see `glitches`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+enum OutageKind {
     /// And started again with nothing.
     Killed,
     Frozen,
     BlackHole,
 }
 
-impl Kind {
-    fn begin(self, scene: &mut Scene) {
+impl OutageKind {
+    fn begin(self, scene: &mut FaultScenario) {
         match self {
-            Kind::Killed => scene.store.kill(),
-            Kind::Frozen => scene.store.freeze(),
-            Kind::BlackHole => scene.line.set(Fault::BlackHole),
+            OutageKind::Killed => scene.store.kill(),
+            OutageKind::Frozen => scene.store.freeze(),
+            OutageKind::BlackHole => scene.line.set(ProxyFault::BlackHole),
         }
     }
 
-    fn end(self, scene: &mut Scene) {
+    fn end(self, scene: &mut FaultScenario) {
         match self {
-            Kind::Killed => scene.store.restart(),
-            Kind::Frozen => scene.store.thaw(),
-            Kind::BlackHole => scene.line.set(Fault::None),
+            OutageKind::Killed => scene.store.restart(),
+            OutageKind::Frozen => scene.store.thaw(),
+            OutageKind::BlackHole => scene.line.set(ProxyFault::None),
         }
     }
 }
@@ -46,14 +46,14 @@ impl Kind {
 /// Once every node has given up, no decision waits for the store: no further charge is sent that is not
 /// answered. How long the nodes take to be exact again is reported and decides nothing: the simulator
 /// asserts it.
-fn outage(kind: Kind) {
-    let mut scene = Scene::new();
+fn outage(kind: OutageKind) {
+    let mut scene = FaultScenario::new();
     let mut unconfirmed = [0; 2];
     let mut given_up = Nanos::ZERO;
-    let played = scene.play(CALM, |scene| {
+    let played = scene.run(CALM, |scene| {
         kind.begin(scene);
         wait_for("every node to give up", || {
-            let opened = scene.fleet.said(OPENED);
+            let opened = scene.fleet.count_logged(OPENED);
             opened.iter().all(|times| *times > 0).then_some(())
         });
         std::thread::sleep(ONSET);
@@ -64,9 +64,12 @@ fn outage(kind: Kind) {
         kind.end(scene);
     });
     scene.report(&format!("outage, {kind:?}"), &played);
-    scene.kept_its_promises(&played);
+    scene.check_guarantees(&played);
     // Once each, or more often if the machine stood still.
-    let (opened, closed) = (scene.fleet.said(OPENED), scene.fleet.said(CLOSED));
+    let (opened, closed) = (
+        scene.fleet.count_logged(OPENED),
+        scene.fleet.count_logged(CLOSED),
+    );
     assert_eq!(opened, closed, "{kind:?}: given up and taken up again");
 
     let (history, per) = (&played.history, scene.window.per);
@@ -75,16 +78,20 @@ fn outage(kind: Kind) {
     let inside = (given_up.plus(per), played.ended);
     let after = (last.plus(per), history.records.last().unwrap().sent);
     for rate in [&scene.window, &scene.bucket] {
-        if kind != Kind::Killed {
-            history.at_most(rate, 100, Record::exact);
+        if kind != OutageKind::Killed {
+            history.at_most(rate, 100, RequestRecord::exact);
         }
-        history.at_least(rate, SHARE * 9 / 10, inside, Record::local);
-        history.at_least(rate, 95, after, Record::exact);
+        history.at_least(rate, SHARE * 9 / 10, inside, RequestRecord::local);
+        history.at_least(rate, 95, after, RequestRecord::exact);
     }
 }
 
 #[test]
 fn half_a_minute_without_the_store_costs_no_decision_and_admits_no_more_than_is_stated() {
-    let kinds = [Kind::Killed, Kind::Frozen, Kind::BlackHole];
+    let kinds = [
+        OutageKind::Killed,
+        OutageKind::Frozen,
+        OutageKind::BlackHole,
+    ];
     at_once(&kinds, outage);
 }

@@ -10,7 +10,7 @@ pub(crate) const SHARE: u64 = 80;
 
 /// One rule with one rate. Its name is the path it is asked for by.
 #[derive(Clone, Debug)]
-pub(crate) struct Rate {
+pub(crate) struct TestRate {
     pub(crate) name: &'static str,
     pub(crate) algorithm: Algorithm,
     pub(crate) count: u64,
@@ -20,10 +20,10 @@ pub(crate) struct Rate {
     pub(crate) counting: &'static str,
 }
 
-impl Rate {
+impl TestRate {
     /// So many in each aligned window.
-    pub(crate) fn window(name: &'static str, count: u64, per: Nanos) -> Rate {
-        Rate {
+    pub(crate) fn window(name: &'static str, count: u64, per: Nanos) -> TestRate {
+        TestRate {
             name,
             algorithm: Algorithm::FixedWindow,
             count,
@@ -34,8 +34,8 @@ impl Rate {
     }
 
     /// So many on average, and no more than `burst` at once.
-    pub(crate) fn bucket(name: &'static str, count: u64, per: Nanos, burst: u64) -> Rate {
-        Rate {
+    pub(crate) fn bucket(name: &'static str, count: u64, per: Nanos, burst: u64) -> TestRate {
+        TestRate {
             name,
             algorithm: Algorithm::TokenBucket,
             count,
@@ -46,14 +46,14 @@ impl Rate {
     }
 
     /// The same, counted another way.
-    pub(crate) fn counting(mut self, counting: &'static str) -> Rate {
+    pub(crate) fn counting(mut self, counting: &'static str) -> TestRate {
         self.counting = counting;
         self
     }
 
     /// Never used up and never forgotten: every admission can be found in the store afterwards.
-    pub(crate) fn ledger() -> Rate {
-        Rate::window("ledger", 1_000_000, Nanos::from_secs(window().secs))
+    pub(crate) fn ledger() -> TestRate {
+        TestRate::window("ledger", 1_000_000, Nanos::from_secs(window().secs))
     }
 
     /// What it promises, at so many hundredths of it.
@@ -65,7 +65,7 @@ impl Rate {
     }
 
     fn rule(&self) -> String {
-        let Rate {
+        let TestRate {
             name,
             algorithm,
             count,
@@ -83,7 +83,7 @@ impl Rate {
 }
 
 /// A rules file.
-pub(crate) fn rules(rates: &[Rate]) -> String {
-    let rules: String = rates.iter().map(Rate::rule).collect();
+pub(crate) fn rules(rates: &[TestRate]) -> String {
+    let rules: String = rates.iter().map(TestRate::rule).collect();
     format!("version: 1\nrules:\n{rules}")
 }

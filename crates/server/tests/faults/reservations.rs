@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tidegate_core::units::Nanos;
-use tidegate_parts::Server as Redis;
+use tidegate_parts::TestRedis as Redis;
 
 use crate::fleet::patient;
-use crate::history::{Answer, now};
+use crate::history::{CheckReply, now};
 use crate::http::Client;
 use crate::scene::at_once;
 use crate::server::{Server, wait_for};
@@ -28,7 +28,7 @@ fn node(redis: &Redis) -> Server {
     patient(&redis.url(), &rules)
 }
 
-fn ask(user: &str, expires: Nanos) -> String {
+fn request_body(user: &str, expires: Nanos) -> String {
     let expires_ms = expires.get() / 1_000_000;
     format!(
         r#"{{"attributes": {{"user": "{user}"}}, "cost": {ESTIMATE}, "expires_ms": {expires_ms}}}"#
@@ -42,8 +42,8 @@ fn settlement(reservation: &Value) -> String {
 /// Units that are charged.
 fn used(node: &Server, user: &str) -> u64 {
     let body = format!(r#"{{"attributes": {{"user": "{user}"}}}}"#);
-    let told = Answer::read(&node.post("/v1/peek", &body).body).unwrap();
-    COUNT - told.remaining
+    let peek = CheckReply::read(&node.post("/v1/peek", &body).body).unwrap();
+    COUNT - peek.remaining
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn estimates_of_a_dead_node_are_settled_elsewhere_or_come_back_at_their_end() {
     let lasts = Nanos::from_secs(4);
     let redis = Redis::redis7();
     let (dies, stays) = (node(&redis), node(&redis));
-    let body = ask("ada", lasts);
+    let body = request_body("ada", lasts);
     let reserve = |node: &Server| node.post("/v1/reserve", &body).json()["reservation"].clone();
     let begun = now();
     let open: Vec<Value> = (0..OPEN).map(|_| reserve(&dies)).collect();
@@ -108,7 +108,7 @@ fn a_node_that_leaves_in_full_traffic_loses_no_reservation_and_no_settlement() {
     at_once(&[0, 1, 2, 3], |lane| {
         for turn in 0..5 {
             let user = format!("user-{lane}-{turn}");
-            let (body, leaves) = (ask(&user, Nanos::from_secs(3_600)), node(&redis));
+            let (body, leaves) = (request_body(&user, Nanos::from_secs(3_600)), node(&redis));
             let taken = AtomicU64::new(0);
             let left: Vec<Value> = std::thread::scope(|scope| {
                 let clients = (0..CLIENTS).map(|_| {

@@ -1,9 +1,9 @@
 //! A store that restarts and has all its data: what was reset, refunded or settled stays so.
 
-use tidegate_parts::{Program, Server as Redis};
+use tidegate_parts::{RedisProgram, TestRedis as Redis};
 
 use crate::fleet::{patient, wait_exact};
-use crate::history::Answer;
+use crate::history::CheckReply;
 use crate::server::{Server, wait_for};
 use crate::window::unit;
 
@@ -15,12 +15,12 @@ fn request(user: &str, cost: u64) -> String {
 
 fn remaining(node: &Server, user: &str) -> u64 {
     let reply = node.post("/v1/peek", &request(user, 1));
-    Answer::read(&reply.body).unwrap().remaining
+    CheckReply::read(&reply.body).unwrap().remaining
 }
 
 /// When the nodes left their last heartbeats, by the store's clock.
 fn heartbeats(redis: &Redis, nodes: &[Server]) -> Vec<u64> {
-    let register = redis.ask(&["HVALS", "tg:ctl:nodes"]);
+    let register = redis.run_command(&["HVALS", "tg:ctl:nodes"]);
     let times = register.lines().filter_map(|value| value.split(' ').next());
     let times: Vec<_> = times.filter_map(|time| time.parse().ok()).collect();
     assert_eq!(times.len(), nodes.len(), "{register}");
@@ -39,7 +39,7 @@ fn wait_heartbeats(redis: &Redis, nodes: &[Server]) {
 #[test]
 fn a_restart_that_loses_nothing_charges_nothing_again() {
     let options = ["--appendonly", "yes", "--appendfsync", "always"];
-    let mut redis = Redis::start(Program::Redis7, &options);
+    let mut redis = Redis::start(RedisProgram::Redis7, &options);
     let rules = format!(
         "version: 1\nrules:\n  - {{ name: api, by: user, rate: {COUNT}/{}, algorithm: fixed-window }}\n",
         unit()

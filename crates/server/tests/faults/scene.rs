@@ -3,48 +3,48 @@
 use std::time::Duration;
 
 use tidegate_core::units::Nanos;
-use tidegate_parts::{Fault, Program, Server as Redis};
+use tidegate_parts::{ProxyFault, RedisProgram, TestRedis as Redis};
 
-use crate::fleet::{BUDGET, Fleet, Line};
-use crate::history::{History, Record, now};
-use crate::load::Load;
-use crate::rates::{Rate, SHARE};
+use crate::fleet::{BUDGET, Fleet, StoreLink};
+use crate::history::{RequestHistory, RequestRecord, now};
+use crate::load::RequestLoad;
+use crate::rates::{SHARE, TestRate};
 
 /// A store, the line to it, and the nodes that share it.
-pub(crate) struct Scene {
+pub(crate) struct FaultScenario {
     pub(crate) store: Redis,
-    pub(crate) line: Line,
+    pub(crate) line: StoreLink,
     pub(crate) fleet: Fleet,
     /// Used up in every window.
-    pub(crate) window: Rate,
+    pub(crate) window: TestRate,
     /// The same, drained steadily.
-    pub(crate) bucket: Rate,
+    pub(crate) bucket: TestRate,
     /// Never used up.
-    pub(crate) ledger: Rate,
+    pub(crate) ledger: TestRate,
 }
 
 /// What clients saw of it.
-pub(crate) struct Played {
-    pub(crate) history: History,
+pub(crate) struct ScenarioResult {
+    pub(crate) history: RequestHistory,
     pub(crate) ended: Nanos,
 }
 
-impl Scene {
-    pub(crate) fn new() -> Scene {
-        Scene::with(&[], BUDGET)
+impl FaultScenario {
+    pub(crate) fn new() -> FaultScenario {
+        FaultScenario::with(&[], BUDGET)
     }
 
     /// With options for the store, and nodes that wait so long for it.
-    pub(crate) fn with(options: &[&str], budget: Nanos) -> Scene {
-        let store = Redis::start(Program::Redis7, options);
+    pub(crate) fn with(options: &[&str], budget: Nanos) -> FaultScenario {
+        let store = Redis::start(RedisProgram::Redis7, options);
         let two_seconds = Nanos::from_secs(2);
-        let window = Rate::window("window", 60, two_seconds);
-        let bucket = Rate::bucket("bucket", 60, two_seconds, 30);
-        let ledger = Rate::ledger();
-        let line = Line::to(store.address());
+        let window = TestRate::window("window", 60, two_seconds);
+        let bucket = TestRate::bucket("bucket", 60, two_seconds, 30);
+        let ledger = TestRate::ledger();
+        let line = StoreLink::to(store.address());
         let rates = [window.clone(), bucket.clone(), ledger.clone()];
         let fleet = Fleet::begin(&rates, &line.url(), budget, &[]);
-        Scene {
+        FaultScenario {
             store,
             line,
             fleet,
@@ -55,48 +55,52 @@ impl Scene {
     }
 
     /// Lets `fault` happen amid 200 requests a second, with `calm` before it and after all is well again.
-    pub(crate) fn play(&mut self, calm: Duration, fault: impl FnOnce(&mut Scene)) -> Played {
+    pub(crate) fn run(
+        &mut self,
+        calm: Duration,
+        fault: impl FnOnce(&mut FaultScenario),
+    ) -> ScenarioResult {
         let rates = [("window", 90), ("bucket", 70), ("ledger", 40)];
-        let load = Load::start(&self.fleet, &rates);
+        let load = RequestLoad::start(&self.fleet, &rates);
         std::thread::sleep(calm);
         fault(self);
         let ended = now();
         self.fleet.wait_exact();
         std::thread::sleep(calm);
-        Played {
+        ScenarioResult {
             history: load.stop(),
             ended,
         }
     }
 
     /// Breaks replies on the line for a while.
-    pub(crate) fn lose_replies(&self, fault: Fault, during: Duration) {
+    pub(crate) fn lose_replies(&self, fault: ProxyFault, during: Duration) {
         self.line.set(fault);
         std::thread::sleep(during);
-        self.line.set(Fault::None);
+        self.line.set(ProxyFault::None);
     }
 
     /// What holds whatever happened, as long as the store lost nothing for good: every request is
     /// answered, no bound is passed, and every admission is charged.
     #[track_caller]
-    pub(crate) fn kept_its_promises(&self, played: &Played) {
+    pub(crate) fn check_guarantees(&self, played: &ScenarioResult) {
         let history = &played.history;
         history.none_failed();
         for rate in [&self.window, &self.bucket] {
-            history.at_most(rate, SHARE, Record::local);
+            history.at_most(rate, SHARE, RequestRecord::local);
             history.at_most(rate, 100 + SHARE, |_| true);
         }
         self.fleet
             .accounts_for(&self.ledger, self.admitted(history), 0);
     }
 
-    pub(crate) fn admitted(&self, history: &History) -> u64 {
+    pub(crate) fn admitted(&self, history: &RequestHistory) -> u64 {
         let ledger = history.of_rule(self.ledger.name);
         ledger.filter(|record| record.admitted()).count() as u64
     }
 
     /// One line of figures.
-    pub(crate) fn report(&self, name: &str, played: &Played) {
+    pub(crate) fn report(&self, name: &str, played: &ScenarioResult) {
         let history = &played.history;
         let last = history.last_local().unwrap_or(played.ended);
         eprintln!(
@@ -110,7 +114,7 @@ impl Scene {
             self.fleet.used(0, &self.ledger),
             self.admitted(history),
             self.fleet.unconfirmed(),
-            self.fleet.said(crate::fleet::OPENED),
+            self.fleet.count_logged(crate::fleet::OPENED),
         );
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tidegate_core::units::Nanos;
-use tidegate_parts::Server as Redis;
+use tidegate_parts::TestRedis as Redis;
 
 use crate::fleet::patient;
 use crate::history::now;
@@ -14,7 +14,7 @@ use crate::http::Client;
 use crate::scene::at_once;
 use crate::server::{Server, wait_for};
 
-const MOST: usize = 5;
+const MAX_PERMITS: usize = 5;
 const TTL: Nanos = Nanos::from_secs(3);
 const HOUR_MS: u64 = 3_600_000;
 
@@ -23,7 +23,7 @@ fn node(redis: &Redis, most: usize) -> Server {
     patient(&redis.url(), &rules)
 }
 
-fn ask(user: &str, ttl_ms: u64) -> String {
+fn request_body(user: &str, ttl_ms: u64) -> String {
     format!(r#"{{"attributes": {{"user": "{user}"}}, "ttl_ms": {ttl_ms}}}"#)
 }
 
@@ -34,10 +34,10 @@ fn named(slot: &Value) -> String {
 #[test]
 fn slots_of_a_dead_node_stay_taken_and_are_back_when_they_end() {
     let redis = Redis::redis7();
-    let (dies, stays) = (node(&redis, MOST), node(&redis, MOST));
+    let (dies, stays) = (node(&redis, MAX_PERMITS), node(&redis, MAX_PERMITS));
     let (first, mut slots) = (now(), Vec::new());
-    let body = ask("ada", TTL.get() / 1_000_000);
-    for _ in 0..MOST {
+    let body = request_body("ada", TTL.get() / 1_000_000);
+    for _ in 0..MAX_PERMITS {
         slots.push(dies.post("/v1/acquire", &body).json()["slot"].clone());
     }
     let all = now();
@@ -65,11 +65,11 @@ fn slots_of_a_dead_node_stay_taken_and_are_back_when_they_end() {
 
 /// What the clients of one node took and gave back.
 #[derive(Default)]
-struct Seen {
+struct PermitTraffic {
     taken: AtomicU64,
 }
 
-impl Seen {
+impl PermitTraffic {
     /// Takes a slot and gives it back, until nobody answers. The slot that could not be given back, if
     /// any: what is not answered was not done.
     fn come_and_go(&self, mut client: Client, body: &str) -> Option<Value> {
@@ -99,8 +99,8 @@ fn a_node_that_leaves_in_full_traffic_keeps_no_slot_and_loses_none() {
     at_once(&[0, 1, 2, 3], |lane| {
         for turn in 0..5 {
             let user = format!("user-{lane}-{turn}");
-            let (body, leaves) = (ask(&user, HOUR_MS), node(&redis, 10_000));
-            let seen = Seen::default();
+            let (body, leaves) = (request_body(&user, HOUR_MS), node(&redis, 10_000));
+            let seen = PermitTraffic::default();
             let left: Vec<Value> = std::thread::scope(|scope| {
                 let clients = (0..CLIENTS).map(|_| {
                     let client = leaves.client();

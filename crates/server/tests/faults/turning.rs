@@ -4,13 +4,13 @@
 use std::time::{Duration, Instant};
 
 use tidegate_core::units::Nanos;
-use tidegate_parts::Server as Redis;
+use tidegate_parts::TestRedis as Redis;
 
 use crate::fleet::Fleet;
 use crate::history::now;
 use crate::http::ask;
-use crate::load::Load;
-use crate::rates::{Rate, rules};
+use crate::load::RequestLoad;
+use crate::rates::{TestRate, rules};
 use crate::server::{DEADLINE, wait_for};
 
 const LASTS: Duration = Duration::from_secs(15);
@@ -21,12 +21,12 @@ const LENGTH: u32 = 20;
 /// machine must not decide.
 const LEAST: u64 = 85;
 /// What clients see of the bucket: leases cost a tenth of it.
-const TOLD: [(&str, u64); 2] = [("leased", 900), ("exact", 1_000)];
+const OPTIONS: [(&str, u64); 2] = [("leased", 900), ("exact", 1_000)];
 
-fn rates(counting: &'static str) -> [Rate; 2] {
+fn rates(counting: &'static str) -> [TestRate; 2] {
     [
-        Rate::bucket("bucket", 1_000, Nanos::from_secs(1), 1_000).counting(counting),
-        Rate::window("window", 2_000, Nanos::from_secs(2)).counting(counting),
+        TestRate::bucket("bucket", 1_000, Nanos::from_secs(1), 1_000).counting(counting),
+        TestRate::window("window", 2_000, Nanos::from_secs(2)).counting(counting),
     ]
 }
 
@@ -37,18 +37,18 @@ fn turning_leases_on_and_off_under_load_keeps_every_limit() {
     let exact = rates("exact");
     let fleet = Fleet::begin(&exact, &redis.url(), DEADLINE.into(), &[]);
     let per_second: Vec<_> = exact.iter().map(|rate| (rate.name, OFFERED)).collect();
-    let load = Load::of_lists(&fleet, &per_second, LENGTH);
+    let load = RequestLoad::of_lists(&fleet, &per_second, LENGTH);
     std::thread::sleep(Duration::from_secs(1));
     let (begun, mut turns) = (now(), 0);
     let since = Instant::now();
     while since.elapsed() < LASTS {
-        let (counting, told) = TOLD[turns % 2];
+        let (counting, expected) = OPTIONS[turns % 2];
         for node in &fleet.nodes {
             node.write("rules.yaml", &rules(&rates(counting)));
             node.admin_post("/v1/reload", "");
             wait_for("the other rules", || {
                 let peek = node.post("/v1/peek", &ask("192.0.2.1", "/bucket")).json();
-                (peek["limit"] == told).then_some(())
+                (peek["limit"] == expected).then_some(())
             });
         }
         turns += 1;

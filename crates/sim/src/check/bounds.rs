@@ -5,10 +5,10 @@ use tidegate_core::invariants::{Admission, within_bound};
 use tidegate_core::store::{Counting, OnStoreFailure, Source};
 use tidegate_core::units::Nanos;
 
-use super::{Case, Finding};
-use crate::history::Record;
-use crate::model::{Deed, Entry};
-use crate::scenario::{Fault, compiled};
+use super::{BrokenPromise, CheckCase};
+use crate::history::DecisionRecord;
+use crate::model::{OpKind, StoreOp};
+use crate::scenario::{SimFault, compile};
 
 /// What nodes together admit without the store, in hundredths.
 const SHARE: u32 = 80;
@@ -17,45 +17,48 @@ const SHARE: u32 = 80;
 const ALONE: Division = Division {
     percent: SHARE,
     nodes: 8,
-    place: None,
+    rank: None,
 };
 
-pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
-    if case.scenario.fault == Fault::FailoverSkewed {
-        return stepped(case, findings);
+pub(super) fn judge(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
+    if case.scenario.fault == SimFault::FailoverSkewed {
+        return judge_stepped_clock(case, findings);
     }
     for counter in case.counters() {
         if case.scenario.counting(counter) == Counting::Lenient {
             continue; // it has a bound of its own
         }
-        let exact = |r: &Record| matches!(r.source, Source::Exact | Source::Lease);
+        let exact = |r: &DecisionRecord| matches!(r.source, Source::Exact | Source::Lease);
         // Beside a limit that was decided without the store, another may have been decided by a lease:
         // its charge is older than the request.
         let leased = case.scenario.counting(counter) == Counting::Leased;
-        let local = |r: &Record| {
-            let older = leased && case.scenario.ceiling.is_some() && r.at < r.began;
+        let local = |r: &DecisionRecord| {
+            let older = leased && case.scenario.ceiling.is_some() && r.at < r.store_time_sent;
             r.source == Source::Fallback && !older
         };
-        let both = |r: &Record| exact(r) || r.is_local();
+        let both = |r: &DecisionRecord| exact(r) || r.is_local();
         let spec = case.scenario.spec(counter);
-        let mut check = |promise, limit: &Limit, which: &dyn Fn(&Record) -> bool, more: u64| {
-            let mut history = admissions(case, counter, which);
-            for part in parts(case, &mut history) {
-                let Err(violation) = within_bound(limit, part) else {
-                    continue;
-                };
-                // Told apart from the bound, because what is lost is no part of any algorithm.
-                if violation.admitted > violation.bound + more {
-                    let detail = format!("counter {counter}: {violation}, {more} more if lost");
-                    findings.push(Finding { promise, detail });
-                    break;
+        let mut check =
+            |promise, limit: &Limit, which: &dyn Fn(&DecisionRecord) -> bool, slack: u64| {
+                let mut history = admissions(case, counter, which);
+                for segment in segments(case, &mut history) {
+                    let Err(violation) = within_bound(limit, segment) else {
+                        continue;
+                    };
+                    // Told apart from the bound, because what is lost is no part of any algorithm.
+                    if violation.admitted > violation.bound + slack {
+                        let detail =
+                            format!("counter {counter}: {violation}, {slack} more if lost");
+                        findings.push(BrokenPromise { promise, detail });
+                        break;
+                    }
                 }
-            }
-        };
-        let limit = case.scenario.promise(counter);
-        let jitter = case.jitter(counter) + carried(case, counter);
-        if case.scenario.parts > 1 && !case.hits(counter) && !case.behind_the_hit(counter) {
-            let any = |_: &Record| true;
+            };
+        let limit = case.scenario.promised_limit(counter);
+        let jitter = case.jitter(counter) + lease_clock_slack(case, counter);
+        if case.scenario.shards > 1 && !case.is_hit(counter) && !case.is_charged_after_hit(counter)
+        {
+            let any = |_: &DecisionRecord| true;
             check(
                 "who is elsewhere is admitted the limit",
                 &limit,
@@ -68,11 +71,11 @@ pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
             check("the store admits its limit", &limit, &exact, jitter);
         }
         match case.scenario.on_failure {
-            OnStoreFailure::Local if case.scenario.fault == Fault::LateStore => {
+            OnStoreFailure::Local if case.scenario.fault == SimFault::LateStore => {
                 // Nobody knows how many nodes there are, nor the store's time.
                 let alone = limit.share(ALONE);
                 for node in 0..case.scenario.nodes {
-                    let own = |r: &Record| local(r) && r.node == node;
+                    let own = |r: &DecisionRecord| local(r) && r.node == node;
                     let share = alone.as_ref().unwrap_or(&limit);
                     check(
                         "a node that knows nobody admits an eighth",
@@ -83,26 +86,29 @@ pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
                 }
             }
             OnStoreFailure::Local => {
-                if case.scenario.parts == 1 || case.hits(counter) {
+                if case.scenario.shards == 1 || case.is_hit(counter) {
                     check(
                         "nodes alone admit their share",
-                        &share(spec),
+                        &shares_limit(spec),
                         &local,
                         jitter,
                     );
                 }
-                let (promise, lost) = ("the limit and the share is the most", lost(case, counter));
-                check(promise, &whole_and_share(spec), &both, lost + jitter);
+                let (promise, lost) = (
+                    "the limit and the share is the most",
+                    lost_units(case, counter),
+                );
+                check(promise, &limit_plus_shares(spec), &both, lost + jitter);
             }
             OnStoreFailure::Allow => {
                 for node in 0..case.scenario.nodes {
-                    let own = |r: &Record| local(r) && r.node == node;
+                    let own = |r: &DecisionRecord| local(r) && r.node == node;
                     check("a node alone admits the limit", &limit, &own, 0);
                 }
             }
             OnStoreFailure::Deny => {
-                let any = case.of(counter).find(|r| local(r) && r.admitted);
-                findings.extend(any.map(|record| Finding {
+                let any = case.records_of(counter).find(|r| local(r) && r.admitted);
+                findings.extend(any.map(|record| BrokenPromise {
                     promise: "nothing passes without the store",
                     detail: format!("{record:?}"),
                 }));
@@ -113,14 +119,16 @@ pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
 
 /// Where the clock itself jumps by less than its states can tell: by true time, one window more than
 /// the limit and the share.
-fn stepped(case: &Case<'_>, findings: &mut Vec<Finding>) {
+fn judge_stepped_clock(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
     if case.scenario.on_failure != OnStoreFailure::Local {
         return;
     }
     for counter in case.counters() {
         let spec = case.scenario.spec(counter);
-        let most = scaled(spec, 280, |capacity| 2 * capacity + of_all_nodes(capacity));
-        let admitted = case.of(counter).filter(|r| r.admitted);
+        let max = scaled(spec, 280, |capacity| {
+            2 * capacity + shares_of_all_nodes(capacity)
+        });
+        let admitted = case.records_of(counter).filter(|r| r.admitted);
         let history: Vec<Admission> = admitted
             .map(|record| Admission {
                 at: record.done,
@@ -128,9 +136,9 @@ fn stepped(case: &Case<'_>, findings: &mut Vec<Finding>) {
             })
             .collect();
         findings.extend(
-            within_bound(&most, &history)
+            within_bound(&max, &history)
                 .err()
-                .map(|violation| Finding {
+                .map(|violation| BrokenPromise {
                     promise: "a jump of the clock is worth one window",
                     detail: format!("counter {counter}: {violation}"),
                 }),
@@ -139,23 +147,25 @@ fn stepped(case: &Case<'_>, findings: &mut Vec<Finding>) {
 }
 
 /// How much of its limit a counter admitted at most, in hundredths.
-pub(super) fn factor(case: &Case<'_>, counter: usize) -> u64 {
-    let any = |record: &Record| record.admitted;
+pub(super) fn admitted_percent(case: &CheckCase<'_>, counter: usize) -> u64 {
+    let any = |record: &DecisionRecord| record.admitted;
     let mut history = admissions(case, counter, &any);
-    let parts = parts(case, &mut history);
+    let segments = segments(case, &mut history);
     let within = |percent: &u64| {
         let limit = scaled(case.scenario.spec(counter), *percent, |capacity| {
             (capacity * percent).div_ceil(100)
         });
-        parts.iter().all(|part| within_bound(&limit, part).is_ok())
+        segments
+            .iter()
+            .all(|segment| within_bound(&limit, segment).is_ok())
     };
     (100..=300).find(within).unwrap_or(u64::MAX)
 }
 
 pub(super) fn admissions(
-    case: &Case<'_>,
+    case: &CheckCase<'_>,
     counter: usize,
-    which: &dyn Fn(&Record) -> bool,
+    which: &dyn Fn(&DecisionRecord) -> bool,
 ) -> Vec<Admission> {
     let timed = case.admitted(counter).into_iter();
     let which = timed.filter(|timed| which(timed.record));
@@ -169,16 +179,16 @@ pub(super) fn admissions(
 /// What units drawn in advance may add where the store's clock is not to be relied on: who holds them
 /// when it jumps has been charged in another time, and who measures their life by a clock that runs a
 /// tenth slower uses them a tenth too long.
-fn carried(case: &Case<'_>, counter: usize) -> u64 {
+fn lease_clock_slack(case: &CheckCase<'_>, counter: usize) -> u64 {
     let limit = case.scenario.limit(counter);
-    let (Some(lease), fault) = (limit.lease(), case.scenario.fault) else {
+    let (Some(lease), fault) = (limit.lease_ttl(), case.scenario.fault) else {
         return 0;
     };
     let flows_in = |span: Nanos| {
         let units = u128::from(limit.count()) * u128::from(span.get());
         units.div_ceil(u128::from(limit.per().get())) as u64
     };
-    if fault == Fault::Drift {
+    if fault == SimFault::Drift {
         return match limit.algorithm().takes_burst() {
             true => flows_in(Nanos::new(lease.get() / 8)) + 1,
             false => flows_in(lease) * case.scenario.nodes as u64,
@@ -187,56 +197,59 @@ fn carried(case: &Case<'_>, counter: usize) -> u64 {
     if !fault.steps_clock() {
         return 0;
     }
-    let begins = case.scenario.begins;
-    let drawn = case.entries(counter).map(|entry| match entry.deed {
-        Deed::Drawn(units) if entry.sent <= begins && begins.since(entry.sent) <= lease => units,
+    let begins = case.scenario.fault_begins;
+    let drawn = case.ops_of(counter).map(|entry| match entry.kind {
+        OpKind::Drawn(units) if entry.sent <= begins && begins.since(entry.sent) <= lease => units,
         _ => 0,
     });
     drawn.sum()
 }
 
 /// Histories end where the store's clock is set back, and are in its order.
-pub(super) fn parts<'h>(case: &Case<'_>, history: &'h mut [Admission]) -> Vec<&'h [Admission]> {
+pub(super) fn segments<'h>(
+    case: &CheckCase<'_>,
+    history: &'h mut [Admission],
+) -> Vec<&'h [Admission]> {
     if !case.scenario.fault.steps_clock() {
         history.sort_by_key(|admission| admission.at);
         return vec![history];
     }
-    let far = |a: &Admission, b: &Admission| {
+    let same_segment = |a: &Admission, b: &Admission| {
         let gap = a.at.since(b.at).max(b.at.since(a.at));
         gap < Nanos::from_secs(600)
     };
-    let mut parts = Vec::new();
-    for part in history.chunk_by_mut(far) {
-        part.sort_by_key(|admission| admission.at);
-        parts.push(&*part);
+    let mut segments = Vec::new();
+    for segment in history.chunk_by_mut(same_segment) {
+        segment.sort_by_key(|admission| admission.at);
+        segments.push(&*segment);
     }
-    parts
+    segments
 }
 
 /// The limit that all shares together keep.
-pub(super) fn share(spec: &Spec) -> Limit {
-    scaled(spec, u64::from(SHARE), of_all_nodes)
+pub(super) fn shares_limit(spec: &Spec) -> Limit {
+    scaled(spec, u64::from(SHARE), shares_of_all_nodes)
 }
 
 /// The limit and the shares, where an outage begins or ends.
-pub(super) fn whole_and_share(spec: &Spec) -> Limit {
-    let both = |capacity| capacity + of_all_nodes(capacity);
+pub(super) fn limit_plus_shares(spec: &Spec) -> Limit {
+    let both = |capacity| capacity + shares_of_all_nodes(capacity);
     scaled(spec, 100 + u64::from(SHARE), both)
 }
 
-fn of_all_nodes(capacity: u64) -> u64 {
+fn shares_of_all_nodes(capacity: u64) -> u64 {
     let division = Division {
         percent: SHARE,
         nodes: 1,
-        place: Some(0),
+        rank: Some(0),
     };
-    division.whole(capacity)
+    division.total(capacity)
 }
 
 /// The same limit at so many hundredths of the rate, and holding `units` of its capacity.
 pub(super) fn scaled(spec: &Spec, percent: u64, units: impl Fn(u64) -> u64) -> Limit {
     let mut scaled = spec.clone();
-    scaled.leased = None;
+    scaled.lease_ttl = None;
     if spec.algorithm.takes_burst() {
         let window = Nanos::new(spec.window.length().get() * 100);
         scaled = Spec::new(spec.algorithm, spec.count * percent, window);
@@ -244,39 +257,43 @@ pub(super) fn scaled(spec: &Spec, percent: u64, units: impl Fn(u64) -> u64) -> L
     } else {
         scaled.count = units(spec.count);
     }
-    compiled(&scaled)
+    compile(&scaled)
 }
 
 /// What the store forgot and nobody can remember: what was admitted between a loss and its notice,
 /// and what a node that died with it had charged since any survivor last looked.
-fn lost(case: &Case<'_>, counter: usize) -> u64 {
+fn lost_units(case: &CheckCase<'_>, counter: usize) -> u64 {
     let history = case.history;
     if case.scenario.counts_ahead() {
-        return unseen(case, counter);
+        return unseen_charges(case, counter);
     }
-    let exact = |r: &&Record| r.admitted && r.source == Source::Exact;
+    let exact = |r: &&DecisionRecord| r.admitted && r.source == Source::Exact;
     let mut lost = 0;
     for at in &history.losses {
-        let noticed = |record: &&Record| {
+        let noticed = |record: &&DecisionRecord| {
             let until = match case.scenario.fault {
-                Fault::Flush | Fault::Chaos => Nanos::from_millis(230),
+                SimFault::Flush | SimFault::Chaos => Nanos::from_millis(230),
                 _ => Nanos::from_millis(5),
             };
             record.done >= *at && record.done <= at.plus(until)
         };
-        lost += case.of(counter).filter(exact).filter(noticed).count();
+        lost += case
+            .records_of(counter)
+            .filter(exact)
+            .filter(noticed)
+            .count();
     }
-    if case.scenario.fault == Fault::DeathWithStore {
+    if case.scenario.fault == SimFault::DeathWithStore {
         for (at, dead) in &history.deaths {
             let survivors = case
-                .of(counter)
+                .records_of(counter)
                 .filter(|r| r.node != *dead && r.done <= *at);
             let seen = survivors
                 .filter(|r| r.source == Source::Exact)
                 .map(|r| r.at)
                 .max();
             let own = case
-                .of(counter)
+                .records_of(counter)
                 .filter(|r| r.node == *dead && r.done <= *at);
             let unseen = own
                 .filter(exact)
@@ -288,38 +305,42 @@ fn lost(case: &Case<'_>, counter: usize) -> u64 {
 }
 
 /// A call is on its way for so long at most, next door.
-const JUST_SENT: Nanos = Nanos::from_millis(1);
+const MAX_LOCAL_TRIP: Nanos = Nanos::from_millis(1);
 
 /// The same where units are drawn in advance, by what the store charged: which of them were used is
 /// not to be told apart.
-pub(super) fn unseen(case: &Case<'_>, counter: usize) -> u64 {
-    let units = |entry: &Entry| match entry.deed {
-        Deed::Charged(units) | Deed::Drawn(units) if entry.at.is_some() => units,
+pub(super) fn unseen_charges(case: &CheckCase<'_>, counter: usize) -> u64 {
+    let units = |entry: &StoreOp| match entry.kind {
+        OpKind::Charged(units) | OpKind::Drawn(units) if entry.at.is_some() => units,
         _ => 0,
     };
     let mut lost = 0;
     for at in &case.history.losses {
         let until = match case.scenario.fault {
-            Fault::Flush | Fault::Chaos => Nanos::from_millis(230),
+            SimFault::Flush | SimFault::Chaos => Nanos::from_millis(230),
             _ => case.budget(),
         };
-        let until = at.plus(until).plus(case.budget()).plus(case.trip());
+        let until = at
+            .plus(until)
+            .plus(case.budget())
+            .plus(case.max_round_trip());
         // What was under way met the store that had lost them.
-        let arrives = |entry: &Entry| {
+        let arrives = |entry: &StoreOp| {
             entry
                 .sent
-                .plus(case.scenario.far(entry.node))
-                .plus(JUST_SENT)
+                .plus(case.scenario.extra_latency_of(entry.node))
+                .plus(MAX_LOCAL_TRIP)
         };
-        let near = |entry: &&Entry| *at <= arrives(entry) && entry.sent <= until;
-        lost += case.entries(counter).filter(near).map(units).sum::<u64>();
+        let near = |entry: &&StoreOp| *at <= arrives(entry) && entry.sent <= until;
+        lost += case.ops_of(counter).filter(near).map(units).sum::<u64>();
     }
-    for (at, gone) in gone(case) {
-        let before = |entry: &&Entry| entry.sent <= at;
-        let seen = case.entries(counter).filter(before);
-        let seen = seen.filter(|e| e.node != gone && e.heard.is_none_or(|heard| heard <= at));
+    for (at, gone) in nodes_with_lost_state(case) {
+        let before = |entry: &&StoreOp| entry.sent <= at;
+        let seen = case.ops_of(counter).filter(before);
+        let seen = seen
+            .filter(|e| e.node != gone && e.replied_at.is_none_or(|replied_at| replied_at <= at));
         let seen = seen.filter_map(|entry| entry.at).max();
-        let own = case.entries(counter).filter(before);
+        let own = case.ops_of(counter).filter(before);
         let own = own.filter(|entry| entry.node == gone);
         let unseen = own.filter(|entry| seen.is_none_or(|seen| entry.at > Some(seen)));
         lost += unseen.map(units).sum::<u64>();
@@ -330,11 +351,11 @@ pub(super) fn unseen(case: &Case<'_>, counter: usize) -> u64 {
 /// Who may have known something that is lost with it, and when: who died with the store; and after
 /// FLUSHALL, which no connection shows, anybody: who meets a store that others have filled again takes
 /// what it says for what it had.
-fn gone(case: &Case<'_>) -> Vec<(Nanos, usize)> {
+fn nodes_with_lost_state(case: &CheckCase<'_>) -> Vec<(Nanos, usize)> {
     let (history, nodes) = (case.history, case.scenario.nodes);
     match case.scenario.fault {
-        Fault::DeathWithStore => history.deaths.clone(),
-        Fault::Flush => {
+        SimFault::DeathWithStore => history.deaths.clone(),
+        SimFault::Flush => {
             let losses = history.losses.iter();
             let each = losses.flat_map(|at| (0..nodes).map(|node| (*at, node)));
             each.collect()

@@ -11,59 +11,63 @@ use tidegate_core::algorithms::Limit;
 use tidegate_core::store::{Counting, Source};
 use tidegate_core::units::Nanos;
 
-use super::{Case, Finding};
-use crate::model::{Deed, Entry};
+use super::{BrokenPromise, CheckCase};
+use crate::model::{OpKind, StoreOp};
 
 const UNPAID: &str = "every unit was charged before it was used";
 const LATE: &str = "a lease ends at its deadline, counted from the question";
-const AFTER_THE_END: &str = "no unit is used after the window or the life it was charged for";
-const TWICE: &str = "only what was not used is given back, and once";
-const HOARD: &str = "a node holds no more than flows in during one life";
-const FORGOTTEN: &str = "who leaves in peace gives everything back";
+const AFTER_EXPIRY: &str = "no unit is used after the window or the life it was charged for";
+const RETURNED_TWICE: &str = "only what was not used is given back, and once";
+const HELD_TOO_MUCH: &str = "a node holds no more than flows in during one life";
+const NOT_RETURNED: &str = "who leaves in peace gives everything back";
 
-pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
+pub(super) fn judge(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
     for counter in case.counters() {
         if case.scenario.counting(counter) != Counting::Leased {
             continue;
         }
         for node in 0..case.scenario.nodes {
-            let fault = Hand::of(case, counter, node).play(&events(case, counter, node));
-            findings.extend(fault.map(|(promise, detail)| {
+            let violation =
+                NodeLeases::of(case, counter, node).replay(&events(case, counter, node));
+            findings.extend(violation.map(|(promise, detail)| {
                 let detail = format!("counter {counter}, node {node}: {detail}");
-                Finding { promise, detail }
+                BrokenPromise { promise, detail }
             }));
         }
     }
 }
 
 /// What all nodes together had drawn and not used at each of these moments, summed up.
-pub(super) fn in_hands(case: &Case<'_>, counter: usize, moments: &[Nanos]) -> u64 {
+pub(super) fn outstanding_at(case: &CheckCase<'_>, counter: usize, moments: &[Nanos]) -> u64 {
     let of_node = |node| {
-        let mut hand = Hand::of(case, counter, node);
+        let mut leases = NodeLeases::of(case, counter, node);
         let events = events(case, counter, node);
         let (mut upto, mut sum) = (0, 0);
         for moment in moments {
             let before = events.partition_point(|(at, _)| at < moment);
-            hand.play(&events[upto..before.max(upto)]);
+            leases.replay(&events[upto..before.max(upto)]);
             upto = before;
-            sum += hand.live(*moment);
+            sum += leases.unexpired_units(*moment);
         }
         sum
     };
-    let on_the_way = moments
+    let in_transit = moments
         .iter()
-        .map(|moment| on_the_way(case, counter, *moment));
-    (0..case.scenario.nodes).map(of_node).sum::<u64>() + on_the_way.sum::<u64>()
+        .map(|moment| in_transit(case, counter, *moment));
+    (0..case.scenario.nodes).map(of_node).sum::<u64>() + in_transit.sum::<u64>()
 }
 
 /// What the store had charged in advance and nobody had heard of yet, and what was on its way back.
-fn on_the_way(case: &Case<'_>, counter: usize, moment: Nanos) -> u64 {
-    let units = case.entries(counter).filter_map(|entry| {
-        let leg = case.scenario.far(entry.node).plus(Nanos::from_millis(1));
-        let (units, until) = match entry.deed {
-            Deed::Drawn(units) => (units, entry.heard?),
-            Deed::Returned(units, _) => (units, entry.sent.plus(leg)),
-            Deed::Charged(_) => return None,
+fn in_transit(case: &CheckCase<'_>, counter: usize, moment: Nanos) -> u64 {
+    let units = case.ops_of(counter).filter_map(|entry| {
+        let leg = case
+            .scenario
+            .extra_latency_of(entry.node)
+            .plus(Nanos::from_millis(1));
+        let (units, until) = match entry.kind {
+            OpKind::Drawn(units) => (units, entry.replied_at?),
+            OpKind::Returned(units, _) => (units, entry.sent.plus(leg)),
+            OpKind::Charged(_) => return None,
         };
         (entry.sent <= moment && moment < until).then_some(units)
     });
@@ -72,74 +76,76 @@ fn on_the_way(case: &Case<'_>, counter: usize, moment: Nanos) -> u64 {
 
 /// What happens to the units in a node's hand, in the order in which it matters at one instant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum What {
+enum LeaseEvent {
     Died,
-    Heard(Entry),
-    GaveBack(u64, Nanos),
+    Drawn(StoreOp),
+    Returned(u64, Nanos),
     /// With the store's true time, and the time at which the node says that it was charged.
     Used(Nanos, Nanos),
-    Left,
+    Drained,
 }
 
-impl What {
+impl LeaseEvent {
     fn order(&self) -> u8 {
         match self {
-            What::Died => 0,
-            What::Heard(_) => 1,
-            What::GaveBack(..) => 2,
-            What::Used(..) => 3,
-            What::Left => 4,
+            LeaseEvent::Died => 0,
+            LeaseEvent::Drawn(_) => 1,
+            LeaseEvent::Returned(..) => 2,
+            LeaseEvent::Used(..) => 3,
+            LeaseEvent::Drained => 4,
         }
     }
 }
 
-fn events(case: &Case<'_>, counter: usize, node: usize) -> Vec<(Nanos, What)> {
-    let of_node = case.entries(counter).filter(|entry| entry.node == node);
-    let of_books = of_node.filter_map(|entry| match entry.deed {
-        Deed::Drawn(_) => Some((entry.heard?, What::Heard(*entry))),
-        Deed::Returned(units, charged) => Some((entry.sent, What::GaveBack(units, charged))),
-        Deed::Charged(_) => None,
+fn events(case: &CheckCase<'_>, counter: usize, node: usize) -> Vec<(Nanos, LeaseEvent)> {
+    let of_node = case.ops_of(counter).filter(|entry| entry.node == node);
+    let of_log = of_node.filter_map(|entry| match entry.kind {
+        OpKind::Drawn(_) => Some((entry.replied_at?, LeaseEvent::Drawn(*entry))),
+        OpKind::Returned(units, charged) => {
+            Some((entry.sent, LeaseEvent::Returned(units, charged)))
+        }
+        OpKind::Charged(_) => None,
     });
     let leased = case
-        .of(counter)
+        .records_of(counter)
         .filter(|r| r.admitted && r.source == Source::Lease);
     let uses = leased.filter(|r| r.node == node);
     let uses = uses.map(|r| {
-        let (now, truth) = case.taken(r);
-        (now, What::Used(truth, r.at))
+        let (now, truth) = case.lease_taken_at(r);
+        (now, LeaseEvent::Used(truth, r.at))
     });
     let deaths = case.history.deaths.iter().filter(|(_, dead)| *dead == node);
-    let left = case
+    let drained = case
         .history
         .drained
         .iter()
-        .filter(|(_, left)| *left == node);
-    let mut events: Vec<(Nanos, What)> = of_books
+        .filter(|(_, drained)| *drained == node);
+    let mut events: Vec<(Nanos, LeaseEvent)> = of_log
         .chain(uses)
-        .chain(deaths.map(|(at, _)| (*at, What::Died)))
-        .chain(left.map(|(at, _)| (*at, What::Left)))
+        .chain(deaths.map(|(at, _)| (*at, LeaseEvent::Died)))
+        .chain(drained.map(|(at, _)| (*at, LeaseEvent::Drained)))
         .collect();
-    events.sort_by_key(|(at, what)| (*at, what.order()));
+    events.sort_by_key(|(at, event)| (*at, event.order()));
     events
 }
 
 /// Units that were drawn together.
 #[derive(Clone, Copy, Debug)]
-struct Grant {
+struct NodeLease {
     /// The store's time.
     at: Nanos,
     /// The store's time until which they may be used.
     until: Nanos,
     /// When the node must have stopped using them.
     deadline: Nanos,
-    left: u64,
+    remaining: u64,
 }
 
 /// What a node holds of a counter.
-struct Hand<'a> {
-    case: &'a Case<'a>,
+struct NodeLeases<'a> {
+    case: &'a CheckCase<'a>,
     limit: Limit,
-    grants: Vec<Grant>,
+    leases: Vec<NodeLease>,
     /// The store's times of charges for single requests: they are given back too, if their answers are
     /// late.
     charged: BTreeSet<Nanos>,
@@ -147,130 +153,137 @@ struct Hand<'a> {
     requests: Vec<(Nanos, Nanos)>,
 }
 
-type Fault = Option<(&'static str, String)>;
+type LeaseViolation = Option<(&'static str, String)>;
 
-impl<'a> Hand<'a> {
-    fn of(case: &'a Case<'a>, counter: usize, node: usize) -> Self {
-        let here = case.of(counter).filter(|record| record.node == node);
-        let charged = case.entries(counter).filter(|entry| {
-            let charged = matches!(entry.deed, Deed::Charged(_));
+impl<'a> NodeLeases<'a> {
+    fn of(case: &'a CheckCase<'a>, counter: usize, node: usize) -> Self {
+        let here = case
+            .records_of(counter)
+            .filter(|record| record.node == node);
+        let charged = case.ops_of(counter).filter(|entry| {
+            let charged = matches!(entry.kind, OpKind::Charged(_));
             charged && entry.node == node
         });
-        Hand {
+        NodeLeases {
             charged: charged.filter_map(|entry| entry.at).collect(),
             case,
             limit: case.scenario.limit(counter),
-            grants: Vec::new(),
+            leases: Vec::new(),
             requests: here.map(|record| (record.sent, record.done)).collect(),
         }
     }
 
-    fn play(&mut self, events: &[(Nanos, What)]) -> Fault {
-        events.iter().find_map(|(now, what)| match *what {
-            What::Died => {
-                self.grants.clear();
+    fn replay(&mut self, events: &[(Nanos, LeaseEvent)]) -> LeaseViolation {
+        events.iter().find_map(|(now, event)| match *event {
+            LeaseEvent::Died => {
+                self.leases.clear();
                 None
             }
-            What::Heard(entry) => self.heard(&entry, *now),
-            What::GaveBack(units, charged) => self.gave_back(units, charged, *now),
-            What::Used(truth, charged) => self.used(*now, truth, charged),
-            What::Left => self.left(*now),
+            LeaseEvent::Drawn(entry) => self.on_drawn(&entry, *now),
+            LeaseEvent::Returned(units, charged) => self.on_returned(units, charged, *now),
+            LeaseEvent::Used(truth, charged) => self.on_used(*now, truth, charged),
+            LeaseEvent::Drained => self.on_drained(*now),
         })
     }
 
-    fn heard(&mut self, entry: &Entry, now: Nanos) -> Fault {
-        let (Deed::Drawn(units), Some(at)) = (entry.deed, entry.at) else {
+    fn on_drawn(&mut self, entry: &StoreOp, now: Nanos) -> LeaseViolation {
+        let (OpKind::Drawn(units), Some(at)) = (entry.kind, entry.at) else {
             return None;
         };
         // What is long over can neither be used nor counts as held.
         let far = Nanos::from_secs(70);
-        self.grants.retain(|grant| grant.deadline.plus(far) > now);
+        self.leases.retain(|lease| lease.deadline.plus(far) > now);
         let until = self.limit.lease_until(at);
-        self.grants.push(Grant {
+        self.leases.push(NodeLease {
             at,
             until,
             deadline: entry.sent.plus(until.since(at)),
-            left: units,
+            remaining: units,
         });
-        let held = self.live(now);
-        let most = self.most() + self.under_way(entry.sent, now);
+        let outstanding = self.unexpired_units(now);
+        let max = self.max_units() + self.in_flight(entry.sent, now);
         // What a node heard while its store could not be believed, it may have left lying.
-        let calm = now < self.case.scenario.begins || entry.sent > self.case.settled();
-        (held > most && calm).then(|| (HOARD, format!("{held} at {now}, at most {most}")))
+        let calm = now < self.case.scenario.fault_begins || entry.sent > self.case.recovered_at();
+        (outstanding > max && calm).then(|| {
+            (
+                HELD_TOO_MUCH,
+                format!("{outstanding} at {now}, at most {max}"),
+            )
+        })
     }
 
     /// Requests whose units were in neither hand while more were asked for: those that another limit
     /// then refused have put them back.
-    fn under_way(&self, from: Nanos, to: Nanos) -> u64 {
+    fn in_flight(&self, from: Nanos, to: Nanos) -> u64 {
         let first = self.requests.partition_point(|(_, done)| *done < from);
         let since = self.requests[first..].iter();
         let before = since.take_while(|(_, done)| done.since(to) <= self.case.budget());
         before.filter(|(sent, _)| *sent <= to).count() as u64
     }
 
-    fn live(&self, now: Nanos) -> u64 {
-        let live = self.grants.iter().filter(|grant| grant.deadline > now);
-        live.map(|grant| grant.left).sum()
+    fn unexpired_units(&self, now: Nanos) -> u64 {
+        let live = self.leases.iter().filter(|lease| lease.deadline > now);
+        live.map(|lease| lease.remaining).sum()
     }
 
     /// What flows in during one life.
-    fn most(&self) -> u64 {
-        let lease = self.limit.lease().unwrap_or(Nanos::ZERO);
+    fn max_units(&self) -> u64 {
+        let lease = self.limit.lease_ttl().unwrap_or(Nanos::ZERO);
         let units = u128::from(self.limit.count()) * u128::from(lease.get());
         let units = units / u128::from(self.limit.per().get());
         u64::try_from(units).unwrap_or(u64::MAX).max(1)
     }
 
     /// What was charged for a single request is not in this hand.
-    fn gave_back(&mut self, units: u64, charged: Nanos, now: Nanos) -> Fault {
-        let grant = self.grants.iter_mut().find(|grant| grant.at == charged)?;
-        if grant.left < units {
-            let left = grant.left;
+    fn on_returned(&mut self, units: u64, charged: Nanos, now: Nanos) -> LeaseViolation {
+        let lease = self.leases.iter_mut().find(|lease| lease.at == charged)?;
+        if lease.remaining < units {
+            let remaining = lease.remaining;
             if self.charged.contains(&charged) {
                 return None; // by a node that stood still, at the very same instant
             }
             return Some((
-                TWICE,
-                format!("{units} at {now} of {left}, drawn at {charged}"),
+                RETURNED_TWICE,
+                format!("{units} at {now} of {remaining}, drawn at {charged}"),
             ));
         }
-        grant.left -= units;
+        lease.remaining -= units;
         None
     }
 
     /// Paid from the grant that the node names, where it can only mean one of this counter; else from
     /// the one that ends first.
-    fn used(&mut self, now: Nanos, truth: Nanos, charged: Nanos) -> Fault {
-        let live = |grant: &Grant| grant.left > 0 && now <= grant.deadline;
-        let grants = &self.grants;
-        let named = grants.iter().position(|grant| grant.at == charged);
-        let named = named.filter(|i| live(&grants[*i]));
+    fn on_used(&mut self, now: Nanos, truth: Nanos, charged: Nanos) -> LeaseViolation {
+        let live = |lease: &NodeLease| lease.remaining > 0 && now <= lease.deadline;
+        let leases = &self.leases;
+        let named = leases.iter().position(|lease| lease.at == charged);
+        let named = named.filter(|i| live(&leases[*i]));
         let first = || {
-            let live = (0..grants.len()).filter(|i| live(&grants[*i]));
-            live.min_by_key(|i| grants[*i].deadline)
+            let live = (0..leases.len()).filter(|i| live(&leases[*i]));
+            live.min_by_key(|i| leases[*i].deadline)
         };
-        let Some(grant) = named.or_else(first) else {
+        let Some(lease) = named.or_else(first) else {
             return self.unpaid(now);
         };
-        let grant = &mut self.grants[grant];
-        grant.left -= 1;
+        let lease = &mut self.leases[lease];
+        lease.remaining -= 1;
         // By a clock that jumps or drifts nobody can tell when it is over.
         let fault = self.case.scenario.fault;
-        let by_the_clock = !fault.steps_clock() && fault != crate::scenario::Fault::Drift;
-        let over = truth > grant.until && by_the_clock;
-        over.then(|| (AFTER_THE_END, format!("{grant:?} at {truth}")))
+        let by_the_clock = !fault.steps_clock() && fault != crate::scenario::SimFault::Drift;
+        let over = truth > lease.until && by_the_clock;
+        over.then(|| (AFTER_EXPIRY, format!("{lease:?} at {truth}")))
     }
 
-    fn unpaid(&self, now: Nanos) -> Fault {
-        let expired = self.grants.iter().filter(|grant| grant.left > 0);
-        match expired.max_by_key(|grant| grant.deadline) {
-            Some(grant) => Some((LATE, format!("at {now}: {grant:?}"))),
+    fn unpaid(&self, now: Nanos) -> LeaseViolation {
+        let expired = self.leases.iter().filter(|lease| lease.remaining > 0);
+        match expired.max_by_key(|lease| lease.deadline) {
+            Some(lease) => Some((LATE, format!("at {now}: {lease:?}"))),
             None => Some((UNPAID, format!("at {now} there was nothing left"))),
         }
     }
 
-    fn left(&self, now: Nanos) -> Fault {
-        let kept = self.live(now);
-        (kept > 0).then(|| (FORGOTTEN, format!("{kept} units at {now}")))
+    fn on_drained(&self, now: Nanos) -> LeaseViolation {
+        let held = self.unexpired_units(now);
+        (held > 0).then(|| (NOT_RETURNED, format!("{held} units at {now}")))
     }
 }

@@ -1,110 +1,110 @@
 //! Judges of a history, from both sides: too much, too little, too late, or not as told.
 
+mod accounting;
 mod bounds;
-mod conduct;
-mod estimates;
-mod late;
+mod late_replies;
 mod leases;
-mod ledger;
 mod lenient;
-mod lower;
-mod parts;
-mod reserving;
-mod slots;
+mod liveness;
+mod permits;
+mod reservation_oracle;
+mod reservations;
+mod shards;
 mod times;
+mod under_admission;
 
 use std::fmt;
 
-use tidegate::resilience::{Event, Settings};
+use tidegate::resilience::{ResilienceSettings, StoreEvent};
 use tidegate_core::store::Source;
 use tidegate_core::units::Nanos;
 
-use crate::history::{History, Record};
-use crate::scenario::{Bout, Fault, Scenario, Work};
+use crate::history::{DecisionRecord, History};
+use crate::scenario::{LoadPeriod, Scenario, SimFault, Work};
 
 /// Something that must not be.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Finding {
+pub struct BrokenPromise {
     /// Which promise is broken.
     pub promise: &'static str,
     /// How.
     pub detail: String,
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for BrokenPromise {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.promise, self.detail)
     }
 }
 
 /// Everything that is wrong with a history.
-pub fn judge(scenario: &Scenario, history: &History) -> Vec<Finding> {
-    let case = Case::new(scenario, history);
+pub fn judge(scenario: &Scenario, history: &History) -> Vec<BrokenPromise> {
+    let case = CheckCase::new(scenario, history);
     let mut findings = Vec::new();
-    conduct::judge(&case, &mut findings);
+    liveness::judge(&case, &mut findings);
     match scenario.work {
         Work::Checks => {}
-        Work::Reserving(estimates) => {
-            reserving::judge(&case, estimates, &mut findings);
+        Work::Reservations(estimates) => {
+            reservations::judge(&case, estimates, &mut findings);
             return findings;
         }
-        Work::Slots(places) => {
-            slots::judge(&case, places, &mut findings);
+        Work::Permits(permits) => {
+            permits::judge(&case, permits, &mut findings);
             return findings;
         }
     }
-    if scenario.parts > 1 {
-        parts::judge(&case, &mut findings);
+    if scenario.shards > 1 {
+        shards::judge(&case, &mut findings);
     }
-    if scenario.parts == 1 || scenario.ceiling.is_some() {
-        amounts(&case, &mut findings);
+    if scenario.shards == 1 || scenario.ceiling.is_some() {
+        judge_amounts(&case, &mut findings);
         return findings;
     }
-    for line in 0..scenario.parts {
-        let (scenario, history) = parts::alone(&case, line);
-        let case = Case::new(&scenario, &history);
-        amounts(&case, &mut findings);
+    for shard in 0..scenario.shards {
+        let (scenario, history) = shards::single_shard(&case, shard);
+        let case = CheckCase::new(&scenario, &history);
+        judge_amounts(&case, &mut findings);
     }
     findings
 }
 
 /// Everything that is wrong with what was admitted.
-fn amounts(case: &Case<'_>, findings: &mut Vec<Finding>) {
-    conduct::judge_notice(case, findings);
+fn judge_amounts(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
+    liveness::judge_loss_detection(case, findings);
     bounds::judge(case, findings);
-    lower::judge(case, findings);
-    ledger::judge(case, findings);
+    under_admission::judge(case, findings);
+    accounting::judge(case, findings);
     leases::judge(case, findings);
     lenient::judge(case, findings);
-    late::judge(case, findings);
+    late_replies::judge(case, findings);
 }
 
 /// How much of its limit a counter admitted at most, in hundredths: the smallest multiple of the
 /// limit that bounds all of it, 100 at least.
-pub fn factor(scenario: &Scenario, history: &History, counter: usize) -> u64 {
-    bounds::factor(&Case::new(scenario, history), counter)
+pub fn admitted_percent(scenario: &Scenario, history: &History, counter: usize) -> u64 {
+    bounds::admitted_percent(&CheckCase::new(scenario, history), counter)
 }
 
 /// By how much a counter that nodes count for themselves was exceeded at most, and by how much it may be.
 pub fn overshoot(scenario: &Scenario, history: &History, counter: usize) -> (u64, u64) {
-    lenient::overshoot(&Case::new(scenario, history), counter)
+    lenient::overshoot(&CheckCase::new(scenario, history), counter)
 }
 
 /// A history and what it is about.
-struct Case<'a> {
+struct CheckCase<'a> {
     scenario: &'a Scenario,
     history: &'a History,
     /// When something was decided without the store, in order.
     local: Vec<Nanos>,
 }
 
-impl<'a> Case<'a> {
+impl<'a> CheckCase<'a> {
     fn new(scenario: &'a Scenario, history: &'a History) -> Self {
         let records = history.records.iter();
         let local = records.filter(|r| r.is_local());
         let mut local: Vec<Nanos> = local.map(|r| r.done).collect();
         local.sort_unstable();
-        Case {
+        CheckCase {
             scenario,
             history,
             local,
@@ -112,9 +112,9 @@ impl<'a> Case<'a> {
     }
 }
 
-impl Case<'_> {
+impl CheckCase<'_> {
     /// The decisions on one counter.
-    fn of(&self, counter: usize) -> impl Iterator<Item = &Record> {
+    fn records_of(&self, counter: usize) -> impl Iterator<Item = &DecisionRecord> {
         let all = self.history.records.iter();
         let ceiling = counter == self.scenario.subjects.len();
         all.filter(move |record| ceiling || record.subject == counter)
@@ -125,31 +125,37 @@ impl Case<'_> {
     }
 
     /// Whether some node is or was lately without its store.
-    fn unsettled(&self, at: Nanos) -> bool {
+    fn is_recovering(&self, at: Nanos) -> bool {
         let lately = |then: Nanos| then <= at && at.since(then) < Nanos::from_millis(600);
         let earlier = self.local.partition_point(|then| *then <= at);
         let local = earlier > 0 && lately(self.local[earlier - 1]);
         let changed = self.history.events.iter().any(|(then, _, event)| {
-            matches!(event, Event::BreakerOpened { .. } | Event::BreakerClosed) && lately(*then)
+            matches!(
+                event,
+                StoreEvent::BreakerOpened { .. } | StoreEvent::BreakerClosed
+            ) && lately(*then)
         });
-        let lines = 0..self.scenario.parts;
+        let shards = 0..self.scenario.shards;
         let mut each =
-            lines.flat_map(|line| (0..self.scenario.nodes).map(move |node| (line, node)));
-        let open = each.any(|(line, node)| {
-            let events = self.history.events_of(line);
+            shards.flat_map(|shard| (0..self.scenario.nodes).map(move |node| (shard, node)));
+        let open = each.any(|(shard, node)| {
+            let events = self.history.events_of(shard);
             let of_breaker = events.filter(|(then, of, event)| {
-                let breaker = matches!(event, Event::BreakerOpened { .. } | Event::BreakerClosed);
+                let breaker = matches!(
+                    event,
+                    StoreEvent::BreakerOpened { .. } | StoreEvent::BreakerClosed
+                );
                 breaker && *of == node && *then <= at
             });
             of_breaker
                 .last()
-                .is_some_and(|(_, _, e)| matches!(e, Event::BreakerOpened { .. }))
+                .is_some_and(|(_, _, e)| matches!(e, StoreEvent::BreakerOpened { .. }))
         });
         local || changed || open
     }
 
     /// From when on everything must be exact again.
-    fn settled(&self) -> Nanos {
+    fn recovered_at(&self) -> Nanos {
         let fault = self.scenario.fault;
         let wait = match fault.loses_counts() {
             // The breaker closes, the nodes put back what they remember and wait for each other.
@@ -164,38 +170,42 @@ impl Case<'_> {
         };
         let wait = wait.plus(late);
         // New slots wait for what all nodes have to tell.
-        let told = match self.scenario.work {
-            Work::Slots(_) => Nanos::from_secs(1),
+        let sync_wait = match self.scenario.work {
+            Work::Permits(_) => Nanos::from_secs(1),
             _ => Nanos::ZERO,
         };
         // From afar each of their steps takes a round trip.
-        let steps = Nanos::new(8 * self.trip().get());
-        self.scenario.clears.plus(wait).plus(told).plus(steps)
+        let steps = Nanos::new(8 * self.max_round_trip().get());
+        self.scenario
+            .fault_ends
+            .plus(wait)
+            .plus(sync_wait)
+            .plus(steps)
     }
 
     /// How much longer than next door there and back takes from where it is farthest.
-    fn trip(&self) -> Nanos {
-        let far = self.scenario.far.iter().max().copied();
+    fn max_round_trip(&self) -> Nanos {
+        let far = self.scenario.extra_latency.iter().max().copied();
         Nanos::new(2 * far.unwrap_or(Nanos::ZERO).get())
     }
 
     /// When nothing goes wrong and nothing is left of it, as far as there is load then.
-    fn calm_bouts(&self) -> Vec<Bout> {
+    fn calm_periods(&self) -> Vec<LoadPeriod> {
         let scenario = self.scenario;
         let calm = match scenario.fault {
-            Fault::None => vec![(Nanos::ZERO, scenario.ends)],
-            Fault::LateStore | Fault::NodeDeath | Fault::Drain => {
-                vec![(self.settled(), scenario.ends)]
+            SimFault::None => vec![(Nanos::ZERO, scenario.ends)],
+            SimFault::LateStore | SimFault::NodeDeath | SimFault::Drain => {
+                vec![(self.recovered_at(), scenario.ends)]
             }
-            Fault::Drift => Vec::new(),
+            SimFault::Drift => Vec::new(),
             _ => vec![
-                (Nanos::ZERO, scenario.begins),
-                (self.settled(), scenario.ends),
+                (Nanos::ZERO, scenario.fault_begins),
+                (self.recovered_at(), scenario.ends),
             ],
         };
-        let bouts = scenario.bouts.iter();
-        let cut = bouts.flat_map(|bout| {
-            let within = |span: &Bout| (span.0.max(bout.0), span.1.min(bout.1));
+        let periods = scenario.load_periods.iter();
+        let cut = periods.flat_map(|period| {
+            let within = |span: &LoadPeriod| (span.0.max(period.0), span.1.min(period.1));
             calm.iter().map(within)
         });
         cut.filter(|(from, to)| from < to).collect()
@@ -207,12 +217,12 @@ impl Case<'_> {
 
     /// What a settlement has, whose decision was made.
     fn follow_up_budget(&self) -> Nanos {
-        Settings::default().follow_up_budget
+        ResilienceSettings::default().follow_up_budget
     }
 }
 
 /// Whether a decision came from the one true counter, or from what it said or gave a moment ago.
-fn is_exact(record: &Record) -> bool {
+fn is_exact(record: &DecisionRecord) -> bool {
     matches!(
         record.source,
         Source::Exact | Source::DenyCache | Source::Lease | Source::Lenient

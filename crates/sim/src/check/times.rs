@@ -8,50 +8,50 @@ use std::collections::BTreeMap;
 use tidegate_core::store::{Counting, Source};
 use tidegate_core::units::Nanos;
 
-use super::Case;
-use crate::history::Record;
-use crate::model::{Deed, Entry};
+use super::CheckCase;
+use crate::history::DecisionRecord;
+use crate::model::{OpKind, StoreOp};
 
 /// An admission and its times, by the store's clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timed<'a> {
-    pub(super) record: &'a Record,
+    pub(super) record: &'a DecisionRecord,
     /// When it was admitted.
     pub(super) used: Nanos,
     /// When the store charged it.
     pub(super) charged: Nanos,
 }
 
-impl Case<'_> {
+impl CheckCase<'_> {
     /// When leased units were taken for a request, by the simulation's clock and by the store's: when it
     /// came, and then it waited for what the store said of its other limits. If all are leased, it may have
     /// waited for units instead, and was answered as it took them.
-    pub(super) fn taken(&self, record: &Record) -> (Nanos, Nanos) {
+    pub(super) fn lease_taken_at(&self, record: &DecisionRecord) -> (Nanos, Nanos) {
         let mut counters = self.counters();
         match counters.all(|i| self.scenario.counting(i) == Counting::Leased) {
-            true => (record.done, record.truth),
-            false => (record.sent, record.began),
+            true => (record.done, record.store_time_done),
+            false => (record.sent, record.store_time_sent),
         }
     }
 
     /// What was admitted of a counter.
     pub(super) fn admitted(&self, counter: usize) -> Vec<Timed<'_>> {
         let exact = self.scenario.counting(counter) == Counting::Exact;
-        let mut asked = match exact && self.scenario.counts_ahead() {
-            true => self.asked(counter),
+        let mut charges = match exact && self.scenario.counts_ahead() {
+            true => self.charges_by_request(counter),
             false => BTreeMap::new(),
         };
         let mixed = self.scenario.counts_ahead() && self.scenario.ceiling.is_some();
         let mut timed = |record| {
-            let mut times = self.simple(record);
+            let mut times = self.timed(record);
             // Where another limit was decided by a lease, the answer has the time of that.
             if mixed && record.is_local() {
-                (times.used, times.charged) = (record.truth, record.truth);
+                (times.used, times.charged) = (record.store_time_done, record.store_time_done);
             }
             // Decided by a lease on another limit: of this one the store was asked all the same.
             if exact
                 && matches!(record.source, Source::Lease | Source::Lenient)
-                && let Some(at) = asked
+                && let Some(at) = charges
                     .get_mut(&(record.node, record.sent))
                     .and_then(Vec::pop)
             {
@@ -59,15 +59,15 @@ impl Case<'_> {
             }
             times
         };
-        let all = self.of(counter).filter(|record| record.admitted);
+        let all = self.records_of(counter).filter(|record| record.admitted);
         all.map(&mut timed).collect()
     }
 
-    fn simple<'r>(&self, record: &'r Record) -> Timed<'r> {
+    fn timed<'r>(&self, record: &'r DecisionRecord) -> Timed<'r> {
         let (used, charged) = match record.source {
-            Source::Lease => (self.taken(record).1, record.at),
-            Source::Lenient => (record.began, record.began),
-            _ => (record.at, by_the_store(record)),
+            Source::Lease => (self.lease_taken_at(record).1, record.at),
+            Source::Lenient => (record.store_time_sent, record.store_time_sent),
+            _ => (record.at, decided_at(record)),
         };
         Timed {
             record,
@@ -77,32 +77,35 @@ impl Case<'_> {
     }
 
     /// When the store charged a counter, by who asked and when.
-    fn asked(&self, counter: usize) -> BTreeMap<(usize, Nanos), Vec<Nanos>> {
-        let mut asked: BTreeMap<(usize, Nanos), Vec<Nanos>> = BTreeMap::new();
-        for entry in self.entries(counter) {
-            if let (Deed::Charged(_), Some(at)) = (entry.deed, entry.at) {
-                asked.entry((entry.node, entry.sent)).or_default().push(at);
+    fn charges_by_request(&self, counter: usize) -> BTreeMap<(usize, Nanos), Vec<Nanos>> {
+        let mut charges: BTreeMap<(usize, Nanos), Vec<Nanos>> = BTreeMap::new();
+        for entry in self.ops_of(counter) {
+            if let (OpKind::Charged(_), Some(at)) = (entry.kind, entry.at) {
+                charges
+                    .entry((entry.node, entry.sent))
+                    .or_default()
+                    .push(at);
             }
         }
-        asked
+        charges
     }
 
     /// What the store did to a counter.
-    pub(super) fn entries(&self, counter: usize) -> impl Iterator<Item = &Entry> {
+    pub(super) fn ops_of(&self, counter: usize) -> impl Iterator<Item = &StoreOp> {
         let bits = self.history.counters.get(counter).copied();
-        let books = self.history.books.iter();
-        books.filter(move |entry| Some(entry.counter) == bits)
+        let ops = self.history.store_ops.iter();
+        ops.filter(move |entry| Some(entry.counter) == bits)
     }
 }
 
 /// When it was decided, by the store's clock. A node that has not met the store yet may be far off.
-fn by_the_store(record: &Record) -> Nanos {
+fn decided_at(record: &DecisionRecord) -> Nanos {
     let gap = record
-        .truth
+        .store_time_done
         .since(record.at)
-        .max(record.at.since(record.truth));
+        .max(record.at.since(record.store_time_done));
     match gap > Nanos::from_secs(1) {
-        true => record.truth,
+        true => record.store_time_done,
         false => record.at,
     }
 }

@@ -1,131 +1,137 @@
 //! Several model stores among which counters are divided by slot, and what each node thinks of it.
 //!
-//! [`Cluster`] is the truth. A node has a map of its own, which is read anew now and then and
-//! corrected by whoever is asked for what it no longer has. [`Divided`] is one node's way to all of it.
+//! [`ModelCluster`] is the truth. A node has a map of its own, which is read anew now and then and
+//! corrected by whoever is asked for what it no longer has. [`ModelShards`] is one node's way to all of it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use tidegate_core::store::{PartId, Parts, Slot};
+use tidegate_core::store::{HashSlot, ShardId, Shards};
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
 
-use super::{Link, SharedModel};
+use super::{ModelLink, SharedModel};
 use crate::executor::Sim;
 
 /// How many slots there are.
-const SLOTS: u128 = 16_384;
+const HASH_SLOTS: u128 = 16_384;
 
 /// How often a node reads the map anew.
-const READ_EVERY: Nanos = Nanos::from_millis(100);
+const MAP_REFRESH_INTERVAL: Nanos = Nanos::from_millis(100);
 
 /// The slot of a subject.
-pub fn slot_of(subject: Fingerprint) -> Slot {
-    Slot((subject.bits() % SLOTS) as u16)
+pub fn hash_slot_of(subject: Fingerprint) -> HashSlot {
+    HashSlot((subject.bits() % HASH_SLOTS) as u16)
 }
 
 /// One store of a cluster. Its line is the stores that took over from each other.
-struct Member {
-    id: PartId,
-    line: usize,
+struct ClusterMember {
+    id: ShardId,
+    shard: usize,
     model: SharedModel,
 }
 
 /// Who has what.
-pub struct Cluster {
-    members: Mutex<Vec<Member>>,
+pub struct ModelCluster {
+    members: Mutex<Vec<ClusterMember>>,
     /// The line that has a slot; the first, if none is named.
-    lines: Mutex<BTreeMap<Slot, usize>>,
+    slot_owners: Mutex<BTreeMap<HashSlot, usize>>,
     /// Calls that spoke of several slots.
-    crossed: AtomicU64,
+    cross_slot_calls: AtomicU64,
 }
 
 /// What a node thinks: which parts there are, and which has a slot.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Map {
-    ids: Vec<PartId>,
-    homes: BTreeMap<Slot, PartId>,
+pub(super) struct ShardMap {
+    ids: Vec<ShardId>,
+    owners: BTreeMap<HashSlot, ShardId>,
 }
 
-impl Cluster {
+impl ModelCluster {
     /// A line for each of these.
     pub fn new(models: impl IntoIterator<Item = SharedModel>) -> Self {
-        let member = |(line, model)| Member {
-            id: PartId(line as u64),
-            line,
+        let member = |(shard, model)| ClusterMember {
+            id: ShardId(shard as u64),
+            shard,
             model,
         };
-        Cluster {
+        ModelCluster {
             members: Mutex::new(models.into_iter().enumerate().map(member).collect()),
-            lines: Mutex::default(),
-            crossed: AtomicU64::new(0),
+            slot_owners: Mutex::default(),
+            cross_slot_calls: AtomicU64::new(0),
         }
     }
 
     /// How many lines there are.
-    pub fn lines(&self) -> usize {
+    pub fn shard_count(&self) -> usize {
         self.members.lock().len()
     }
 
     /// The store that has a line now.
-    pub fn model(&self, line: usize) -> SharedModel {
+    pub fn model(&self, shard: usize) -> SharedModel {
         let members = self.members.lock();
-        let member = members.iter().find(|member| member.line == line);
+        let member = members.iter().find(|member| member.shard == shard);
         Arc::clone(&member.expect("every line has a store").model)
     }
 
     /// The line that a subject is in.
-    pub fn line_of(&self, subject: Fingerprint) -> usize {
-        let lines = self.lines.lock();
-        lines.get(&slot_of(subject)).copied().unwrap_or(0)
+    pub fn shard_of(&self, subject: Fingerprint) -> usize {
+        let owners = self.slot_owners.lock();
+        owners.get(&hash_slot_of(subject)).copied().unwrap_or(0)
     }
 
     /// The line of a part, if it still is one.
-    pub fn line(&self, id: PartId) -> Option<usize> {
+    pub fn shard_index(&self, id: ShardId) -> Option<usize> {
         let members = self.members.lock();
         let member = members.iter().find(|member| member.id == id)?;
-        Some(member.line)
+        Some(member.shard)
     }
 
     /// Gives a subject's slot to a line.
-    pub fn give(&self, subject: Fingerprint, line: usize) {
-        self.lines.lock().insert(slot_of(subject), line);
+    pub fn assign(&self, subject: Fingerprint, shard: usize) {
+        self.slot_owners.lock().insert(hash_slot_of(subject), shard);
     }
 
     /// Deals out all slots, one to each line in turn.
-    pub fn deal(&self) {
-        let lines = self.lines();
-        let slots = (0..SLOTS as u16).map(|slot| (Slot(slot), usize::from(slot) % lines));
-        self.lines.lock().extend(slots);
+    pub fn assign_all_slots(&self) {
+        let shards = self.shard_count();
+        let hash_slots = (0..HASH_SLOTS as u16)
+            .map(|hash_slot| (HashSlot(hash_slot), usize::from(hash_slot) % shards));
+        self.slot_owners.lock().extend(hash_slots);
     }
 
     /// Another store takes over a line. It is a part of its own.
-    pub fn take_over(&self, line: usize, id: PartId, model: SharedModel) {
+    pub fn promote(&self, shard: usize, id: ShardId, model: SharedModel) {
         let mut members = self.members.lock();
-        members.retain(|member| member.line != line);
-        members.push(Member { id, line, model });
+        members.retain(|member| member.shard != shard);
+        members.push(ClusterMember { id, shard, model });
     }
 
     /// How many calls spoke of several slots.
-    pub fn crossed(&self) -> u64 {
-        self.crossed.load(Ordering::Relaxed)
+    pub fn cross_slot_calls(&self) -> u64 {
+        self.cross_slot_calls.load(Ordering::Relaxed)
     }
 
     /// The part that has a slot.
-    fn home(&self, slot: Slot) -> Option<PartId> {
-        let line = self.lines.lock().get(&slot).copied().unwrap_or(0);
+    fn owner_of(&self, hash_slot: HashSlot) -> Option<ShardId> {
+        let shard = self
+            .slot_owners
+            .lock()
+            .get(&hash_slot)
+            .copied()
+            .unwrap_or(0);
         let members = self.members.lock();
-        let member = members.iter().find(|member| member.line == line)?;
+        let member = members.iter().find(|member| member.shard == shard)?;
         Some(member.id)
     }
 
-    fn map(&self) -> Map {
-        let slots: Vec<Slot> = self.lines.lock().keys().copied().collect();
-        let home = |slot: Slot| Some((slot, self.home(slot)?));
-        Map {
-            homes: slots.into_iter().filter_map(home).collect(),
+    fn shard_map(&self) -> ShardMap {
+        let hash_slots: Vec<HashSlot> = self.slot_owners.lock().keys().copied().collect();
+        let owner = |hash_slot: HashSlot| Some((hash_slot, self.owner_of(hash_slot)?));
+        ShardMap {
+            owners: hash_slots.into_iter().filter_map(owner).collect(),
             ids: self.members.lock().iter().map(|member| member.id).collect(),
         }
     }
@@ -133,120 +139,123 @@ impl Cluster {
 
 /// A link's place in a cluster.
 #[derive(Clone)]
-pub(super) struct Seat {
-    cluster: Arc<Cluster>,
-    map: Arc<Mutex<Map>>,
-    id: PartId,
+pub(super) struct ShardView {
+    cluster: Arc<ModelCluster>,
+    map: Arc<Mutex<ShardMap>>,
+    id: ShardId,
 }
 
 /// What a store says to a call that it cannot serve.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Elsewhere {
-    Moved(Slot),
+pub(super) enum ModelRedirect {
+    Moved(HashSlot),
     CrossSlot,
 }
 
-impl Seat {
+impl ShardView {
     /// Whether the node thinks that a subject is here.
-    pub(super) fn slot(&self, subject: Fingerprint) -> Option<Slot> {
-        let slot = slot_of(subject);
-        let here = self.map.lock().home(slot) == Some(self.id);
-        here.then_some(slot)
+    pub(super) fn hash_slot(&self, subject: Fingerprint) -> Option<HashSlot> {
+        let hash_slot = hash_slot_of(subject);
+        let here = self.map.lock().owner_of(hash_slot) == Some(self.id);
+        here.then_some(hash_slot)
     }
 
     /// Whether these subjects are here in truth, all in one slot.
-    pub(super) fn serves(&self, subjects: &[Fingerprint]) -> Result<(), Elsewhere> {
-        let mut slots = subjects.iter().map(|subject| slot_of(*subject));
-        let Some(first) = slots.next() else {
+    pub(super) fn serves(&self, subjects: &[Fingerprint]) -> Result<(), ModelRedirect> {
+        let mut hash_slots = subjects.iter().map(|subject| hash_slot_of(*subject));
+        let Some(first) = hash_slots.next() else {
             return Ok(());
         };
-        if slots.any(|slot| slot != first) {
-            self.cluster.crossed.fetch_add(1, Ordering::Relaxed);
-            return Err(Elsewhere::CrossSlot);
+        if hash_slots.any(|hash_slot| hash_slot != first) {
+            self.cluster
+                .cross_slot_calls
+                .fetch_add(1, Ordering::Relaxed);
+            return Err(ModelRedirect::CrossSlot);
         }
-        match self.cluster.home(first) == Some(self.id) {
+        match self.cluster.owner_of(first) == Some(self.id) {
             true => Ok(()),
-            false => Err(Elsewhere::Moved(first)),
+            false => Err(ModelRedirect::Moved(first)),
         }
     }
 
     /// The node was told that a slot is elsewhere, and where.
-    pub(super) fn corrected(&self, slot: Slot) {
-        let Some(home) = self.cluster.home(slot) else {
+    pub(super) fn learn_moved(&self, hash_slot: HashSlot) {
+        let Some(owner) = self.cluster.owner_of(hash_slot) else {
             return;
         };
         let mut map = self.map.lock();
-        map.homes.insert(slot, home);
-        if !map.ids.contains(&home) {
-            map.ids.push(home);
+        map.owners.insert(hash_slot, owner);
+        if !map.ids.contains(&owner) {
+            map.ids.push(owner);
         }
     }
 }
 
-impl Map {
-    fn home(&self, slot: Slot) -> Option<PartId> {
-        self.homes.get(&slot).or(self.ids.first()).copied()
+impl ShardMap {
+    fn owner_of(&self, hash_slot: HashSlot) -> Option<ShardId> {
+        self.owners.get(&hash_slot).or(self.ids.first()).copied()
     }
 }
 
 /// One node's way to a cluster.
 #[derive(Clone)]
-pub struct Divided {
-    cluster: Arc<Cluster>,
-    map: Arc<Mutex<Map>>,
+pub struct ModelShards {
+    cluster: Arc<ModelCluster>,
+    map: Arc<Mutex<ShardMap>>,
     /// A link that the others are made like.
-    like: Link,
-    links: Arc<Mutex<BTreeMap<PartId, Link>>>,
+    template: ModelLink,
+    links: Arc<Mutex<BTreeMap<ShardId, ModelLink>>>,
 }
 
-impl Divided {
-    /// The way of a node, whose links are like `like`.
-    pub fn new(cluster: &Arc<Cluster>, like: Link) -> Self {
-        Divided {
+impl ModelShards {
+    /// The way of a node, whose links are like `template`.
+    pub fn new(cluster: &Arc<ModelCluster>, template: ModelLink) -> Self {
+        ModelShards {
             cluster: Arc::clone(cluster),
-            map: Arc::new(Mutex::new(cluster.map())),
-            like,
+            map: Arc::new(Mutex::new(cluster.shard_map())),
+            template,
             links: Arc::default(),
         }
     }
 
     /// Reads the map anew now and then, for as long as the node lives.
-    pub async fn read_the_map(self, sim: Sim) {
+    pub async fn run_map_refresh(self, sim: Sim) {
         loop {
-            let jitter = sim.draw(|rng| rng.below(READ_EVERY.get() / 2));
-            sim.sleep(READ_EVERY.plus(Nanos::new(jitter))).await;
-            self.read();
+            let jitter = sim.with_rng(|rng| rng.below(MAP_REFRESH_INTERVAL.get() / 2));
+            sim.sleep(MAP_REFRESH_INTERVAL.plus(Nanos::new(jitter)))
+                .await;
+            self.refresh_map();
         }
     }
 
     /// Reads the map anew.
-    pub fn read(&self) {
-        *self.map.lock() = self.cluster.map();
+    pub fn refresh_map(&self) {
+        *self.map.lock() = self.cluster.shard_map();
     }
 
     /// A single store is not divided at all: its link speaks of all subjects at once.
-    fn link(&self, id: PartId) -> Option<Link> {
-        let line = self.cluster.line(id)?;
-        let model = self.cluster.model(line);
-        let seat = (self.cluster.lines() > 1).then(|| Seat {
+    fn link(&self, id: ShardId) -> Option<ModelLink> {
+        let shard = self.cluster.shard_index(id)?;
+        let model = self.cluster.model(shard);
+        let view = (self.cluster.shard_count() > 1).then(|| ShardView {
             cluster: Arc::clone(&self.cluster),
             map: Arc::clone(&self.map),
             id,
         });
-        Some(self.like.to(&model, line, seat))
+        Some(self.template.connect_to(&model, shard, view))
     }
 }
 
-impl Parts for Divided {
-    type Part = Link;
+impl Shards for ModelShards {
+    type Shard = ModelLink;
 
-    fn part_of(&self, subject: Fingerprint) -> PartId {
-        let home = self.map.lock().home(slot_of(subject));
-        home.unwrap_or(PartId(0))
+    fn shard_of(&self, subject: Fingerprint) -> ShardId {
+        let owner = self.map.lock().owner_of(hash_slot_of(subject));
+        owner.unwrap_or(ShardId(0))
     }
 
     /// A part that has been replaced stays one until the node has read so.
-    fn part(&self, id: PartId) -> Option<Link> {
+    fn shard(&self, id: ShardId) -> Option<ModelLink> {
         if !self.map.lock().ids.contains(&id) {
             return None;
         }
@@ -259,7 +268,7 @@ impl Parts for Divided {
         Some(link)
     }
 
-    fn ids(&self) -> Vec<PartId> {
+    fn shard_ids(&self) -> Vec<ShardId> {
         self.map.lock().ids.clone()
     }
 }

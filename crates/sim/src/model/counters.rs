@@ -6,16 +6,16 @@
 use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
-use tidegate_core::algorithms::{Limit, State, Verdict};
+use tidegate_core::algorithms::{CounterState, Limit, Verdict};
 use tidegate_core::store::{
-    Charge, ChargeSet, Granted, Ledger, Outcome, Reading, Refund, Refunded, Reserve, Role, Seed,
-    Seen, Settle, Settled, Source,
+    Charge, ChargeSet, CounterSnapshot, LeaseReply, LimitReading, Outcome, Refund, Refunded,
+    ReservationLedger, Reserve, Restore, Role, Settle, Settled, Source,
 };
 use tidegate_core::units::{Cost, Nanos};
 
 /// What is to become of a charge set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Intent {
+pub enum DecideMode {
     /// Spent if it fits.
     Charge,
     /// Never spent.
@@ -26,71 +26,71 @@ pub enum Intent {
 
 /// A counter as it is stored.
 #[derive(Clone, PartialEq, Debug)]
-struct Record {
+struct StoredCounter {
     limit: Limit,
-    state: State,
+    state: CounterState,
     expires: Nanos,
 }
 
 /// What was there before a write.
 #[derive(Clone, Debug)]
-enum Was {
-    Record(u128, Option<Record>),
-    Reserved(Ledger),
+enum UndoEntry {
+    Counter(u128, Option<StoredCounter>),
+    Reservations(ReservationLedger),
 }
 
 /// Counters by the bits that identify them.
 #[derive(Clone, Debug)]
-pub struct Counters {
-    records: BTreeMap<u128, Record>,
+pub struct ModelCounters {
+    records: BTreeMap<u128, StoredCounter>,
     refunded: BTreeMap<u128, Nanos>,
     /// Estimates that wait to be settled.
-    pub(super) reserved: Ledger,
+    pub(super) reserved: ReservationLedger,
     /// What each write replaced, for a replica that has not heard of it.
-    journal: Vec<Was>,
+    journal: Vec<UndoEntry>,
     /// How often something of a counter was given back.
     refunds: BTreeMap<u128, u64>,
 }
 
-impl Default for Counters {
+impl Default for ModelCounters {
     fn default() -> Self {
-        Counters {
+        ModelCounters {
             records: BTreeMap::new(),
             refunded: BTreeMap::new(),
-            reserved: Ledger::new(usize::MAX),
+            reserved: ReservationLedger::new(usize::MAX),
             journal: Vec::new(),
             refunds: BTreeMap::new(),
         }
     }
 }
 
-struct Open {
+struct OpenCounter {
     counter: u128,
     limit: Limit,
-    state: State,
-    was_there: bool,
+    state: CounterState,
+    existed: bool,
     changed: bool,
 }
 
-impl Counters {
+impl ModelCounters {
     /// Decides a charge set at `now`.
-    pub fn decide(&mut self, set: &ChargeSet<'_>, intent: Intent, now: Nanos) -> Outcome {
-        let mut open: Vec<Open> = Vec::new();
+    pub fn decide(&mut self, set: &ChargeSet<'_>, mode: DecideMode, now: Nanos) -> Outcome {
+        let mut open: Vec<OpenCounter> = Vec::new();
         let of: Vec<usize> = set
             .charges
             .iter()
-            .map(|charge| self.open(charge, &mut open, now))
+            .map(|charge| self.open_counter(charge, &mut open, now))
             .collect();
-        let before: Vec<State> = open.iter().map(|o| o.state.clone()).collect();
+        let before: Vec<CounterState> = open.iter().map(|o| o.state.clone()).collect();
         let mut verdicts = vec![Verdict::Allow { delay: Nanos::ZERO }; set.charges.len()];
         let mut stepped = false;
-        let mut judge = |open: &mut Open, charge: &Charge<'_>| {
+        let mut judge = |open: &mut OpenCounter, charge: &Charge<'_>| {
             let limit = charge.limit.as_ref();
             let at = limit.advance(&mut open.state, now);
             stepped |= at.stepped_back();
             open.changed |= at.stepped_back();
             let verdict = limit.judge(&open.state, at, charge.cost);
-            if verdict.allows() || intent == Intent::Force {
+            if verdict.allows() || mode == DecideMode::Force {
                 limit.spend(&mut open.state, at, charge.cost);
                 open.changed = true;
             }
@@ -100,15 +100,15 @@ impl Counters {
         for (i, charge) in set.charges.iter().enumerate().filter(|(_, c)| !shadow(c)) {
             verdicts[i] = judge(&mut open[of[i]], charge);
         }
-        let admitted = intent == Intent::Force || set.admits(|i| verdicts[i].allows());
+        let admitted = mode == DecideMode::Force || set.admits(|i| verdicts[i].allows());
         for (i, charge) in set.charges.iter().enumerate().filter(|(_, c)| shadow(c)) {
             verdicts[i] = judge(&mut open[of[i]], charge);
         }
-        if !admitted || intent == Intent::Peek {
+        if !admitted || mode == DecideMode::Peek {
             for (open, state) in open.iter_mut().zip(before) {
                 open.state = state;
                 let at = open.limit.advance(&mut open.state, now);
-                open.changed = at.stepped_back() && intent != Intent::Peek;
+                open.changed = at.stepped_back() && mode != DecideMode::Peek;
             }
         }
         for open in open.iter().filter(|open| open.changed) {
@@ -117,7 +117,7 @@ impl Counters {
         let readings = set.charges.iter().enumerate().map(|(i, charge)| {
             let mut state = open[of[i]].state.clone();
             let at = charge.limit.advance(&mut state, now);
-            Reading {
+            LimitReading {
                 verdict: verdicts[i],
                 figures: charge.limit.figures(&state, at),
             }
@@ -125,11 +125,11 @@ impl Counters {
         Outcome {
             admitted,
             readings: readings.collect::<SmallVec<_>>(),
-            seen: of
+            snapshots: of
                 .iter()
-                .map(|i| Seen {
+                .map(|i| CounterSnapshot {
                     state: open[*i].state.clone(),
-                    was_there: open[*i].was_there,
+                    existed: open[*i].existed,
                 })
                 .collect(),
             at: now,
@@ -138,16 +138,21 @@ impl Counters {
         }
     }
 
-    fn open(&mut self, charge: &Charge<'_>, open: &mut Vec<Open>, now: Nanos) -> usize {
+    fn open_counter(
+        &mut self,
+        charge: &Charge<'_>,
+        open: &mut Vec<OpenCounter>,
+        now: Nanos,
+    ) -> usize {
         let counter = charge.counter();
         if let Some(at) = open.iter().position(|o| o.counter == counter) {
             return at;
         }
         let found = self.find(counter, &charge.limit, now);
-        open.push(Open {
+        open.push(OpenCounter {
             counter,
             limit: charge.limit.as_ref().clone(),
-            was_there: found.is_some(),
+            existed: found.is_some(),
             state: found.unwrap_or_else(|| charge.limit.fresh(now)),
             changed: false,
         });
@@ -155,43 +160,45 @@ impl Counters {
     }
 
     /// The state of a counter under `limit`; nothing if there is no record or it has expired.
-    fn find(&mut self, counter: u128, limit: &Limit, now: Nanos) -> Option<State> {
+    fn find(&mut self, counter: u128, limit: &Limit, now: Nanos) -> Option<CounterState> {
         let record = self.records.get(&counter)?;
         if record.expires <= now {
             let gone = self.records.remove(&counter);
-            self.journal.push(Was::Record(counter, gone));
+            self.journal.push(UndoEntry::Counter(counter, gone));
             return None;
         }
         Some(limit.adopt(&record.limit, record.state.clone(), now))
     }
 
-    fn write(&mut self, counter: u128, limit: &Limit, mut state: State, now: Nanos) {
+    fn write(&mut self, counter: u128, limit: &Limit, mut state: CounterState, now: Nanos) {
         let at = limit.advance(&mut state, now);
         // Something may have been given back since it was last told when to expire.
-        let told = self.records.get(&counter).map(|record| record.expires);
-        let record = Record {
+        let previous_expiry = self.records.get(&counter).map(|record| record.expires);
+        let record = StoredCounter {
             limit: limit.clone(),
-            expires: limit.fresh_at(&state, at).max(told.unwrap_or(now)),
+            expires: limit
+                .fresh_at(&state, at)
+                .max(previous_expiry.unwrap_or(now)),
             state,
         };
-        let was = self.records.insert(counter, record);
-        self.journal.push(Was::Record(counter, was));
+        let previous = self.records.insert(counter, record);
+        self.journal.push(UndoEntry::Counter(counter, previous));
     }
 
     /// Gives back an earlier charge, once.
     pub fn refund(&mut self, refund: &Refund<'_>, now: Nanos) -> Refunded {
         self.refunded.retain(|_, until| *until > now);
-        if refund.until <= now {
+        if refund.expires_at <= now {
             return Refunded::Lapsed;
         }
-        if self.refunded.insert(refund.id, refund.until).is_some() {
+        if self.refunded.insert(refund.id, refund.expires_at).is_some() {
             return Refunded::Already;
         }
-        self.give_back(&refund.set, refund.charged, now);
+        self.refund_units(&refund.set, refund.charged_at, now);
         Refunded::Done
     }
 
-    fn give_back(&mut self, set: &ChargeSet<'_>, charged: Nanos, now: Nanos) {
+    fn refund_units(&mut self, set: &ChargeSet<'_>, charged: Nanos, now: Nanos) {
         for charge in &set.charges {
             let limit = charge.limit.as_ref();
             *self.refunds.entry(charge.counter()).or_default() += 1;
@@ -205,27 +212,28 @@ impl Counters {
 
     /// Charges an estimate, after those that nobody settled in time came back.
     pub fn reserve(&mut self, reserve: &Reserve<'_>, now: Nanos) -> Outcome {
-        self.bring_back(&reserve.set, now, now);
+        self.return_expired(&reserve.set, now, now);
         self.charge_estimate(reserve, now)
     }
 
-    /// Gives back the estimates of these counters that were over at `over`.
-    pub(super) fn bring_back(&mut self, set: &ChargeSet<'_>, over: Nanos, now: Nanos) {
-        self.journal.push(Was::Reserved(self.reserved.clone()));
+    /// Gives back the estimates of these counters that were over at `expired_at`.
+    pub(super) fn return_expired(&mut self, set: &ChargeSet<'_>, expired_at: Nanos, now: Nanos) {
+        self.journal
+            .push(UndoEntry::Reservations(self.reserved.clone()));
         for charge in &set.charges {
-            for abandoned in self.reserved.abandoned(charge, over) {
+            for abandoned in self.reserved.take_expired(charge, expired_at) {
                 let mut estimate = charge.clone();
-                estimate.cost = abandoned.estimate;
-                self.give_back(&ChargeSet::of_one(estimate), abandoned.charged, now);
+                estimate.cost = abandoned.reserved;
+                self.refund_units(&ChargeSet::of_one(estimate), abandoned.charged_at, now);
             }
         }
     }
 
     /// Charges an estimate and remembers it.
     pub(super) fn charge_estimate(&mut self, reserve: &Reserve<'_>, now: Nanos) -> Outcome {
-        let outcome = self.decide(&reserve.set, Intent::Charge, now);
+        let outcome = self.decide(&reserve.set, DecideMode::Charge, now);
         if outcome.admitted {
-            self.reserved.enter_all(reserve, &outcome);
+            self.reserved.record_all(reserve, &outcome);
         }
         outcome
     }
@@ -235,11 +243,12 @@ impl Counters {
         if settle.is_too_late(now) {
             return Settled::Lapsed;
         }
-        self.journal.push(Was::Reserved(self.reserved.clone()));
+        self.journal
+            .push(UndoEntry::Reservations(self.reserved.clone()));
         let found = self.reserved.close(settle);
-        self.decide(&settle.charged_on_top(&found), Intent::Force, now);
-        let charged = settle.given_back_of(&found);
-        self.give_back(&settle.given_back(&found), charged, now);
+        self.decide(&settle.extra_charges(&found), DecideMode::Force, now);
+        let charged = settle.refunds_charged_at(&found);
+        self.refund_units(&settle.refunds(&found), charged, now);
         settle.outcome(&found, now)
     }
 
@@ -247,26 +256,26 @@ impl Counters {
     pub(super) fn correct_in_full(&mut self, set: &ChargeSet<'_>, used: &[u64], now: Nanos) {
         for (charge, used) in set.charges.iter().zip(used) {
             let (estimate, mut change) = (charge.cost.get(), charge.clone());
-            if let Some(back) = Cost::new(estimate.saturating_sub(*used)) {
-                change.cost = back;
-                self.give_back(&ChargeSet::of_one(change), now, now);
+            if let Some(refunded) = Cost::new(estimate.saturating_sub(*used)) {
+                change.cost = refunded;
+                self.refund_units(&ChargeSet::of_one(change), now, now);
             } else if let Some(more) = Cost::new(used.saturating_sub(estimate)) {
                 change.cost = more;
-                self.decide(&ChargeSet::of_one(change), Intent::Force, now);
+                self.decide(&ChargeSet::of_one(change), DecideMode::Force, now);
             }
         }
     }
 
     /// Merges known states by maximum.
-    pub fn seed(&mut self, seeds: &[Seed<'_>], now: Nanos) {
-        for seed in seeds {
-            let charge = &seed.charge;
-            self.raise(charge.counter(), &charge.limit, &seed.state, now);
+    pub fn restore(&mut self, snapshots: &[Restore<'_>], now: Nanos) {
+        for snapshot in snapshots {
+            let charge = &snapshot.charge;
+            self.merge_state(charge.counter(), &charge.limit, &snapshot.state, now);
         }
     }
 
     /// Merges a known state of one counter.
-    pub fn raise(&mut self, counter: u128, limit: &Limit, known: &State, now: Nanos) {
+    pub fn merge_state(&mut self, counter: u128, limit: &Limit, known: &CounterState, now: Nanos) {
         let found = self.find(counter, limit, now);
         let mut state = found.unwrap_or_else(|| limit.fresh(now));
         limit.merge(&mut state, known, now);
@@ -274,23 +283,23 @@ impl Counters {
     }
 
     /// Takes units in advance.
-    pub fn grant(&mut self, charge: &Charge<'_>, now: Nanos) -> Granted {
+    pub fn draw(&mut self, charge: &Charge<'_>, now: Nanos) -> LeaseReply {
         let limit = charge.limit.as_ref();
         let found = self.find(charge.counter(), limit, now);
-        let was_there = found.is_some();
+        let existed = found.is_some();
         let mut state = found.unwrap_or_else(|| limit.fresh(now));
         let at = limit.advance(&mut state, now);
         let units = limit.draw(&mut state, at, charge.cost);
         let figures = limit.figures(&state, at);
-        let seen = Seen {
+        let seen = CounterSnapshot {
             state: state.clone(),
-            was_there,
+            existed,
         };
         self.write(charge.counter(), limit, state, now);
-        Granted {
+        LeaseReply {
             units,
             figures,
-            seen: Some(seen),
+            snapshot: Some(seen),
             at: now,
         }
     }
@@ -308,16 +317,17 @@ impl Counters {
     pub fn reset(&mut self, counter: u128, limit: &Limit, now: Nanos) -> bool {
         let used = self.used(counter, limit, now) > 0;
         self.rewrite(counter, limit, limit.fresh(now));
-        self.reserved.forget(counter);
+        self.reserved.remove_counter(counter);
         used
     }
 
     /// Writes a smaller state under the expiry that there is.
-    fn rewrite(&mut self, counter: u128, limit: &Limit, state: State) {
+    fn rewrite(&mut self, counter: u128, limit: &Limit, state: CounterState) {
         if let Some(record) = self.records.get_mut(&counter) {
-            let was = record.clone();
+            let previous = record.clone();
             (record.limit, record.state) = (limit.clone(), state);
-            self.journal.push(Was::Record(counter, Some(was)));
+            self.journal
+                .push(UndoEntry::Counter(counter, Some(previous)));
         }
     }
 
@@ -327,44 +337,45 @@ impl Counters {
     }
 
     /// Hands a counter over to another store, and what is known of refunds and reservations.
-    pub fn hand_over(&mut self, counter: u128, to: &mut Counters) {
+    pub fn move_counter(&mut self, counter: u128, to: &mut ModelCounters) {
         let record = self.records.remove(&counter);
-        self.journal.push(Was::Record(counter, record.clone()));
+        self.journal
+            .push(UndoEntry::Counter(counter, record.clone()));
         if let Some(record) = record {
-            let was = to.records.insert(counter, record);
-            to.journal.push(Was::Record(counter, was));
+            let previous = to.records.insert(counter, record);
+            to.journal.push(UndoEntry::Counter(counter, previous));
         }
         to.refunded.extend(&self.refunded);
-        self.reserved.hand_over(counter, &mut to.reserved);
+        self.reserved.move_counter(counter, &mut to.reserved);
     }
 
     /// Loses everything.
     pub fn clear(&mut self) {
-        *self = Counters::default();
+        *self = ModelCounters::default();
     }
 
-    /// How many writes there have been since the last call to `heard`.
-    pub fn unheard(&self) -> usize {
+    /// How many writes there have been since the last call to `mark_replicated`.
+    pub fn unreplicated(&self) -> usize {
         self.journal.len()
     }
 
     /// The replica has heard of the oldest `writes`.
-    pub fn heard(&mut self, writes: usize) {
+    pub fn mark_replicated(&mut self, writes: usize) {
         self.journal.drain(..writes.min(self.journal.len()));
     }
 
     /// Becomes what the replica has heard of; how many writes are lost.
-    pub fn fall_back(&mut self) -> usize {
+    pub fn fail_over(&mut self) -> usize {
         let lost = self.journal.len();
-        for was in std::mem::take(&mut self.journal).into_iter().rev() {
-            match was {
-                Was::Record(counter, Some(record)) => {
+        for previous in std::mem::take(&mut self.journal).into_iter().rev() {
+            match previous {
+                UndoEntry::Counter(counter, Some(record)) => {
                     self.records.insert(counter, record);
                 }
-                Was::Record(counter, None) => {
+                UndoEntry::Counter(counter, None) => {
                     self.records.remove(&counter);
                 }
-                Was::Reserved(reserved) => self.reserved = reserved,
+                UndoEntry::Reservations(reserved) => self.reserved = reserved,
             }
         }
         lost
@@ -378,7 +389,7 @@ impl Counters {
             if let Some(mut state) = self.find(charge.counter(), limit, now) {
                 let at = limit.advance(&mut state, now);
                 let used = limit.used(&state, at);
-                self.write(charge.counter(), limit, limit.holding(used, now), now);
+                self.write(charge.counter(), limit, limit.with_used(used, now), now);
             }
         }
     }

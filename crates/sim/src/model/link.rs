@@ -6,85 +6,84 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use tidegate_core::algorithms::{Limit, Retry, State, Verdict};
+use tidegate_core::algorithms::{CounterState, Limit, Retry, Verdict};
 use tidegate_core::store::{
-    Beat, Charge, ChargeSet, Granted, Held, Hold, Inspection, Life, NodeId, Outcome, Probe, Refund,
-    Refunded, Reserve, Seed, Settle, Settled, Slot, Source, Store, StoreError, Vitals,
+    Charge, ChargeSet, Epoch, HashSlot, Heartbeat, Inspection, LeaseReply, NodeId, Outcome,
+    PermitReply, PermitRequest, Probe, Refund, Refunded, Reserve, Restore, Settle, Settled, Source,
+    Store, StoreError, StoreResult, StoreStatus,
 };
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::{Cost, Nanos};
 
-use super::books::{Books, Deed, Entry, Step, Verb};
-use super::cluster::{Elsewhere, Seat};
-use super::{Intent, Model, SharedModel};
+use super::cluster::{ModelRedirect, ShardView};
+use super::store_log::{OpKind, PermitVerb, ReservationEventKind, StoreLog, StoreOp};
+use super::{DecideMode, Model, SharedModel};
 use crate::executor::Sim;
 use crate::variant::Variant;
 
-pub(super) type Answer<T> = Result<T, StoreError>;
-
 /// When a connection that hears nothing is given up: silent connections are replaced within this.
-pub const GIVEN_UP: Nanos = Nanos::from_secs(2);
+pub const CONNECTION_TIMEOUT: Nanos = Nanos::from_secs(2);
 /// How often those who wait for a hung store look again.
-const LOOK_AGAIN: Nanos = Nanos::from_millis(20);
+const HANG_POLL_INTERVAL: Nanos = Nanos::from_millis(20);
 
 /// No process has this number.
 const UNCONNECTED: u64 = u64::MAX;
 
 /// A charge that a node sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Sent {
+pub struct SentCharge {
     /// When.
     pub at: Nanos,
     /// By whom.
     pub node: usize,
     /// To which line of stores.
-    pub line: usize,
+    pub shard: usize,
 }
 
 /// One node's connection.
 #[derive(Clone)]
-pub struct Link {
+pub struct ModelLink {
     pub(super) sim: Sim,
     pub(super) model: SharedModel,
-    line: usize,
+    shard: usize,
     /// Its place among others, unless it is the only store.
-    seat: Option<Seat>,
+    view: Option<ShardView>,
     pub(super) node: usize,
     /// How far the node's clock is from the store's, for those who use the wrong one.
     skew: Nanos,
     pub(super) variant: Variant,
-    life: Arc<AtomicU64>,
+    epoch: Arc<AtomicU64>,
     /// The process it is connected to.
     process: Arc<AtomicU64>,
     /// Beats that were answered.
-    beats: Arc<AtomicU64>,
-    sent: Arc<Mutex<Vec<Sent>>>,
+    heartbeats: Arc<AtomicU64>,
+    charges_sent: Arc<Mutex<Vec<SentCharge>>>,
     /// What the node has seen, for those who misuse it.
-    seen: Arc<Mutex<BTreeMap<u128, (Limit, State)>>>,
+    seen: Arc<Mutex<BTreeMap<u128, (Limit, CounterState)>>>,
     /// What was done for the node.
-    pub(super) books: Books,
+    pub(super) log: StoreLog,
     /// How much farther the store is than the next room, one way.
-    far: Nanos,
+    extra_latency: Nanos,
 }
 
 #[derive(Debug, thiserror::Error)]
-enum Trouble {
+enum LinkError {
     #[error("connection refused")]
-    Refused,
+    ConnectionRefused,
     #[error("connection given up")]
-    Silence,
+    TimedOut,
     #[error("{0:?}")]
-    Elsewhere(Elsewhere),
+    Redirect(ModelRedirect),
 }
 
-fn unavailable(why: Trouble) -> StoreError {
+fn unavailable(error: LinkError) -> StoreError {
     StoreError::Unavailable {
         waited: Nanos::ZERO,
-        source: Box::new(why),
+        source: Box::new(error),
     }
 }
 
-impl Link {
+impl ModelLink {
     /// The way of `node` to the store.
     pub fn new(
         sim: &Sim,
@@ -92,187 +91,220 @@ impl Link {
         node: usize,
         skew: Nanos,
         variant: Variant,
-        sent: &Arc<Mutex<Vec<Sent>>>,
+        charges_sent: &Arc<Mutex<Vec<SentCharge>>>,
     ) -> Self {
-        Link {
+        ModelLink {
             sim: sim.clone(),
             model: Arc::clone(model),
-            line: 0,
-            seat: None,
+            shard: 0,
+            view: None,
             node,
             skew,
             variant,
-            life: Arc::default(),
+            epoch: Arc::default(),
             process: Arc::new(AtomicU64::new(UNCONNECTED)),
-            beats: Arc::default(),
-            sent: Arc::clone(sent),
+            heartbeats: Arc::default(),
+            charges_sent: Arc::clone(charges_sent),
             seen: Arc::default(),
-            books: Books::default(),
-            far: Nanos::ZERO,
+            log: StoreLog::default(),
+            extra_latency: Nanos::ZERO,
         }
     }
 
-    /// The same, `far` from the store, and written down in `books`.
+    /// The same, `extra_latency` from the store, and written down in `log`.
     #[must_use]
-    pub fn from_afar(self, far: Nanos, books: &Books) -> Link {
-        let books = books.clone();
-        Link { far, books, ..self }
+    pub fn at_distance(self, extra_latency: Nanos, log: &StoreLog) -> ModelLink {
+        let log = log.clone();
+        ModelLink {
+            extra_latency,
+            log,
+            ..self
+        }
     }
 
     /// The same node's way to another store.
-    pub(super) fn to(&self, model: &SharedModel, line: usize, seat: Option<Seat>) -> Link {
-        Link {
+    pub(super) fn connect_to(
+        &self,
+        model: &SharedModel,
+        shard: usize,
+        view: Option<ShardView>,
+    ) -> ModelLink {
+        ModelLink {
             model: Arc::clone(model),
-            line,
-            seat,
-            life: Arc::default(),
+            shard,
+            view,
+            epoch: Arc::default(),
             process: Arc::new(AtomicU64::new(UNCONNECTED)),
-            beats: Arc::default(),
+            heartbeats: Arc::default(),
             seen: Arc::default(),
             ..self.clone()
         }
     }
 
     /// There and back with a call that speaks of some subjects. Who does not have them says so.
-    pub(super) async fn trip_for<T>(
+    pub(super) async fn call_for<T>(
         &self,
         subjects: Vec<Fingerprint>,
         run: impl FnOnce(&mut Model, Nanos) -> T + Send,
-    ) -> Answer<T> {
-        let seat = self.seat.as_ref();
-        let served = self.trip(|model, now| {
-            let serves = seat.map_or(Ok(()), |seat| seat.serves(&subjects));
+    ) -> StoreResult<T> {
+        let view = self.view.as_ref();
+        let served = self.call(|model, now| {
+            let serves = view.map_or(Ok(()), |view| view.serves(&subjects));
             serves.map(|()| run(model, now))
         });
         match served.await? {
-            Ok(answer) => Ok(answer),
-            Err(elsewhere) => {
-                if let (Some(seat), Elsewhere::Moved(slot)) = (seat, elsewhere) {
-                    seat.corrected(slot);
+            Ok(reply) => Ok(reply),
+            Err(redirect) => {
+                if let (Some(view), ModelRedirect::Moved(hash_slot)) = (view, redirect) {
+                    view.learn_moved(hash_slot);
                 }
-                Err(unavailable(Trouble::Elsewhere(elsewhere)))
+                Err(unavailable(LinkError::Redirect(redirect)))
             }
         }
     }
 
     /// There and back, with everything that can happen on the way.
-    async fn trip<T>(&self, run: impl FnOnce(&mut Model, Nanos) -> T + Send) -> Answer<T> {
-        self.wait_there().await?;
-        if self.lost(|weather| weather.requests_lost) {
-            return self.silence().await;
+    async fn call<T>(&self, run: impl FnOnce(&mut Model, Nanos) -> T + Send) -> StoreResult<T> {
+        self.deliver().await?;
+        if self.is_lost(|conditions| conditions.requests_lost) {
+            return self.time_out().await;
         }
-        let (answer, life, down) = {
+        let (reply, epoch, down) = {
             let mut model = self.model.lock();
             let mut now = model.time(self.sim.now());
             if self.variant == Variant::NodeClock {
                 now = now.plus(self.skew);
             }
-            let life = if model.tells_life { model.life } else { 0 };
-            (run(&mut model, now), life, model.weather.down)
+            let epoch = if model.reports_epoch {
+                model.store_epoch
+            } else {
+                0
+            };
+            (run(&mut model, now), epoch, model.conditions.down)
         };
-        if down || self.lost(|weather| weather.answers_lost) {
-            return self.silence().await;
+        if down || self.is_lost(|conditions| conditions.replies_lost) {
+            return self.time_out().await;
         }
-        self.leg().await;
-        self.be_late().await?;
-        self.life.store(life, Ordering::Relaxed);
-        Ok(answer)
+        self.travel().await;
+        self.delay_reply().await?;
+        self.epoch.store(epoch, Ordering::Relaxed);
+        Ok(reply)
     }
 
     /// A connection is to one process: what is sent on it when that has ended reaches no other, and who
     /// connects again hears first whom to.
-    async fn wait_there(&self) -> Answer<()> {
+    async fn deliver(&self) -> StoreResult<()> {
         let before = self.process.load(Ordering::Relaxed);
-        self.leg().await;
+        self.travel().await;
         loop {
-            let (weather, process, life) = {
+            let (conditions, process, epoch) = {
                 let model = self.model.lock();
-                let life = if model.tells_life { model.life } else { 0 };
-                (model.weather, model.process, life)
+                let epoch = if model.reports_epoch {
+                    model.store_epoch
+                } else {
+                    0
+                };
+                (model.conditions, model.process, epoch)
             };
-            if weather.down {
-                return Err(unavailable(Trouble::Refused));
+            if conditions.down {
+                return Err(unavailable(LinkError::ConnectionRefused));
             }
-            if weather.hung {
-                self.sim.sleep(LOOK_AGAIN).await;
+            if conditions.hung {
+                self.sim.sleep(HANG_POLL_INTERVAL).await;
                 continue;
             }
             self.process.store(process, Ordering::Relaxed);
             if before == process || before == UNCONNECTED {
                 return Ok(());
             }
-            self.life.store(life, Ordering::Relaxed);
-            return Err(unavailable(Trouble::Refused));
+            self.epoch.store(epoch, Ordering::Relaxed);
+            return Err(unavailable(LinkError::ConnectionRefused));
         }
     }
 
-    async fn leg(&self) {
-        let weather = self.model.lock().weather;
-        let spread = self.sim.draw(|rng| rng.below(weather.spread.get() + 1));
+    async fn travel(&self) {
+        let conditions = self.model.lock().conditions;
+        let jitter = self
+            .sim
+            .with_rng(|rng| rng.below(conditions.jitter.get() + 1));
         self.sim
-            .sleep(weather.fastest.plus(Nanos::new(spread)).plus(self.far))
+            .sleep(
+                conditions
+                    .min_latency
+                    .plus(Nanos::new(jitter))
+                    .plus(self.extra_latency),
+            )
             .await;
     }
 
     /// The reply is late, if the weather says so.
-    async fn be_late(&self) -> Answer<()> {
-        let late = self.model.lock().weather.lateness;
-        let here = late.node.is_none_or(|node| node == self.node);
-        if !here || late.per_mille == 0 || !self.sim.draw(|rng| rng.chance(late.per_mille)) {
+    async fn delay_reply(&self) -> StoreResult<()> {
+        let lateness = self.model.lock().conditions.lateness;
+        let here = lateness.node.is_none_or(|node| node == self.node);
+        if !here
+            || lateness.per_mille == 0
+            || !self.sim.with_rng(|rng| rng.chance(lateness.per_mille))
+        {
             return Ok(());
         }
         if self.variant == Variant::LosesLateReplies {
-            return self.silence().await;
+            return self.time_out().await;
         }
-        let more = late.max.since(late.min).get() + 1;
-        let more = self.sim.draw(|rng| rng.below(more));
-        self.sim.sleep(late.min.plus(Nanos::new(more))).await;
+        let more = lateness.max.since(lateness.min).get() + 1;
+        let more = self.sim.with_rng(|rng| rng.below(more));
+        self.sim.sleep(lateness.min.plus(Nanos::new(more))).await;
         Ok(())
     }
 
     /// Writes down what the store does for this node now, and was asked when.
-    pub(super) fn book(&self, counter: u128, sent: Nanos, at: Option<Nanos>, deed: Deed) -> usize {
-        self.books.write(Entry {
+    pub(super) fn log_op(
+        &self,
+        counter: u128,
+        sent: Nanos,
+        at: Option<Nanos>,
+        kind: OpKind,
+    ) -> usize {
+        self.log.push_op(StoreOp {
             node: self.node,
             counter,
             sent,
             at,
-            heard: None,
-            deed,
+            replied_at: None,
+            kind,
         })
     }
 
     /// Writes down charges that were made.
-    fn book_all(&self, set: &ChargeSet<'_>, sent: Nanos, at: Nanos) {
+    fn log_charges(&self, set: &ChargeSet<'_>, sent: Nanos, at: Nanos) {
         for charge in &set.charges {
-            let deed = Deed::Charged(charge.cost.get());
-            self.book(charge.counter(), sent, Some(at), deed);
+            let kind = OpKind::Charged(charge.cost.get());
+            self.log_op(charge.counter(), sent, Some(at), kind);
         }
     }
 
-    fn lost(&self, of: impl Fn(&super::Weather) -> u32) -> bool {
-        let per_mille = of(&self.model.lock().weather);
-        per_mille > 0 && self.sim.draw(|rng| rng.chance(per_mille))
+    fn is_lost(&self, of: impl Fn(&super::NetworkConditions) -> u32) -> bool {
+        let per_mille = of(&self.model.lock().conditions);
+        per_mille > 0 && self.sim.with_rng(|rng| rng.chance(per_mille))
     }
 
-    async fn silence<T>(&self) -> Answer<T> {
-        self.sim.sleep(GIVEN_UP).await;
-        Err(unavailable(Trouble::Silence))
+    async fn time_out<T>(&self) -> StoreResult<T> {
+        self.sim.sleep(CONNECTION_TIMEOUT).await;
+        Err(unavailable(LinkError::TimedOut))
     }
 
     fn remember(&self, set: &ChargeSet<'_>, outcome: &Outcome) {
         let mut seen = self.seen.lock();
-        for (charge, now) in set.charges.iter().zip(&outcome.seen) {
+        for (charge, now) in set.charges.iter().zip(&outcome.snapshots) {
             let known = (charge.limit.as_ref().clone(), now.state.clone());
             seen.insert(charge.counter(), known);
         }
     }
 
     /// A debt that includes this node's part of what the store had when it was last seen.
-    fn with_the_seed<'a>(&self, charge: &Charge<'a>) -> Charge<'a> {
+    fn with_restored_units<'a>(&self, charge: &Charge<'a>) -> Charge<'a> {
         let seen = self.seen.lock();
         let known = seen.get(&charge.counter());
-        let used = known.map_or(0, |(limit, state)| held(limit, state));
+        let used = known.map_or(0, |(limit, state)| units_in(limit, state));
         let cost = charge.cost.get() + used / 2;
         Charge {
             cost: Cost::new(cost).unwrap_or(charge.cost),
@@ -281,15 +313,15 @@ impl Link {
     }
 }
 
-pub(super) fn subjects(set: &ChargeSet<'_>) -> Vec<Fingerprint> {
+pub(super) fn subjects_of(set: &ChargeSet<'_>) -> Vec<Fingerprint> {
     set.charges.iter().map(|charge| charge.subject).collect()
 }
 
 /// What a state holds, however old it is.
-fn held(limit: &Limit, state: &State) -> u64 {
+fn units_in(limit: &Limit, state: &CounterState) -> u64 {
     match state {
-        State::Fixed(window) => u64::from(window.count),
-        State::Sliding(window) => u64::from(window.current) + u64::from(window.previous),
+        CounterState::Fixed(window) => u64::from(window.count),
+        CounterState::Sliding(window) => u64::from(window.current) + u64::from(window.previous),
         _ => {
             let mut state = state.clone();
             let at = limit.advance(&mut state, Nanos::ZERO);
@@ -298,25 +330,25 @@ fn held(limit: &Limit, state: &State) -> u64 {
     }
 }
 
-impl Store for Link {
-    async fn charge(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        self.sent.lock().push(Sent {
+impl Store for ModelLink {
+    async fn charge(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
+        self.charges_sent.lock().push(SentCharge {
             at: self.sim.now(),
             node: self.node,
-            line: self.line,
+            shard: self.shard,
         });
         let sent = self.sim.now();
         let mut outcome = self
-            .trip_for(subjects(set), |model, now| {
-                let outcome = model.counters.decide(set, Intent::Charge, now);
+            .call_for(subjects_of(set), |model, now| {
+                let outcome = model.counters.decide(set, DecideMode::Charge, now);
                 if outcome.admitted {
-                    self.book_all(set, sent, now);
+                    self.log_charges(set, sent, now);
                 }
-                if self.variant == Variant::RefusalRefreshes && !outcome.admitted {
+                if self.variant == Variant::DenialRefreshes && !outcome.admitted {
                     model.counters.refresh(set, now);
                 }
                 if self.variant == Variant::ChargesTwiceOnNoScript && model.no_script {
-                    model.counters.decide(set, Intent::Charge, now);
+                    model.counters.decide(set, DecideMode::Charge, now);
                     model.no_script = false;
                 }
                 outcome
@@ -336,111 +368,119 @@ impl Store for Link {
         Ok(outcome)
     }
 
-    async fn peek(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        self.trip_for(subjects(set), |model, now| {
-            model.counters.decide(set, Intent::Peek, now)
+    async fn peek(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
+        self.call_for(subjects_of(set), |model, now| {
+            model.counters.decide(set, DecideMode::Peek, now)
         })
         .await
     }
 
-    async fn refund(&self, refund: &Refund<'_>) -> Answer<Refunded> {
-        self.take_back(refund).await
+    async fn refund(&self, refund: &Refund<'_>) -> StoreResult<Refunded> {
+        self.call_refund(refund).await
     }
 
-    async fn grant(&self, charge: &Charge<'_>) -> Answer<Granted> {
-        self.lend(charge).await
+    async fn draw(&self, charge: &Charge<'_>) -> StoreResult<LeaseReply> {
+        self.call_draw(charge).await
     }
 
-    async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        let more = ChargeSet::of(set.charges.iter().map(|c| self.with_the_seed(c)));
+    async fn force(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
+        let more = ChargeSet::of(set.charges.iter().map(|c| self.with_restored_units(c)));
         let sent = self.sim.now();
         let mut outcome = self
-            .trip_for(subjects(set), |model, now| match self.variant {
-                Variant::TellsTwice => {
-                    model.counters.decide(set, Intent::Force, now);
-                    model.counters.decide(set, Intent::Force, now)
+            .call_for(subjects_of(set), |model, now| match self.variant {
+                Variant::SyncsTwice => {
+                    model.counters.decide(set, DecideMode::Force, now);
+                    model.counters.decide(set, DecideMode::Force, now)
                 }
-                Variant::PushesTheSeed => model.counters.decide(&more, Intent::Force, now),
-                Variant::NeverPushes => model.counters.decide(set, Intent::Peek, now),
+                Variant::WritesBackRestored => model.counters.decide(&more, DecideMode::Force, now),
+                Variant::NeverWritesBack => model.counters.decide(set, DecideMode::Peek, now),
                 _ => {
-                    self.book_all(set, sent, now);
-                    let outcome = model.counters.decide(set, Intent::Force, now);
-                    self.post_debt(model, set, now);
+                    self.log_charges(set, sent, now);
+                    let outcome = model.counters.decide(set, DecideMode::Force, now);
+                    self.log_forced(model, set, now);
                     outcome
                 }
             })
             .await?;
         self.remember(set, &outcome);
-        if self.variant == Variant::NeverListens {
-            for (charge, seen) in set.charges.iter().zip(&mut outcome.seen) {
+        if self.variant == Variant::IgnoresSyncReplies {
+            for (charge, seen) in set.charges.iter().zip(&mut outcome.snapshots) {
                 seen.state = charge.limit.fresh(outcome.at);
             }
         }
         Ok(outcome)
     }
 
-    async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
+    async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
         let set = &reserve.set;
-        let outcome = self.estimate(reserve).await?;
+        let outcome = self.call_reserve(reserve).await?;
         self.remember(set, &outcome);
         Ok(outcome)
     }
 
-    async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
-        self.correct(settle).await
+    async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
+        self.call_settle(settle).await
     }
 
-    async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
-        let subjects = seeds.iter().map(|seed| seed.charge.subject).collect();
-        self.trip_for(subjects, |model, now| match self.variant {
-            Variant::NeverSeeds => {}
+    async fn restore(&self, snapshots: &[Restore<'_>]) -> StoreResult<()> {
+        let subjects = snapshots
+            .iter()
+            .map(|snapshot| snapshot.charge.subject)
+            .collect();
+        self.call_for(subjects, |model, now| match self.variant {
+            Variant::NeverRestores => {}
             Variant::MergesBySum => {
-                for seed in seeds {
-                    let limit = seed.charge.limit.as_ref();
-                    let mut state = seed.state.clone();
+                for snapshot in snapshots {
+                    let limit = snapshot.charge.limit.as_ref();
+                    let mut state = snapshot.state.clone();
                     let at = limit.advance(&mut state, now);
                     if let Some(cost) = Cost::new(limit.used(&state, at)) {
                         let charge = Charge {
                             cost,
-                            ..seed.charge.clone()
+                            ..snapshot.charge.clone()
                         };
                         let set = ChargeSet::of([charge]);
-                        model.counters.decide(&set, Intent::Force, now);
+                        model.counters.decide(&set, DecideMode::Force, now);
                     }
                 }
             }
             Variant::CarriesWindows => {
                 for (counter, (limit, state)) in self.seen.lock().iter() {
-                    let carried = limit.holding(held(limit, state), now);
-                    model.counters.raise(*counter, limit, &carried, now);
+                    let carried = limit.with_used(units_in(limit, state), now);
+                    model.counters.merge_state(*counter, limit, &carried, now);
                 }
             }
             _ => {
-                model.counters.seed(seeds, now);
-                self.post(model, &ChargeSet::default(), Step::Seeded, now);
+                model.counters.restore(snapshots, now);
+                self.log_reservation(
+                    model,
+                    &ChargeSet::default(),
+                    ReservationEventKind::Restored,
+                    now,
+                );
             }
         })
         .await
     }
 
-    async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
-        self.ask_for_slot(hold, Verb::Hold).await
+    async fn acquire(&self, request: &PermitRequest<'_>) -> StoreResult<PermitReply> {
+        self.call_permit(request, PermitVerb::Acquire).await
     }
 
-    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
-        self.ask_for_slot(hold, Verb::Renew).await
+    async fn renew(&self, request: &PermitRequest<'_>) -> StoreResult<PermitReply> {
+        self.call_permit(request, PermitVerb::Renew).await
     }
 
-    async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
-        self.ask_for_slot(hold, Verb::Release).await?;
+    async fn release(&self, request: &PermitRequest<'_>) -> StoreResult<()> {
+        self.call_permit(request, PermitVerb::Release).await?;
         Ok(())
     }
 
-    async fn inspect(&self, set: &ChargeSet<'_>) -> Answer<Vec<Option<Inspection>>> {
-        self.trip_for(subjects(set), |model, now| {
+    async fn inspect(&self, set: &ChargeSet<'_>) -> StoreResult<Vec<Option<Inspection>>> {
+        self.call_for(subjects_of(set), |model, now| {
             let each = set.charges.iter().map(|charge| {
                 let one = ChargeSet::of([charge.clone()]);
-                let peeked = model.counters.decide(&one, Intent::Peek, now);
+                let peeked = model.counters.decide(&one, DecideMode::Peek, now);
                 let figures = peeked.readings.first()?.figures;
                 (figures.reset_after > Nanos::ZERO).then(|| Inspection {
                     used: model.counters.used(charge.counter(), &charge.limit, now),
@@ -453,11 +493,11 @@ impl Store for Link {
         .await
     }
 
-    async fn reset(&self, set: &ChargeSet<'_>) -> Answer<u64> {
-        self.trip_for(subjects(set), |model, now| {
+    async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
+        self.call_for(subjects_of(set), |model, now| {
             let forgotten = |c: &Charge<'_>| {
                 let used = model.counters.reset(c.counter(), &c.limit, now);
-                u64::from(used) + model.slots.vacate(c.counter(), now)
+                u64::from(used) + model.permits.release_all(c.counter(), now)
             };
             set.charges.iter().map(forgotten).sum()
         })
@@ -465,40 +505,44 @@ impl Store for Link {
     }
 }
 
-impl Probe for Link {
-    async fn beat(&self, beat: Beat) -> Answer<Vitals> {
+impl Probe for ModelLink {
+    async fn heartbeat(&self, heartbeat: Heartbeat) -> StoreResult<StoreStatus> {
         let now = self.sim.clone();
-        let mut vitals = self.trip(|model, _| model.beat(beat, now.now())).await?;
-        self.beats.fetch_add(1, Ordering::Relaxed);
+        let mut status = self
+            .call(|model, _| model.record_heartbeat(heartbeat, now.now()))
+            .await?;
+        self.heartbeats.fetch_add(1, Ordering::Relaxed);
         if self.variant == Variant::IgnoresPeers {
-            vitals.beats.retain(|known| known.node == beat.node);
+            status
+                .heartbeats
+                .retain(|known| known.node == heartbeat.node);
         }
         if self.variant == Variant::ImaginesPeers {
-            let imagined = vitals.beats.clone().into_iter().flat_map(|beat| {
-                [1, 2].map(|more| Beat {
-                    node: NodeId(beat.node.0.wrapping_add(more)),
-                    ..beat
+            let imagined = status.heartbeats.clone().into_iter().flat_map(|heartbeat| {
+                [1, 2].map(|more| Heartbeat {
+                    node: NodeId(heartbeat.node.0.wrapping_add(more)),
+                    ..heartbeat
                 })
             });
-            vitals.beats.extend(imagined);
+            status.heartbeats.extend(imagined);
         }
-        Ok(vitals)
+        Ok(status)
     }
 
-    fn life(&self) -> Option<Life> {
-        match self.life.load(Ordering::Relaxed) {
+    fn epoch(&self) -> Option<Epoch> {
+        match self.epoch.load(Ordering::Relaxed) {
             0 => None,
-            life => Some(Life(life)),
+            epoch => Some(Epoch(epoch)),
         }
     }
 
-    fn slot(&self, subject: Fingerprint) -> Option<Slot> {
-        let unmet = self.beats.load(Ordering::Relaxed) < 2;
-        match &self.seat {
-            None => Some(Slot(0)),
+    fn hash_slot(&self, subject: Fingerprint) -> Option<HashSlot> {
+        let unmet = self.heartbeats.load(Ordering::Relaxed) < 2;
+        match &self.view {
+            None => Some(HashSlot(0)),
             // Asked what it remembers of a store it has just met, the node finds nothing.
-            Some(_) if self.variant == Variant::BelievesNewParts && unmet => None,
-            Some(seat) => seat.slot(subject),
+            Some(_) if self.variant == Variant::TrustsNewShards && unmet => None,
+            Some(view) => view.hash_slot(subject),
         }
     }
 }

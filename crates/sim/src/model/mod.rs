@@ -1,49 +1,52 @@
 //! A store that can do everything a real one does to those who rely on it.
 //!
 //! [`Model`] is the store: counters, a clock of its own, a life, beats of nodes, and how it behaves at
-//! the moment. A [`Link`] is one node's way to it, and fills the port. Several of them are a [`Cluster`].
+//! the moment. A [`ModelLink`] is one node's way to it, and fills the port. Several of them are a [`ModelCluster`].
 
-mod books;
 mod cluster;
 mod counters;
-mod doors;
-mod estimates;
-mod lending;
+mod lease_calls;
 mod link;
-mod slots;
+mod permit_calls;
+mod permits;
+mod reservation_calls;
+mod store_log;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tidegate_core::store::{Beat, HeartbeatReply, Life, NodeId, RestorePoint, Vitals};
+use tidegate_core::store::{Epoch, Heartbeat, HeartbeatReply, NodeId, RestorePoint, StoreStatus};
 use tidegate_core::units::Nanos;
 
-pub use self::books::{Books, Deed, Entry, Passage, Posting, Step, Touched, Verb};
-pub use self::cluster::{Cluster, Divided, slot_of};
-pub use self::counters::{Counters, Intent};
-pub use self::link::{GIVEN_UP, Link, Sent};
-use self::slots::Slots;
+pub use self::cluster::{ModelCluster, ModelShards, hash_slot_of};
+pub use self::counters::{DecideMode, ModelCounters};
+pub use self::link::{CONNECTION_TIMEOUT, ModelLink, SentCharge};
+use self::permits::ModelPermits;
+pub use self::store_log::{
+    CounterChange, OpKind, PermitEvent, PermitVerb, ReservationEvent, ReservationEventKind,
+    StoreLog, StoreOp,
+};
 use crate::executor::Sim;
 
 /// A beat lasts this long.
-const BEAT_LASTS: Nanos = Nanos::from_secs(3);
+const HEARTBEAT_TTL: Nanos = Nanos::from_secs(3);
 
 /// How the store and the way to it behave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Weather {
+pub struct NetworkConditions {
     /// Nobody listens.
     pub down: bool,
     /// Everything is taken and nothing answered.
     pub hung: bool,
     /// One way takes at least this.
-    pub fastest: Nanos,
+    pub min_latency: Nanos,
     /// And at most this more.
-    pub spread: Nanos,
+    pub jitter: Nanos,
     /// Of a thousand requests, how many are lost on the way.
     pub requests_lost: u32,
     /// Of a thousand answers, how many are.
-    pub answers_lost: u32,
+    pub replies_lost: u32,
     /// Which replies are late.
     pub lateness: Lateness,
 }
@@ -71,15 +74,15 @@ impl Lateness {
     };
 }
 
-impl Weather {
+impl NetworkConditions {
     /// A store in the same zone.
-    pub const FAIR: Weather = Weather {
+    pub const HEALTHY: NetworkConditions = NetworkConditions {
         down: false,
         hung: false,
-        fastest: Nanos::new(100_000),
-        spread: Nanos::new(300_000),
+        min_latency: Nanos::new(100_000),
+        jitter: Nanos::new(300_000),
         requests_lost: 0,
-        answers_lost: 0,
+        replies_lost: 0,
         lateness: Lateness::NONE,
     };
 }
@@ -88,28 +91,28 @@ impl Weather {
 #[derive(Debug)]
 pub struct Model {
     /// What it counts.
-    pub counters: Counters,
+    pub counters: ModelCounters,
     /// How it behaves.
-    pub weather: Weather,
+    pub conditions: NetworkConditions,
     /// Its clock is ahead of the simulation's by this.
-    pub epoch: Nanos,
+    pub clock_offset: Nanos,
     /// And gains this many nanoseconds each second.
     pub drift: i64,
-    life: u64,
+    store_epoch: u64,
     /// How many processes there were before.
     process: u64,
-    beats: BTreeMap<NodeId, (Beat, Nanos)>,
+    heartbeats: BTreeMap<NodeId, (Heartbeat, Nanos)>,
     /// When its last heartbeat was, by its clock, and the last that its replica has.
     heartbeat: Nanos,
     replicated_heartbeat: Nanos,
     /// The last heartbeat that it found when it took over.
-    found: Nanos,
+    found_heartbeat: Nanos,
     /// Another one if heartbeats are known to be lost.
     data_epoch: u64,
     restore_points: BTreeMap<NodeId, RestorePoint>,
-    slots: Slots,
+    permits: ModelPermits,
     /// Whether a connection tells that the store behind it is another one.
-    pub tells_life: bool,
+    pub reports_epoch: bool,
     /// Whether the next charge finds no script.
     pub no_script: bool,
 }
@@ -119,22 +122,22 @@ pub type SharedModel = Arc<Mutex<Model>>;
 
 impl Model {
     /// A store whose clock reads `epoch` at the beginning.
-    pub fn new(epoch: Nanos) -> Self {
+    pub fn new(clock_offset: Nanos) -> Self {
         Model {
-            counters: Counters::default(),
-            weather: Weather::FAIR,
-            epoch,
+            counters: ModelCounters::default(),
+            conditions: NetworkConditions::HEALTHY,
+            clock_offset,
             drift: 0,
-            life: 1,
+            store_epoch: 1,
             process: 0,
-            beats: BTreeMap::new(),
+            heartbeats: BTreeMap::new(),
             heartbeat: Nanos::ZERO,
             replicated_heartbeat: Nanos::ZERO,
-            found: Nanos::ZERO,
+            found_heartbeat: Nanos::ZERO,
             data_epoch: 1,
             restore_points: BTreeMap::new(),
-            slots: Slots::default(),
-            tells_life: true,
+            permits: ModelPermits::default(),
+            reports_epoch: true,
             no_script: true,
         }
     }
@@ -143,63 +146,68 @@ impl Model {
     pub fn time(&self, now: Nanos) -> Nanos {
         let gained = i128::from(now.get()) * i128::from(self.drift) / 1_000_000_000;
         let gained = i64::try_from(gained).unwrap_or(0);
-        Nanos::new(self.epoch.plus(now).get().saturating_add_signed(gained))
+        Nanos::new(
+            self.clock_offset
+                .plus(now)
+                .get()
+                .saturating_add_signed(gained),
+        )
     }
 
     /// Behaves like this from now on. A process that goes down does not come back; another does.
-    pub fn set_weather(&mut self, weather: Weather) {
-        self.process += u64::from(weather.down);
-        self.weather = weather;
+    pub fn set_conditions(&mut self, conditions: NetworkConditions) {
+        self.process += u64::from(conditions.down);
+        self.conditions = conditions;
     }
 
     /// Starts again with nothing.
     pub fn restart_empty(&mut self) {
-        self.forget_everything();
+        self.flush();
         self.no_script = true;
     }
 
     /// FLUSHALL: the process goes on, its memory is empty.
-    pub fn forget_everything(&mut self) {
+    pub fn flush(&mut self) {
         self.counters.clear();
-        self.slots = Slots::default();
-        self.beats.clear();
-        self.found = Nanos::ZERO;
+        self.permits = ModelPermits::default();
+        self.heartbeats.clear();
+        self.found_heartbeat = Nanos::ZERO;
         self.data_epoch += 1;
-        self.life += 1;
+        self.store_epoch += 1;
     }
 
     /// A replica takes over that has not heard of the last writes; how many.
     pub fn fail_over(&mut self) -> usize {
-        self.life += 1;
-        self.found = self.replicated_heartbeat;
+        self.store_epoch += 1;
+        self.found_heartbeat = self.replicated_heartbeat;
         self.data_epoch += u64::from(self.lacks_heartbeats());
         self.no_script = true;
-        self.slots.fall_back();
-        self.counters.fall_back()
+        self.permits.fail_over();
+        self.counters.fail_over()
     }
 
     /// A replica that takes over under a name of its own; what it has not heard of is lost.
     pub fn replica(&self) -> Model {
         let mut counters = self.counters.clone();
-        counters.fall_back();
-        let mut slots = self.slots.clone();
-        slots.fall_back();
+        counters.fail_over();
+        let mut permits = self.permits.clone();
+        permits.fail_over();
         Model {
             counters,
-            weather: Weather::FAIR,
-            life: self.life + 1,
-            found: self.replicated_heartbeat,
+            conditions: NetworkConditions::HEALTHY,
+            store_epoch: self.store_epoch + 1,
+            found_heartbeat: self.replicated_heartbeat,
             data_epoch: self.data_epoch + u64::from(self.lacks_heartbeats()),
             restore_points: self.restore_points.clone(),
-            beats: BTreeMap::new(),
-            slots,
+            heartbeats: BTreeMap::new(),
+            permits,
             no_script: true,
             ..*self
         }
     }
 
     /// The last heartbeat that a replica finds if it takes over now. Zero if it lacks one that was acknowledged.
-    pub(crate) fn whole_replica(&self) -> Nanos {
+    pub(crate) fn replica_heartbeat(&self) -> Nanos {
         if self.lacks_heartbeats() {
             Nanos::ZERO
         } else {
@@ -212,25 +220,29 @@ impl Model {
         self.replicated_heartbeat < self.heartbeat
     }
 
-    fn beat(&mut self, beat: Beat, now: Nanos) -> Vitals {
+    fn record_heartbeat(&mut self, heartbeat: Heartbeat, now: Nanos) -> StoreStatus {
         let at = self.time(now);
         self.heartbeat = at;
         let reply = HeartbeatReply {
-            life: Life(self.life),
-            epoch: self.data_epoch,
+            epoch: Epoch(self.store_epoch),
+            data_epoch: self.data_epoch,
             at,
-            found: self.found,
+            last_saved_heartbeat: self.found_heartbeat,
         };
-        let point = self.restore_points.entry(beat.node).or_default();
-        let whole_until = point.note(beat.seeded, &reply);
-        self.beats.insert(beat.node, (beat, now));
-        self.beats
-            .retain(|_, (_, left)| now.since(*left) < BEAT_LASTS);
-        Vitals {
-            life: Life(self.life),
+        let point = self.restore_points.entry(heartbeat.node).or_default();
+        let whole_until = point.record(heartbeat.restored, &reply);
+        self.heartbeats.insert(heartbeat.node, (heartbeat, now));
+        self.heartbeats
+            .retain(|_, (_, seen_at)| now.since(*seen_at) < HEARTBEAT_TTL);
+        StoreStatus {
+            epoch: Epoch(self.store_epoch),
             at,
-            whole_until,
-            beats: self.beats.values().map(|(beat, _)| *beat).collect(),
+            complete_until: whole_until,
+            heartbeats: self
+                .heartbeats
+                .values()
+                .map(|(heartbeat, _)| *heartbeat)
+                .collect(),
         }
     }
 }
@@ -238,15 +250,15 @@ impl Model {
 /// A replica that hears of every write `lag` later.
 pub async fn replicate(sim: Sim, model: SharedModel, lag: Nanos) {
     loop {
-        let (counts, slots, heartbeat) = {
+        let (counts, permits, heartbeat) = {
             let model = model.lock();
-            let (counts, slots) = (model.counters.unheard(), model.slots.unheard());
-            (counts, slots, model.heartbeat)
+            let (counts, permits) = (model.counters.unreplicated(), model.permits.unreplicated());
+            (counts, permits, model.heartbeat)
         };
         sim.sleep(lag).await;
         let mut model = model.lock();
-        model.counters.heard(counts);
-        model.slots.heard(slots);
+        model.counters.mark_replicated(counts);
+        model.permits.mark_replicated(permits);
         model.replicated_heartbeat = heartbeat;
     }
 }

@@ -2,7 +2,7 @@
 
 /// What goes wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fault {
+pub enum SimFault {
     /// Nothing.
     None,
     /// The store is killed and comes back with all it had.
@@ -55,75 +55,75 @@ pub enum Fault {
     Drain,
 }
 
-impl Fault {
+impl SimFault {
     /// Every kind that can happen to a single store.
-    pub const ALL: [Fault; 19] = [
-        Fault::None,
-        Fault::Kill,
-        Fault::KillEmpty,
-        Fault::Restart,
-        Fault::Hang,
-        Fault::Slow,
-        Fault::BlackHole,
-        Fault::Gray,
-        Fault::Flush,
-        Fault::Failover,
-        Fault::FailoverSkewed,
-        Fault::StepForward,
-        Fault::StepBack,
-        Fault::Drift,
-        Fault::Pause,
-        Fault::NodeDeath,
-        Fault::DeathWithStore,
-        Fault::LateStore,
-        Fault::Chaos,
+    pub const ALL: [SimFault; 19] = [
+        SimFault::None,
+        SimFault::Kill,
+        SimFault::KillEmpty,
+        SimFault::Restart,
+        SimFault::Hang,
+        SimFault::Slow,
+        SimFault::BlackHole,
+        SimFault::Gray,
+        SimFault::Flush,
+        SimFault::Failover,
+        SimFault::FailoverSkewed,
+        SimFault::StepForward,
+        SimFault::StepBack,
+        SimFault::Drift,
+        SimFault::Pause,
+        SimFault::NodeDeath,
+        SimFault::DeathWithStore,
+        SimFault::LateStore,
+        SimFault::Chaos,
     ];
 
     /// What can happen where nodes hold units that they have not used.
-    pub const OF_A_CROWD: [Fault; 20] = {
-        let mut faults = [Fault::Drain; 20];
+    pub const WITH_DRAIN: [SimFault; 20] = {
+        let mut faults = [SimFault::Drain; 20];
         let mut i = 0;
-        while i < Fault::ALL.len() {
-            faults[i] = Fault::ALL[i];
+        while i < SimFault::ALL.len() {
+            faults[i] = SimFault::ALL[i];
             i += 1;
         }
         faults
     };
 
     /// Every kind of lateness of a healthy store.
-    pub const OF_LATENESS: [Fault; 4] = [
-        Fault::LateReplies,
-        Fault::Stalls,
-        Fault::SlowNode,
-        Fault::LateAndLost,
+    pub const LATENESS: [SimFault; 4] = [
+        SimFault::LateReplies,
+        SimFault::Stalls,
+        SimFault::SlowNode,
+        SimFault::LateAndLost,
     ];
 
     /// What can happen to one part of a store.
-    pub const OF_A_PART: [Fault; 11] = [
-        Fault::None,
-        Fault::Kill,
-        Fault::KillEmpty,
-        Fault::Restart,
-        Fault::Hang,
-        Fault::Slow,
-        Fault::BlackHole,
-        Fault::Flush,
-        Fault::Failover,
-        Fault::Move,
-        Fault::NodeDeath,
+    pub const OF_A_SHARD: [SimFault; 11] = [
+        SimFault::None,
+        SimFault::Kill,
+        SimFault::KillEmpty,
+        SimFault::Restart,
+        SimFault::Hang,
+        SimFault::Slow,
+        SimFault::BlackHole,
+        SimFault::Flush,
+        SimFault::Failover,
+        SimFault::Move,
+        SimFault::NodeDeath,
     ];
 
     /// Whether the store may forget.
     pub fn loses_counts(self) -> bool {
         matches!(
             self,
-            Fault::KillEmpty
-                | Fault::Restart
-                | Fault::Flush
-                | Fault::Failover
-                | Fault::FailoverSkewed
-                | Fault::DeathWithStore
-                | Fault::Chaos
+            SimFault::KillEmpty
+                | SimFault::Restart
+                | SimFault::Flush
+                | SimFault::Failover
+                | SimFault::FailoverSkewed
+                | SimFault::DeathWithStore
+                | SimFault::Chaos
         )
     }
 
@@ -131,7 +131,7 @@ impl Fault {
     pub fn steps_clock(self) -> bool {
         matches!(
             self,
-            Fault::StepForward | Fault::StepBack | Fault::FailoverSkewed
+            SimFault::StepForward | SimFault::StepBack | SimFault::FailoverSkewed
         )
     }
 
@@ -139,20 +139,28 @@ impl Fault {
     pub fn is_outage(self) -> bool {
         matches!(
             self,
-            Fault::Kill | Fault::KillEmpty | Fault::Hang | Fault::Slow | Fault::BlackHole
+            SimFault::Kill
+                | SimFault::KillEmpty
+                | SimFault::Hang
+                | SimFault::Slow
+                | SimFault::BlackHole
         )
     }
 
     /// Whether the store is healthy and its replies are late.
     pub fn is_lateness(self) -> bool {
-        Fault::OF_LATENESS.contains(&self)
+        SimFault::LATENESS.contains(&self)
     }
 
     /// Whether a node stops or dies.
     pub fn hits_a_node(self) -> bool {
         matches!(
             self,
-            Fault::Pause | Fault::NodeDeath | Fault::DeathWithStore | Fault::Drain | Fault::Chaos
+            SimFault::Pause
+                | SimFault::NodeDeath
+                | SimFault::DeathWithStore
+                | SimFault::Drain
+                | SimFault::Chaos
         )
     }
 }

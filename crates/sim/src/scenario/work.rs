@@ -3,7 +3,7 @@
 
 use tidegate_core::units::Nanos;
 
-use super::{Bout, Fault, LAST_ANSWERS, LOAD_BEGINS, Scenario};
+use super::{LAST_REPLIES, LOAD_BEGINS, LoadPeriod, Scenario, SimFault};
 use crate::rng::Rng;
 
 /// What clients want.
@@ -12,72 +12,72 @@ pub enum Work {
     /// One decision for each request.
     Checks,
     /// An estimate before, and what was used afterwards.
-    Reserving(Estimates),
+    Reservations(ReservationWork),
     /// A slot for as long as the request is open.
-    Slots(Places),
+    Permits(PermitWork),
 }
 
 /// What is estimated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Estimates {
+pub struct ReservationWork {
     /// At most so much.
-    pub largest: u64,
+    pub max_estimate: u64,
     /// Where the window outlasts the run: most calls use at most this. Nothing drains there, so whatever
     /// is not given back is seen to the end.
-    pub lasting: Option<u64>,
+    pub max_used_in_long_window: Option<u64>,
     /// The shortest life of a reservation, and the longest.
-    pub lives: (Nanos, Nanos),
+    pub ttl_range: (Nanos, Nanos),
 }
 
 /// What may be open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Places {
+pub struct PermitWork {
     /// So many requests at once.
-    pub most: u32,
+    pub max_open: u32,
     /// How long a slot lasts unless it is renewed.
     pub lasts: Nanos,
     /// How long a request is open on average.
-    pub stay: Nanos,
+    pub mean_session: Nanos,
 }
 
 impl Scenario {
     /// Three bouts with a rest between, in which everything ends that has to end by itself, and one more
     /// after them. The fault is in the second; in the first, where the store comes late.
-    pub(super) fn rest_between(&mut self, rest: Nanos, rng: &mut Rng) {
+    pub(super) fn schedule_with_rests(&mut self, rest: Nanos, rng: &mut Rng) {
         let span = |least, most, rng: &mut Rng| Nanos::from_millis(rng.between(least, most));
-        let lasts = match self.clears.since(self.begins) {
+        let lasts = match self.fault_ends.since(self.fault_begins) {
             Nanos::ZERO => Nanos::ZERO,
             // Long enough for every breaker to open.
             lasts => lasts.min(span(700, 4_000, rng)),
         };
         // Behind a clock set back by seconds, time stands still until it is caught up with.
         let longer = match self.fault {
-            Fault::FailoverSkewed => Nanos::from_millis(5_500),
+            SimFault::FailoverSkewed => Nanos::from_millis(5_500),
             _ => Nanos::ZERO,
         };
-        let settles = Nanos::from_millis(2_200).plus(longer);
-        let late = self.fault == Fault::LateStore;
+        let recovery = Nanos::from_millis(2_200).plus(longer);
+        let late = self.fault == SimFault::LateStore;
         let mut from = LOAD_BEGINS;
-        let mut bouts: Vec<Bout> = Vec::new();
+        let mut periods: Vec<LoadPeriod> = Vec::new();
         for i in 0..3 {
             let mut to = from.plus(span(1_500, 3_000, rng));
             if i == usize::from(!late) {
-                self.begins = if late { Nanos::ZERO } else { to };
-                self.clears = self.begins.plus(lasts);
-                to = self.clears.plus(settles).plus(span(1_500, 3_000, rng));
+                self.fault_begins = if late { Nanos::ZERO } else { to };
+                self.fault_ends = self.fault_begins.plus(lasts);
+                to = self.fault_ends.plus(recovery).plus(span(1_500, 3_000, rng));
             }
-            bouts.push((from, to));
+            periods.push((from, to));
             from = to.plus(rest);
         }
-        self.ends = from.plus(LAST_LOOK).plus(LAST_ANSWERS);
-        self.bouts = bouts;
+        self.ends = from.plus(FINAL_CHECK_DURATION).plus(LAST_REPLIES);
+        self.load_periods = periods;
     }
 
     /// When it is looked whether all is as it was in the beginning.
-    pub fn last_look(&self) -> Nanos {
-        self.ends.since(LAST_LOOK).since(LAST_ANSWERS)
+    pub fn final_check_at(&self) -> Nanos {
+        self.ends.since(FINAL_CHECK_DURATION).since(LAST_REPLIES)
     }
 }
 
 /// How long the last look takes.
-const LAST_LOOK: Nanos = Nanos::from_millis(400);
+const FINAL_CHECK_DURATION: Nanos = Nanos::from_millis(400);

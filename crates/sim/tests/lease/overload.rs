@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidegate::resilience::{DenyCache, Lease};
+use tidegate::resilience::{DenyCache, LeasingStore};
 use tidegate_core::algorithms::Algorithm;
 use tidegate_core::store::Store;
 use tidegate_core::units::Nanos;
 use tidegate_sim::executor::{NodeRuntime, Sim};
 
-use super::till::{DATE, MS, Own, Till, leased};
+use super::recording_store::{DATE, MS, RecordingStore, TestLimit, leased};
 
 /// What came of a run.
 #[derive(Debug)]
-struct Run {
+struct OverloadRun {
     /// Calls to the store, in thousandths of requests.
     calls: u64,
     /// Requests that passed, in thousandths of what could have.
@@ -24,29 +24,29 @@ struct Run {
 
 /// So many nodes at a bucket of so many in a second, which are offered so many hundredths of that at
 /// random for a while.
-fn run(nodes: usize, rate: u64, load_percent: u64) -> Run {
+fn run(nodes: usize, rate: u64, load_percent: u64) -> OverloadRun {
     const LASTS: Nanos = Nanos::from_secs(4);
     let sim = Sim::new(nodes as u64 ^ rate ^ load_percent);
-    let till = Till::new(&sim);
-    till.behave(|manner| manner.way = Nanos::new(200_000));
-    let own = Own::new(
+    let backing_store = RecordingStore::new(&sim);
+    backing_store.behave(|behaviour| behaviour.one_way = Nanos::new(200_000));
+    let own = TestLimit::new(
         1,
         &leased(Algorithm::TokenBucket, rate, Nanos::from_secs(1)),
     );
-    let (passed, asked) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (passed, requests) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     for node in 0..nodes {
         let runtime = NodeRuntime::new(&sim, node, Nanos::from_secs(7), DATE);
-        let lease = Lease::new(till.clone(), runtime.clone(), 64);
+        let lease = LeasingStore::new(backing_store.clone(), runtime.clone(), 64);
         let store = Arc::new(DenyCache::new(lease, runtime, 64, Nanos::from_secs(1)));
         let (own, world) = (own.clone(), sim.clone());
-        let (passed, asked) = (Arc::clone(&passed), Arc::clone(&asked));
+        let (passed, requests) = (Arc::clone(&passed), Arc::clone(&requests));
         let mean = 1_000_000_000 * 100 * nodes as u64 / (rate * load_percent);
         sim.spawn(Some(node), async move {
             while world.now() < LASTS {
-                let apart = world.draw(|rng| rng.below(2 * mean));
+                let apart = world.with_rng(|rng| rng.below(2 * mean));
                 world.sleep(Nanos::new(apart)).await;
                 let (store, own, passed) = (Arc::clone(&store), own.clone(), Arc::clone(&passed));
-                asked.fetch_add(1, Ordering::Relaxed);
+                requests.fetch_add(1, Ordering::Relaxed);
                 world.spawn(Some(node), async move {
                     let outcome = store.charge(&own.set(1)).await.expect("a decision");
                     passed.fetch_add(outcome.admitted.into(), Ordering::Relaxed);
@@ -55,27 +55,27 @@ fn run(nodes: usize, rate: u64, load_percent: u64) -> Run {
         });
     }
     sim.run_until(LASTS.plus(MS(10)));
-    let (passed, asked) = (
+    let (passed, requests) = (
         passed.load(Ordering::Relaxed),
-        asked.load(Ordering::Relaxed),
+        requests.load(Ordering::Relaxed),
     );
-    let calls = till.calls().len() as u64;
+    let calls = backing_store.calls().len() as u64;
     let flows_in = rate * LASTS.plus(MS(10)).get() / 1_000_000_000;
     let could = own.limit.capacity() + flows_in; // the burst is shorter by what may wait in leases
     sim.clear();
-    Run {
-        calls: calls * 1_000 / asked,
-        passed: passed * 1_000 / could.min(asked),
+    OverloadRun {
+        calls: calls * 1_000 / requests,
+        passed: passed * 1_000 / could.min(requests),
         over: passed.saturating_sub(rate + flows_in),
     }
 }
 
 #[track_caller]
-fn check(nodes: usize, rate: u64, load_percent: u64, calls_at_most: u64) {
+fn check(nodes: usize, rate: u64, load_percent: u64, max_calls: u64) {
     let run = run(nodes, rate, load_percent);
     assert_eq!(run.over, 0, "{run:?}");
     assert!(run.passed >= 990, "{run:?}");
-    assert!(run.calls <= calls_at_most, "{run:?}");
+    assert!(run.calls <= max_calls, "{run:?}");
 }
 
 #[test]

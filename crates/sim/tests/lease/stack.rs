@@ -3,43 +3,50 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tidegate::resilience::{Resilient, Settings, resilient};
+use tidegate::resilience::{ResilienceSettings, Resilient, resilient};
 use tidegate_core::algorithms::Algorithm;
 use tidegate_core::store::{Source, Store};
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
 use tidegate_sim::Variant;
 use tidegate_sim::executor::{NodeRuntime, Sim};
-use tidegate_sim::model::{Cluster, Divided, Link, Model, SharedModel, Weather};
+use tidegate_sim::model::{
+    Model, ModelCluster, ModelLink, ModelShards, NetworkConditions, SharedModel,
+};
 
-use super::till::{DATE, MS, Own, leased};
+use super::recording_store::{DATE, MS, TestLimit, leased};
 
 /// One node, its store, and a limit of a thousand in a second.
-struct Stack {
+struct LeaseStack {
     sim: Sim,
     model: SharedModel,
-    store: Resilient<Divided, NodeRuntime>,
-    own: Own,
+    store: Resilient<ModelShards, NodeRuntime>,
+    own: TestLimit,
     admitted: Mutex<u64>,
 }
 
-impl Stack {
+impl LeaseStack {
     fn new() -> Self {
         let sim = Sim::new(1);
         let model = Arc::new(Mutex::new(Model::new(DATE)));
         let sent = Arc::default();
-        let link = Link::new(&sim, &model, 0, Nanos::ZERO, Variant::Shipped, &sent);
+        let link = ModelLink::new(&sim, &model, 0, Nanos::ZERO, Variant::Shipped, &sent);
         let runtime = NodeRuntime::new(&sim, 0, Nanos::from_secs(7), DATE);
-        let cluster = Arc::new(Cluster::new([Arc::clone(&model)]));
-        let parts = Divided::new(&cluster, link);
-        let store = resilient(parts, runtime, Settings::default(), Arc::new(|_| {}));
+        let cluster = Arc::new(ModelCluster::new([Arc::clone(&model)]));
+        let shards = ModelShards::new(&cluster, link);
+        let store = resilient(
+            shards,
+            runtime,
+            ResilienceSettings::default(),
+            Arc::new(|_| {}),
+        );
         sim.run_until(MS(1_500)); // until the list of nodes is known to be complete
         let spec = leased(Algorithm::FixedWindow, 100_000, Nanos::from_secs(100));
-        Stack {
+        LeaseStack {
             sim,
             model,
             store,
-            own: Own::new(1, &spec),
+            own: TestLimit::new(1, &spec),
             admitted: Mutex::new(0),
         }
     }
@@ -60,7 +67,7 @@ impl Stack {
         sources
     }
 
-    fn booked(&self) -> u64 {
+    fn used_units(&self) -> u64 {
         let mut model = self.model.lock();
         let now = model.time(self.sim.now());
         let counter = self.own.charge(1).counter();
@@ -72,8 +79,8 @@ impl Stack {
         model.counters.refunds(self.own.charge(1).counter())
     }
 
-    fn weather(&self, weather: Weather) {
-        self.model.lock().set_weather(weather);
+    fn set_conditions(&self, conditions: NetworkConditions) {
+        self.model.lock().set_conditions(conditions);
     }
 
     fn pass(&self, span: Nanos) {
@@ -81,25 +88,25 @@ impl Stack {
     }
 }
 
-const DOWN: Weather = Weather {
+const DOWN: NetworkConditions = NetworkConditions {
     down: true,
-    ..Weather::FAIR
+    ..NetworkConditions::HEALTHY
 };
 
 #[test]
 fn a_lease_decides_until_its_end_while_the_store_is_away_and_nothing_is_drawn() {
-    let stack = Stack::new();
+    let stack = LeaseStack::new();
     stack.stream(100);
     assert_eq!(stack.stream(1), [Source::Lease]);
-    stack.weather(DOWN);
+    stack.set_conditions(DOWN);
     assert_eq!(stack.stream(1), [Source::Lease]);
     stack.pass(MS(120));
-    let grants = stack.store.leases().grants;
+    let draws = stack.store.leases().leases_drawn;
     let decided = stack.stream(100);
     assert!(!decided.contains(&Source::Lease), "{decided:?}");
-    stack.weather(Weather::FAIR);
+    stack.set_conditions(NetworkConditions::HEALTHY);
     stack.pass(MS(5_000));
-    assert_eq!(stack.store.leases().grants, grants);
+    assert_eq!(stack.store.leases().leases_drawn, draws);
     let decided = stack.stream(100);
     assert!(decided.contains(&Source::Lease), "{decided:?}");
 }
@@ -108,33 +115,33 @@ fn a_lease_decides_until_its_end_while_the_store_is_away_and_nothing_is_drawn() 
 /// admit what others may have been given.
 #[test]
 fn what_is_left_while_the_store_is_away_stays_charged() {
-    let stack = Stack::new();
+    let stack = LeaseStack::new();
     stack.stream(100);
-    let held = stack.store.leases().held;
+    let held = stack.store.leases().units_outstanding;
     assert!(held > 0);
-    stack.weather(DOWN);
+    stack.set_conditions(DOWN);
     let large = stack.own.set(held + 1); // more than is held: this node's share decides, and owes it
     let outcome = stack.sim.block_on(stack.store.charge(&large));
     assert_eq!(outcome.expect("a decision").source, Source::Fallback);
     stack.pass(MS(120));
     let leases = stack.store.leases();
-    assert_eq!((leases.returned, leases.lapsed), (0, held));
-    stack.weather(Weather::FAIR);
+    assert_eq!((leases.units_returned, leases.units_lapsed), (0, held));
+    stack.set_conditions(NetworkConditions::HEALTHY);
     stack.pass(MS(5_000));
     let admitted = *stack.admitted.lock() + held + 1;
-    assert_eq!(stack.booked(), admitted + held);
+    assert_eq!(stack.used_units(), admitted + held);
 }
 
 /// What was drawn and used after the last exact charge is known to the node alone.
 #[test]
-fn a_store_that_forgot_is_told_of_what_was_drawn_and_gets_nothing_back() {
-    let stack = Stack::new();
+fn drawn_leases_are_restored_to_a_store_that_lost_them_and_not_returned() {
+    let stack = LeaseStack::new();
     stack.stream(100);
     assert_eq!(stack.stream(20), [Source::Lease]);
-    let drawn = stack.booked();
-    assert!(stack.store.leases().held > 0);
+    let drawn = stack.used_units();
+    assert!(stack.store.leases().units_outstanding > 0);
     stack.model.lock().restart_empty();
-    let another = Own {
+    let another = TestLimit {
         subject: Fingerprint::new(2),
         ..stack.own.clone()
     };
@@ -142,51 +149,54 @@ fn a_store_that_forgot_is_told_of_what_was_drawn_and_gets_nothing_back() {
     assert_eq!(noticed.expect("a decision").source, Source::Fallback);
     stack.pass(MS(1_500)); // recovered, and what was held has ended
     let leases = stack.store.leases();
-    assert_eq!((leases.held, leases.returned), (0, 0));
-    assert!(leases.lapsed > 0);
-    assert_eq!((stack.booked(), stack.refunds()), (drawn, 0));
-    assert!(stack.booked() >= *stack.admitted.lock());
+    assert_eq!((leases.units_outstanding, leases.units_returned), (0, 0));
+    assert!(leases.units_lapsed > 0);
+    assert_eq!((stack.used_units(), stack.refunds()), (drawn, 0));
+    assert!(stack.used_units() >= *stack.admitted.lock());
 }
 
 #[test]
 fn through_a_loss_the_books_never_show_less_than_was_admitted() {
-    let stack = Stack::new();
+    let stack = LeaseStack::new();
     for _ in 0..5 {
         stack.stream(100);
         stack.model.lock().restart_empty();
         stack.stream(1_500);
     }
-    assert!(stack.store.leases().grants > 100);
+    assert!(stack.store.leases().leases_drawn > 100);
     stack.sim.block_on(stack.store.drain());
     stack.pass(MS(500)); // what was admitted without the store is charged
-    let (booked, admitted) = (stack.booked(), *stack.admitted.lock());
-    assert!(booked >= admitted, "{booked} for {admitted}");
-    assert!(booked <= admitted + 5 * 200, "{booked} for {admitted}");
+    let (used_units, admitted) = (stack.used_units(), *stack.admitted.lock());
+    assert!(used_units >= admitted, "{used_units} for {admitted}");
+    assert!(
+        used_units <= admitted + 5 * 200,
+        "{used_units} for {admitted}"
+    );
 }
 
 #[test]
 fn a_store_that_is_too_slow_for_decisions_is_not_too_slow_to_lend() {
-    let stack = Stack::new();
+    let stack = LeaseStack::new();
     stack.stream(100);
-    stack.weather(Weather {
-        fastest: MS(20), // there and back is more than the budget
-        ..Weather::FAIR
+    stack.set_conditions(NetworkConditions {
+        min_latency: MS(20), // there and back is more than the budget
+        ..NetworkConditions::HEALTHY
     });
-    let before = stack.store.leases().granted;
+    let before = stack.store.leases().units_drawn;
     stack.stream(30);
     stack.pass(MS(50));
     let leases = stack.store.leases();
-    assert!(leases.granted > before, "{leases:?}");
+    assert!(leases.units_drawn > before, "{leases:?}");
 }
 
 /// Who waits for more units and then asks has one budget for both.
 #[test]
 fn who_waited_for_more_units_is_decided_within_its_budget() {
-    let stack = Stack::new();
+    let stack = LeaseStack::new();
     stack.stream(100);
-    stack.weather(Weather {
-        fastest: MS(20), // there and back is more than the budget
-        ..Weather::FAIR
+    stack.set_conditions(NetworkConditions {
+        min_latency: MS(20), // there and back is more than the budget
+        ..NetworkConditions::HEALTHY
     });
     let mut longest = Nanos::ZERO;
     for _ in 0..2_000 {

@@ -10,9 +10,9 @@
 use tidegate_core::units::Nanos;
 
 /// The limit at first, and the least it falls to: a few requests must pass to learn anything.
-const LEAST: u32 = 20;
+const MIN_LIMIT: u32 = 20;
 /// The most it grows to.
-const MOST: u32 = 200;
+const MAX_LIMIT: u32 = 200;
 /// Requests that may wait in a queue behind the backend.
 const QUEUE: f64 = 4.0;
 /// How much of each new limit counts.
@@ -33,7 +33,7 @@ pub struct Gradient {
 impl Default for Gradient {
     fn default() -> Self {
         Gradient {
-            limit: f64::from(LEAST),
+            limit: f64::from(MIN_LIMIT),
             long: 0.0,
             samples: 0,
         }
@@ -61,7 +61,7 @@ impl Gradient {
         let gradient = (self.long / short).clamp(0.5, 1.0);
         let next = self.limit * gradient + QUEUE;
         let next = self.limit * (1.0 - SMOOTHING) + next * SMOOTHING;
-        self.limit = next.clamp(f64::from(LEAST), f64::from(MOST));
+        self.limit = next.clamp(f64::from(MIN_LIMIT), f64::from(MAX_LIMIT));
     }
 
     fn average(&mut self, short: f64) {
@@ -92,7 +92,7 @@ mod tests {
             for (took, in_flight) in samples {
                 let before = gradient.limit();
                 gradient.sample(Nanos::new(took), in_flight);
-                prop_assert!((LEAST..=MOST).contains(&gradient.limit()));
+                prop_assert!((MIN_LIMIT..=MAX_LIMIT).contains(&gradient.limit()));
                 // Up by a part of the queue, down by a tenth.
                 prop_assert!(gradient.limit() <= before + 1);
                 prop_assert!(gradient.limit() + 1 >= before - before / 10);
@@ -103,8 +103,8 @@ mod tests {
         fn an_idle_limit_neither_grows_nor_falls(took in prop::collection::vec(any::<u64>(), 1..500)) {
             let mut gradient = Gradient::default();
             for took in took {
-                gradient.sample(Nanos::new(took), LEAST / 2 - 1);
-                prop_assert_eq!(gradient.limit(), LEAST);
+                gradient.sample(Nanos::new(took), MIN_LIMIT / 2 - 1);
+                prop_assert_eq!(gradient.limit(), MIN_LIMIT);
             }
         }
     }

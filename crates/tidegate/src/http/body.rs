@@ -1,10 +1,10 @@
 //! Bodies: Tidegate's own JSON, and RFC 9457 problem details.
 
 use tidegate_core::algorithms::Retry;
-use tidegate_core::engine::{Decision, Fate, LimitView};
+use tidegate_core::engine::{Decision, DecisionKind, LimitView};
 use tidegate_core::store::Role;
 
-use super::Context;
+use super::ResponseContext;
 use super::headers::{policy_name, retry_after_secs};
 use super::text::{self, json_string, json_text, number, put, span};
 
@@ -13,28 +13,28 @@ const REDUCED_CAPACITY: &str =
     "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
 /// The body of one answer.
-pub(super) fn plain(decision: &Decision, context: &Context<'_>, out: &mut Vec<u8>) {
+pub(super) fn plain(decision: &Decision, context: &ResponseContext<'_>, out: &mut Vec<u8>) {
     put(out, r#"{"id":""#);
     rest(decision, context, out);
 }
 
 /// The same as an item of a list.
-pub(super) fn item(decision: &Decision, context: &Context<'_>, out: &mut Vec<u8>) {
+pub(super) fn item(decision: &Decision, context: &ResponseContext<'_>, out: &mut Vec<u8>) {
     put(out, r#"{"status":"#);
     number(out, u64::from(super::status(decision).as_u16()));
     put(out, r#","id":""#);
     rest(decision, context, out);
 }
 
-fn rest(decision: &Decision, context: &Context<'_>, out: &mut Vec<u8>) {
+fn rest(decision: &Decision, context: &ResponseContext<'_>, out: &mut Vec<u8>) {
     json_text(out, context.id);
     let binding = decision.binding();
     put(out, "\"");
-    if let Some(error) = error(decision.fate()) {
+    if let Some(error) = error(decision.kind()) {
         put(out, r#","error":""#);
         put(out, error);
         put(out, r#"","message":""#);
-        message(decision.fate(), binding.as_ref(), out);
+        message(decision.kind(), binding.as_ref(), out);
         put(out, "\"");
     }
     match decision.allowed() {
@@ -51,7 +51,7 @@ fn rest(decision: &Decision, context: &Context<'_>, out: &mut Vec<u8>) {
         }
         None => put(out, "null"),
     }
-    fate(decision, binding.as_ref(), out);
+    write_kind(decision, binding.as_ref(), out);
     put(out, r#","source":""#);
     put(out, decision.source().name());
     put(out, "\"");
@@ -81,26 +81,28 @@ fn rest(decision: &Decision, context: &Context<'_>, out: &mut Vec<u8>) {
     put(out, "]}");
 }
 
-fn fate(decision: &Decision, binding: Option<&LimitView<'_>>, out: &mut Vec<u8>) {
-    match decision.fate() {
-        Fate::Allow => {}
-        Fate::Delay(delay) => {
+fn write_kind(decision: &Decision, binding: Option<&LimitView<'_>>, out: &mut Vec<u8>) {
+    match decision.kind() {
+        DecisionKind::Allow => {}
+        DecisionKind::Delay(delay) => {
             put(out, r#","delay_ms":"#);
             number(out, delay.millis_up());
         }
-        Fate::Deny(Retry::Never) | Fate::Unavailable => put(out, r#","retry_after_ms":null"#),
-        Fate::Deny(Retry::After(wait)) => {
+        DecisionKind::Deny(Retry::Never) | DecisionKind::Unavailable => {
+            put(out, r#","retry_after_ms":null"#)
+        }
+        DecisionKind::Deny(Retry::After(wait)) => {
             if let Some(binding) = binding {
                 put(out, r#","window":""#);
                 span(out, binding.limit.per());
                 put(out, r#"","retry_after_seconds":"#);
-                number(out, retry_after_secs(wait, decision.client()));
+                number(out, retry_after_secs(wait, decision.client_hash()));
             }
             put(out, r#","retry_after_ms":"#);
             number(out, wait.millis_up());
         }
-        Fate::Block { until: None } => put(out, r#","blocked_until":null"#),
-        Fate::Block { until: Some(until) } => {
+        DecisionKind::Block { until: None } => put(out, r#","blocked_until":null"#),
+        DecisionKind::Block { until: Some(until) } => {
             put(out, r#","blocked_until":"#);
             number(out, until.secs_up());
         }
@@ -111,7 +113,7 @@ fn limit(out: &mut Vec<u8>, view: &LimitView<'_>, figures: impl FnOnce(&mut Vec<
     put(out, r#"{"rule":""#);
     json_text(out, view.rule.name().as_str());
     put(out, r#"","rate":""#);
-    json_text(out, view.written);
+    json_text(out, view.rate_text);
     match view.reading.verdict.allows() {
         true => put(out, r#"","allowed":true"#),
         false => put(out, r#"","allowed":false"#),
@@ -134,28 +136,28 @@ fn figures(out: &mut Vec<u8>, view: &LimitView<'_>) {
     number(out, figures.reset_after.millis_up());
 }
 
-fn error(fate: Fate) -> Option<&'static str> {
-    match fate {
-        Fate::Allow | Fate::Delay(_) => None,
-        Fate::Deny(Retry::After(_)) => Some("rate_limit_exceeded"),
-        Fate::Unavailable => Some("temporary_reduced_capacity"),
-        Fate::Deny(Retry::Never) => Some("cost_exceeds_limit"),
-        Fate::Block { .. } => Some("blocked"),
+fn error(kind: DecisionKind) -> Option<&'static str> {
+    match kind {
+        DecisionKind::Allow | DecisionKind::Delay(_) => None,
+        DecisionKind::Deny(Retry::After(_)) => Some("rate_limit_exceeded"),
+        DecisionKind::Unavailable => Some("temporary_reduced_capacity"),
+        DecisionKind::Deny(Retry::Never) => Some("cost_exceeds_limit"),
+        DecisionKind::Block { .. } => Some("blocked"),
     }
 }
 
 /// A refusal in a sentence, inside a JSON string.
-fn message(fate: Fate, binding: Option<&LimitView<'_>>, out: &mut Vec<u8>) {
-    match (fate, binding) {
-        (Fate::Deny(Retry::After(wait)), Some(binding)) => {
+fn message(kind: DecisionKind, binding: Option<&LimitView<'_>>, out: &mut Vec<u8>) {
+    match (kind, binding) {
+        (DecisionKind::Deny(Retry::After(wait)), Some(binding)) => {
             put(out, "rule `");
             json_text(out, binding.rule.name().as_str());
             put(out, "` allows ");
-            json_text(out, binding.written);
+            json_text(out, binding.rate_text);
             put(out, "; come back in ");
             text::wait(out, wait);
         }
-        (Fate::Deny(Retry::Never), Some(binding)) => {
+        (DecisionKind::Deny(Retry::Never), Some(binding)) => {
             put(out, "a cost of ");
             number(out, binding.cost.get());
             put(out, " can never fit rule `");
@@ -164,8 +166,8 @@ fn message(fate: Fate, binding: Option<&LimitView<'_>>, out: &mut Vec<u8>) {
             number(out, binding.limit.capacity());
             put(out, " at most; ask for less at once");
         }
-        (Fate::Block { .. }, _) => put(out, "this client is on the block list"),
-        (Fate::Unavailable, Some(binding)) => {
+        (DecisionKind::Block { .. }, _) => put(out, "this client is on the block list"),
+        (DecisionKind::Unavailable, Some(binding)) => {
             put(out, "rule `");
             json_text(out, binding.rule.name().as_str());
             put(
@@ -178,12 +180,12 @@ fn message(fate: Fate, binding: Option<&LimitView<'_>>, out: &mut Vec<u8>) {
 }
 
 /// RFC 9457 problem details.
-pub(super) fn problem(decision: &Decision, context: &Context<'_>, out: &mut Vec<u8>) {
+pub(super) fn problem(decision: &Decision, context: &ResponseContext<'_>, out: &mut Vec<u8>) {
     let binding = decision.binding();
-    let (kind, title) = match decision.fate() {
-        Fate::Deny(Retry::Never) => ("about:blank", "Cost exceeds the limit"),
-        Fate::Block { .. } => ("about:blank", "Blocked"),
-        Fate::Unavailable => (REDUCED_CAPACITY, "Temporary reduced capacity"),
+    let (kind, title) = match decision.kind() {
+        DecisionKind::Deny(Retry::Never) => ("about:blank", "Cost exceeds the limit"),
+        DecisionKind::Block { .. } => ("about:blank", "Blocked"),
+        DecisionKind::Unavailable => (REDUCED_CAPACITY, "Temporary reduced capacity"),
         _ => (QUOTA_EXCEEDED, "Quota exceeded"),
     };
     put(out, r#"{"type":""#);
@@ -193,7 +195,7 @@ pub(super) fn problem(decision: &Decision, context: &Context<'_>, out: &mut Vec<
     put(out, r#"","status":"#);
     number(out, u64::from(super::status(decision).as_u16()));
     put(out, r#","detail":""#);
-    message(decision.fate(), binding.as_ref(), out);
+    message(decision.kind(), binding.as_ref(), out);
     put(out, r#"","instance":"urn:tidegate:decision:"#);
     json_text(out, context.id);
     put(out, r#"","violated-policies":["#);
@@ -207,6 +209,6 @@ pub(super) fn problem(decision: &Decision, context: &Context<'_>, out: &mut Vec<
         policy_name(out, &view, json_text);
     }
     put(out, "]");
-    fate(decision, binding.as_ref(), out);
+    write_kind(decision, binding.as_ref(), out);
     put(out, "}");
 }

@@ -5,16 +5,16 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use smallvec::SmallVec;
 use tidegate_core::algorithms::Retry;
-use tidegate_core::engine::{Decision, Fate, LimitView};
+use tidegate_core::engine::{Decision, DecisionKind, LimitView};
 use tidegate_core::units::Nanos;
 
 use super::text::{number, put, sf_integer, sf_text, span};
-use super::{Context, ResetStyle};
+use super::{ResetStyle, ResponseContext};
 
 /// More policies than this help nobody.
-const MOST_POLICIES: usize = 8;
+const MAX_POLICIES: usize = 8;
 /// The most that jitter adds to a wait.
-const MOST_JITTER: Nanos = Nanos::from_secs(30);
+const MAX_JITTER: Nanos = Nanos::from_secs(30);
 
 /// The decision's id.
 pub const ID: HeaderName = HeaderName::from_static("x-tidegate-id");
@@ -28,35 +28,39 @@ const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 /// Every header a decision has; the values that differ from one to the next are written into a text
 /// that they are then cut out of.
 #[derive(Default)]
-pub(super) struct Lines {
+pub(super) struct HeaderValues {
     /// Each name and where its value ends; it begins where the one before ends.
     ends: SmallVec<[(HeaderName, usize); 8]>,
 }
 
-impl Lines {
+impl HeaderValues {
     /// Writes the values at the start of `out`. No rule, no limits to tell of.
-    pub(super) fn write(decision: &Decision, context: &Context<'_>, out: &mut Vec<u8>) -> Self {
-        let mut lines = Lines::default();
+    pub(super) fn write(
+        decision: &Decision,
+        context: &ResponseContext<'_>,
+        out: &mut Vec<u8>,
+    ) -> Self {
+        let mut values = HeaderValues::default();
         if let Some(binding) = decision.binding() {
-            lines.limits(decision, &binding, context, out);
+            values.limits(decision, &binding, context, out);
         }
         sf_text(out, context.id);
-        lines.end(ID, out);
-        lines
+        values.end(ID, out);
+        values
     }
 
     fn limits(
         &mut self,
         decision: &Decision,
         binding: &LimitView<'_>,
-        context: &Context<'_>,
+        context: &ResponseContext<'_>,
         out: &mut Vec<u8>,
     ) {
-        for (i, view) in decision.enforced().take(MOST_POLICIES).enumerate() {
+        for (i, view) in decision.enforced().take(MAX_POLICIES).enumerate() {
             policy(out, i, &view);
         }
         self.end(POLICY, out);
-        for (i, view) in decision.enforced().take(MOST_POLICIES).enumerate() {
+        for (i, view) in decision.enforced().take(MAX_POLICIES).enumerate() {
             rate_limit(out, i, &view);
         }
         self.end(RATE_LIMIT, out);
@@ -71,8 +75,8 @@ impl Lines {
         };
         number(out, reset.secs_up());
         self.end(RESET, out);
-        if let Fate::Deny(Retry::After(wait)) = decision.fate() {
-            number(out, retry_after_secs(wait, decision.client()));
+        if let DecisionKind::Deny(Retry::After(wait)) = decision.kind() {
+            number(out, retry_after_secs(wait, decision.client_hash()));
             self.end(header::RETRY_AFTER, out);
         }
     }
@@ -96,7 +100,7 @@ impl Lines {
     }
 
     /// Cuts the values out of the text they were written to, without copying.
-    pub(super) fn cut(self, text: &Bytes, headers: &mut HeaderMap) {
+    pub(super) fn insert_into(self, text: &Bytes, headers: &mut HeaderMap) {
         let mut start = 0;
         for (name, end) in self.ends {
             let value = HeaderValue::from_maybe_shared(text.slice(start..end));
@@ -111,10 +115,10 @@ impl Lines {
 
 /// What a client is told to wait: the exact wait stretched by up to 30 %, by a hash of the client,
 /// so that the refused do not all come back at once. Never less than the wait, never 0.
-pub(super) fn retry_after_secs(wait: Nanos, seed: u64) -> u64 {
-    let most = (wait.get() / 10).saturating_mul(3).min(MOST_JITTER.get());
-    let extra = (u128::from(most) * u128::from(seed)) >> 64;
-    let extra = u64::try_from(extra).unwrap_or(most);
+pub(super) fn retry_after_secs(wait: Nanos, client_hash: u64) -> u64 {
+    let max = (wait.get() / 10).saturating_mul(3).min(MAX_JITTER.get());
+    let extra = (u128::from(max) * u128::from(client_hash)) >> 64;
+    let extra = u64::try_from(extra).unwrap_or(max);
     wait.plus(Nanos::new(extra)).secs_up().max(1)
 }
 
@@ -126,7 +130,7 @@ pub(super) fn policy_name(
 ) {
     put(out, "\"");
     text(out, view.rule.name().as_str());
-    if view.several {
+    if view.has_several_rates {
         put(out, ".");
         span(out, view.limit.per());
     }
@@ -169,10 +173,10 @@ mod tests {
         for seed in [0, 1, u64::MAX / 2, u64::MAX] {
             for wait_ms in [1, 999, 1_000, 10_000, 3_600_000] {
                 let wait = Nanos::from_millis(wait_ms);
-                let told = retry_after_secs(wait, seed);
-                assert!(told >= 1 && told >= wait.secs_up());
-                let most = wait.get() + (wait.get() / 10 * 3).min(MOST_JITTER.get());
-                assert!(told <= Nanos::new(most).secs_up().max(1));
+                let seconds = retry_after_secs(wait, seed);
+                assert!(seconds >= 1 && seconds >= wait.secs_up());
+                let max = wait.get() + (wait.get() / 10 * 3).min(MAX_JITTER.get());
+                assert!(seconds <= Nanos::new(max).secs_up().max(1));
             }
         }
         let spread = |seed| retry_after_secs(Nanos::from_secs(60), seed);

@@ -6,18 +6,18 @@
 
 mod body;
 mod headers;
-mod slots;
+mod permits;
 mod text;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use tidegate_core::algorithms::Retry;
-use tidegate_core::engine::{Decision, Fate};
+use tidegate_core::engine::{Decision, DecisionKind};
 use tidegate_core::units::Nanos;
 
+use headers::HeaderValues;
 pub use headers::ID;
-use headers::Lines;
-pub use slots::{full, opened};
+pub use permits::{acquired, concurrency_denied};
 pub use text::json_plain;
 
 /// How `X-RateLimit-Reset` tells time.
@@ -42,7 +42,7 @@ pub enum BodyStyle {
 
 /// What an answer needs besides the decision.
 #[derive(Clone, Copy, Debug)]
-pub struct Context<'a> {
+pub struct ResponseContext<'a> {
     /// The decision's id, which the logs carry too.
     pub id: &'a str,
     /// The wall clock, for epoch headers.
@@ -59,7 +59,7 @@ pub struct Context<'a> {
 
 /// A decision as an HTTP answer.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct DecisionResponse {
     /// 200, 403, 422, 429 or 503.
     pub status: StatusCode,
     /// Everything but `Content-Length`.
@@ -70,35 +70,35 @@ pub struct Answer {
 
 /// The status a decision has on the wire.
 pub fn status(decision: &Decision) -> StatusCode {
-    match decision.fate() {
-        Fate::Allow | Fate::Delay(_) => StatusCode::OK,
-        Fate::Deny(Retry::After(_)) => StatusCode::TOO_MANY_REQUESTS,
-        Fate::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-        Fate::Deny(Retry::Never) => StatusCode::UNPROCESSABLE_ENTITY,
-        Fate::Block { .. } => StatusCode::FORBIDDEN,
+    match decision.kind() {
+        DecisionKind::Allow | DecisionKind::Delay(_) => StatusCode::OK,
+        DecisionKind::Deny(Retry::After(_)) => StatusCode::TOO_MANY_REQUESTS,
+        DecisionKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        DecisionKind::Deny(Retry::Never) => StatusCode::UNPROCESSABLE_ENTITY,
+        DecisionKind::Block { .. } => StatusCode::FORBIDDEN,
     }
 }
 
 /// The whole answer.
-pub fn answer(decision: &Decision, context: &Context<'_>) -> Answer {
+pub fn response(decision: &Decision, context: &ResponseContext<'_>) -> DecisionResponse {
     let problem = context.body == BodyStyle::Problem && !decision.allowed();
     // One buffer holds the values of the headers and then the body.
     let mut text = Vec::with_capacity(768);
-    let lines = Lines::write(decision, context, &mut text);
+    let values = HeaderValues::write(decision, context, &mut text);
     match problem {
         true => body::problem(decision, context, &mut text),
         false => body::plain(decision, context, &mut text),
     }
     let text = Bytes::from(text);
-    let body = text.slice(lines.len()..);
+    let body = text.slice(values.len()..);
     let mut headers = HeaderMap::with_capacity(10);
     let content_type = match problem {
         true => "application/problem+json",
         false => "application/json",
     };
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-    insert(decision, lines, &text, &mut headers);
-    Answer {
+    insert(decision, values, &text, &mut headers);
+    DecisionResponse {
         status: status(decision),
         headers,
         body,
@@ -106,29 +106,33 @@ pub fn answer(decision: &Decision, context: &Context<'_>) -> Answer {
 }
 
 /// Only the headers, for edges whose answer has no body.
-pub fn headers(decision: &Decision, context: &Context<'_>) -> HeaderMap {
+pub fn headers(decision: &Decision, context: &ResponseContext<'_>) -> HeaderMap {
     let mut text = Vec::with_capacity(256);
-    let lines = Lines::write(decision, context, &mut text);
+    let values = HeaderValues::write(decision, context, &mut text);
     let mut headers = HeaderMap::with_capacity(10);
-    insert(decision, lines, &Bytes::from(text), &mut headers);
+    insert(decision, values, &Bytes::from(text), &mut headers);
     headers
 }
 
 /// The same headers one by one, without the map: for protocols that carry them in a message.
-pub fn each_header(decision: &Decision, context: &Context<'_>, mut each: impl FnMut(&str, &[u8])) {
+pub fn each_header(
+    decision: &Decision,
+    context: &ResponseContext<'_>,
+    mut each: impl FnMut(&str, &[u8]),
+) {
     let mut text = Vec::with_capacity(256);
-    let lines = Lines::write(decision, context, &mut text);
-    lines.each(&text, |name, value| each(name.as_str(), value));
+    let values = HeaderValues::write(decision, context, &mut text);
+    values.each(&text, |name, value| each(name.as_str(), value));
 }
 
-fn insert(decision: &Decision, lines: Lines, text: &Bytes, headers: &mut HeaderMap) {
+fn insert(decision: &Decision, values: HeaderValues, text: &Bytes, headers: &mut HeaderMap) {
     if !decision.allowed() {
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     }
-    lines.cut(text, headers);
+    values.insert_into(text, headers);
 }
 
 /// Only the body, for lists of decisions: an object with `status` first.
-pub fn item(decision: &Decision, context: &Context<'_>, out: &mut Vec<u8>) {
+pub fn item(decision: &Decision, context: &ResponseContext<'_>, out: &mut Vec<u8>) {
     body::item(decision, context, out);
 }

@@ -3,7 +3,7 @@
 use tidegate_core::units::Nanos;
 
 /// Structured fields have integers of at most 15 digits.
-const MOST_SF_INTEGER: u64 = 999_999_999_999_999;
+const MAX_SF_INTEGER: u64 = 999_999_999_999_999;
 
 /// Text as it is. What is around a value comes in one piece, which costs a few moves and no call.
 #[inline(always)]
@@ -20,7 +20,7 @@ pub(super) fn number(out: &mut Vec<u8>, value: u64) {
 }
 
 pub(super) fn sf_integer(out: &mut Vec<u8>, value: u64) {
-    number(out, value.min(MOST_SF_INTEGER));
+    number(out, value.min(MAX_SF_INTEGER));
 }
 
 /// The inside of a structured-field string: printable ASCII. What is not becomes `?`.
@@ -132,12 +132,12 @@ pub(super) fn wait(out: &mut Vec<u8>, wait: Nanos) {
     const DAY: u64 = 24 * HOUR;
     let millis = wait.millis_up();
     if millis < 1_000 {
-        return part(out, millis, " ms");
+        return quantity(out, millis, " ms");
     }
     // In units of the smaller one first, so that rounding up carries: 3,599.5 s are an hour.
     let secs = wait.secs_up();
     let (large, large_unit, small, small_unit) = match secs {
-        ..MINUTE => return part(out, secs, " s"),
+        ..MINUTE => return quantity(out, secs, " s"),
         MINUTE..HOUR => (secs / MINUTE, " min", secs % MINUTE, " s"),
         HOUR..DAY => {
             let minutes = secs.div_ceil(MINUTE);
@@ -148,14 +148,14 @@ pub(super) fn wait(out: &mut Vec<u8>, wait: Nanos) {
             (hours / 24, " d", hours % 24, " h")
         }
     };
-    part(out, large, large_unit);
+    quantity(out, large, large_unit);
     if small > 0 {
         put(out, " ");
-        part(out, small, small_unit);
+        quantity(out, small, small_unit);
     }
 }
 
-fn part(out: &mut Vec<u8>, count: u64, unit: &str) {
+fn quantity(out: &mut Vec<u8>, count: u64, unit: &str) {
     number(out, count);
     put(out, unit);
 }
@@ -210,7 +210,7 @@ mod tests {
         }
         assert_eq!(
             written(|out| sf_integer(out, u64::MAX)),
-            MOST_SF_INTEGER.to_string()
+            MAX_SF_INTEGER.to_string()
         );
     }
 

@@ -10,20 +10,20 @@
 //! client is the peer. Only one of the two headers is ever read, the one the operator names: a
 //! proxy that appends to one passes the other through as the client wrote it.
 //!
-//! Does not mask or key addresses: see [`Canon`](super::Canon).
+//! Does not mask or key addresses: see [`IpNormalizer`](super::IpNormalizer).
 
 use std::net::IpAddr;
 
 use super::ip;
 use super::rfc7239::{elements, for_address};
-use super::trusted::Trusted;
+use super::trusted::TrustedProxies;
 
 /// More proxies in a row than anyone runs. Bounds the work that a long header can ask for.
 const MAX_HOPS: usize = 32;
 
 /// Which header the trusted proxies write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Chain {
+pub enum ForwardingHeader {
     /// `X-Forwarded-For: client, proxy1, proxy2`
     #[default]
     XForwardedFor,
@@ -31,30 +31,30 @@ pub enum Chain {
     Forwarded,
 }
 
-impl Chain {
+impl ForwardingHeader {
     /// The name of the header, in lower case.
     pub const fn header(self) -> &'static str {
         match self {
-            Chain::XForwardedFor => "x-forwarded-for",
-            Chain::Forwarded => "forwarded",
+            ForwardingHeader::XForwardedFor => "x-forwarded-for",
+            ForwardingHeader::Forwarded => "forwarded",
         }
     }
 }
 
 /// Where a walk ended, and why there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Walk {
+pub struct ForwardedClient {
     /// The address to hold responsible.
     pub client: IpAddr,
     /// How many trusted proxies vouched for it; 0 if it is the peer itself.
     pub hops: usize,
     /// Why the walk went no further.
-    pub end: End,
+    pub end: ForwardedStop,
 }
 
 /// Why a walk went no further left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum End {
+pub enum ForwardedStop {
     /// The client is not a trusted proxy: the usual case.
     Untrusted,
     /// Every entry was a trusted proxy: the left-most one sent the request itself.
@@ -67,40 +67,53 @@ pub enum End {
 
 /// Walks from the socket `peer` to the client. `lines` are the values of every line of the
 /// `chain` header, in the order received; what they hold is only read if `peer` is trusted.
-pub fn client<'a, L>(peer: IpAddr, chain: Chain, lines: L, trusted: &Trusted) -> Walk
+pub fn client<'a, L>(
+    peer: IpAddr,
+    chain: ForwardingHeader,
+    lines: L,
+    trusted: &TrustedProxies,
+) -> ForwardedClient
 where
     L: IntoIterator<Item = &'a [u8]>,
     L::IntoIter: DoubleEndedIterator,
 {
     let lines = lines.into_iter().rev();
     match chain {
-        Chain::XForwardedFor => walk(peer, lines.flat_map(comma_separated).map(address), trusted),
-        Chain::Forwarded => walk(peer, lines.flat_map(elements).map(for_address), trusted),
+        ForwardingHeader::XForwardedFor => {
+            walk(peer, lines.flat_map(comma_separated).map(address), trusted)
+        }
+        ForwardingHeader::Forwarded => {
+            walk(peer, lines.flat_map(elements).map(for_address), trusted)
+        }
     }
 }
 
 /// The rule itself: `before` gives the earlier hops, nearest first, `None` where unreadable.
-fn walk(peer: IpAddr, mut before: impl Iterator<Item = Option<IpAddr>>, trusted: &Trusted) -> Walk {
-    let mut at = Walk {
+fn walk(
+    peer: IpAddr,
+    mut before: impl Iterator<Item = Option<IpAddr>>,
+    trusted: &TrustedProxies,
+) -> ForwardedClient {
+    let mut at = ForwardedClient {
         client: ip::unmapped(peer),
         hops: 0,
-        end: End::Untrusted,
+        end: ForwardedStop::Untrusted,
     };
     while trusted.trusts(at.client) {
         let end = match before.next() {
-            Some(Some(_)) if at.hops == MAX_HOPS => End::TooLong,
+            Some(Some(_)) if at.hops == MAX_HOPS => ForwardedStop::TooLong,
             Some(Some(addr)) => {
-                at = Walk {
+                at = ForwardedClient {
                     client: ip::unmapped(addr),
                     hops: at.hops + 1,
-                    end: End::Untrusted,
+                    end: ForwardedStop::Untrusted,
                 };
                 continue;
             }
-            Some(None) => End::Malformed,
-            None => End::Exhausted,
+            Some(None) => ForwardedStop::Malformed,
+            None => ForwardedStop::Exhausted,
         };
-        return Walk { end, ..at };
+        return ForwardedClient { end, ..at };
     }
     at
 }
@@ -123,8 +136,8 @@ mod tests {
 
     /// Walks `lines`, one header line each, and says `client/hops end`.
     #[track_caller]
-    fn check(chain: Chain, peer: &str, lines: &[&str], want: &str) {
-        let trusted = Trusted::parse(&PROXIES).unwrap();
+    fn check(chain: ForwardingHeader, peer: &str, lines: &[&str], want: &str) {
+        let trusted = TrustedProxies::parse(&PROXIES).unwrap();
         let got = client(
             peer.parse().unwrap(),
             chain,
@@ -137,12 +150,12 @@ mod tests {
 
     #[track_caller]
     fn xff(peer: &str, lines: &[&str], want: &str) {
-        check(Chain::XForwardedFor, peer, lines, want);
+        check(ForwardingHeader::XForwardedFor, peer, lines, want);
     }
 
     #[track_caller]
     fn forwarded(peer: &str, lines: &[&str], want: &str) {
-        check(Chain::Forwarded, peer, lines, want);
+        check(ForwardingHeader::Forwarded, peer, lines, want);
     }
 
     #[test]
@@ -150,16 +163,16 @@ mod tests {
         let peer = "10.0.0.1".parse().unwrap();
         let walked = client(
             peer,
-            Chain::default(),
+            ForwardingHeader::default(),
             [&b"203.0.113.9"[..]],
-            &Trusted::default(),
+            &TrustedProxies::default(),
         );
         assert_eq!(
             walked,
-            Walk {
+            ForwardedClient {
                 client: peer,
                 hops: 0,
-                end: End::Untrusted
+                end: ForwardedStop::Untrusted
             }
         );
     }

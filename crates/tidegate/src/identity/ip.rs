@@ -12,7 +12,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A client's address in canonical form. Only a [`Canon`] makes one; equal means the same client.
+/// A client's address in canonical form. Only a [`IpNormalizer`] makes one; equal means the same client.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ClientIp(IpAddr);
 
@@ -31,24 +31,24 @@ impl fmt::Display for ClientIp {
 
 /// How addresses become clients: how many leading bits of an IPv6 address name one client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Canon {
+pub struct IpNormalizer {
     v6_prefix: u8,
 }
 
-impl Default for Canon {
+impl Default for IpNormalizer {
     /// A /64: what one host or one home gets at least, and can roam in freely.
     fn default() -> Self {
-        Canon { v6_prefix: 64 }
+        IpNormalizer { v6_prefix: 64 }
     }
 }
 
-impl Canon {
+impl IpNormalizer {
     /// With an IPv6 prefix of 48 (a whole site) to 128 (every address by itself) bits. Shorter
     /// would let one site's traffic refuse its neighbours.
-    pub const fn new(v6_prefix: u8) -> Result<Self, BadPrefix> {
+    pub const fn new(v6_prefix: u8) -> Result<Self, Ipv6PrefixError> {
         match v6_prefix {
-            48..=128 => Ok(Canon { v6_prefix }),
-            found => Err(BadPrefix { found }),
+            48..=128 => Ok(IpNormalizer { v6_prefix }),
+            found => Err(Ipv6PrefixError { found }),
         }
     }
 
@@ -69,7 +69,7 @@ impl Canon {
     }
 
     /// The client that an address written as text belongs to; the forms are those of [`parse`].
-    pub fn parse(self, text: &str) -> Result<ClientIp, BadAddress> {
+    pub fn parse(self, text: &str) -> Result<ClientIp, IpParseError> {
         parse(text).map(|addr| self.client(addr))
     }
 
@@ -81,14 +81,14 @@ impl Canon {
 /// An IPv6 prefix that does not name clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("ipv6_prefix is {found}; write a number from 48 to 128 (64 suits most)")]
-pub struct BadPrefix {
+pub struct Ipv6PrefixError {
     /// The prefix length that was asked for.
     pub found: u8,
 }
 
 /// Text that is not an address.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum BadAddress {
+pub enum IpParseError {
     /// Leading zeros: `010.0.0.1` is 10.0.0.1 to some readers and, in octal, 8.0.0.1 to others. A
     /// limiter that picks one may count a client that the next hop knows by another address.
     #[error(
@@ -111,13 +111,13 @@ pub enum BadAddress {
 ///
 /// Port and zone are dropped: they tell connections and interfaces apart, not clients. IPv4 with
 /// leading zeros is refused. Without brackets the last group of an IPv6 address is never a port.
-pub fn parse(text: &str) -> Result<IpAddr, BadAddress> {
+pub fn parse(text: &str) -> Result<IpAddr, IpParseError> {
     read(text).ok_or_else(|| {
         let found = shown(text);
         if has_leading_zero(text) {
-            BadAddress::LeadingZero { found }
+            IpParseError::LeadingZero { found }
         } else {
-            BadAddress::NotAnAddress { found }
+            IpParseError::NotAnAddress { found }
         }
     })
 }
@@ -203,10 +203,10 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, want: &str) {
-        let got = match Canon::default().parse(text) {
+        let got = match IpNormalizer::default().parse(text) {
             Ok(client) => client.to_string(),
-            Err(BadAddress::LeadingZero { .. }) => "leading zero".to_owned(),
-            Err(BadAddress::NotAnAddress { .. }) => "refused".to_owned(),
+            Err(IpParseError::LeadingZero { .. }) => "leading zero".to_owned(),
+            Err(IpParseError::NotAnAddress { .. }) => "refused".to_owned(),
         };
         assert_eq!(got, want, "from {text:?}");
     }
@@ -308,13 +308,13 @@ mod tests {
     #[test]
     fn prefixes_from_48_to_128_are_taken_and_others_refused() {
         let addr = "2001:db8:1:2:3:4:5:6".parse().unwrap();
-        let masked = |prefix| Canon::new(prefix).unwrap().client(addr).to_string();
+        let masked = |prefix| IpNormalizer::new(prefix).unwrap().client(addr).to_string();
         assert_eq!(masked(48), "2001:db8:1::");
         assert_eq!(masked(56), "2001:db8:1::");
         assert_eq!(masked(64), "2001:db8:1:2::");
         assert_eq!(masked(128), "2001:db8:1:2:3:4:5:6");
         for found in [0, 47, 129, 255] {
-            assert_eq!(Canon::new(found), Err(BadPrefix { found }));
+            assert_eq!(IpNormalizer::new(found), Err(Ipv6PrefixError { found }));
         }
     }
 
@@ -351,8 +351,8 @@ mod tests {
 
         #[test]
         fn same_client_if_and_only_if_same_key(a in address(), b in address(), prefix in 48u8..=128) {
-            let canon = Canon::new(prefix).unwrap();
-            prop_assert_eq!(canon.client(a) == canon.client(b), owner(a, prefix) == owner(b, prefix));
+            let normalizer = IpNormalizer::new(prefix).unwrap();
+            prop_assert_eq!(normalizer.client(a) == normalizer.client(b), owner(a, prefix) == owner(b, prefix));
         }
 
         #[test]

@@ -12,7 +12,7 @@ pub mod keys;
 mod rfc7239;
 mod trusted;
 
-pub use forwarded::Walk;
-pub use ip::{Canon, ClientIp};
+pub use forwarded::ForwardedClient;
+pub use ip::{ClientIp, IpNormalizer};
 pub use keys::{Digest, KeyTable};
-pub use trusted::{BadProxy, Trusted};
+pub use trusted::{TrustedProxies, TrustedProxyError};

@@ -10,31 +10,31 @@ use super::ip;
 
 /// The proxies whose word is taken for where a request came from. Nobody, unless told.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Trusted {
+pub struct TrustedProxies {
     nets: Vec<IpNet>,
 }
 
-impl Trusted {
+impl TrustedProxies {
     /// Trusts the proxies in these networks.
     pub fn new(nets: impl IntoIterator<Item = IpNet>) -> Self {
-        Trusted {
+        TrustedProxies {
             nets: nets.into_iter().map(unmapped_net).collect(),
         }
     }
 
     /// Reads networks (`10.0.0.0/8`) and single addresses (`10.1.2.3`); gives every fault.
-    pub fn parse<S: AsRef<str>>(texts: &[S]) -> Result<Self, Vec<BadProxy>> {
-        let (mut nets, mut faults) = (Vec::new(), Vec::new());
+    pub fn parse<S: AsRef<str>>(texts: &[S]) -> Result<Self, Vec<TrustedProxyError>> {
+        let (mut nets, mut errors) = (Vec::new(), Vec::new());
         for text in texts {
             match read_net(text.as_ref()) {
                 Ok(net) => nets.push(net),
-                Err(fault) => faults.push(fault),
+                Err(error) => errors.push(error),
             }
         }
-        if faults.is_empty() {
-            Ok(Trusted::new(nets))
+        if errors.is_empty() {
+            Ok(TrustedProxies::new(nets))
         } else {
-            Err(faults)
+            Err(errors)
         }
     }
 
@@ -48,7 +48,7 @@ impl Trusted {
 
 /// An entry of `trusted_proxies` that is not a network.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum BadProxy {
+pub enum TrustedProxyError {
     /// Neither a network nor an address.
     #[error("trusted proxy `{found}` is not a network; write it like 10.0.0.0/8 or 10.1.2.3")]
     NotANetwork {
@@ -84,22 +84,22 @@ fn unmapped_net(net: IpNet) -> IpNet {
     }
 }
 
-fn read_net(text: &str) -> Result<IpNet, BadProxy> {
+fn read_net(text: &str) -> Result<IpNet, TrustedProxyError> {
     let text = text.trim();
     let net: IpNet = match text.parse() {
         Ok(net) => net,
         Err(_) => match text.parse::<IpAddr>() {
             Ok(addr) => addr.into(),
             Err(_) => {
-                return Err(BadProxy::NotANetwork {
+                return Err(TrustedProxyError::NotANetwork {
                     found: text.escape_default().to_string(),
                 });
             }
         },
     };
     match unmapped_net(net.trunc()) {
-        meant if meant.prefix_len() == 0 => Err(BadProxy::Everybody { found: net }),
-        _ if net.trunc() != net => Err(BadProxy::HostBits {
+        meant if meant.prefix_len() == 0 => Err(TrustedProxyError::Everybody { found: net }),
+        _ if net.trunc() != net => Err(TrustedProxyError::HostBits {
             found: net,
             meant: net.trunc(),
         }),
@@ -112,21 +112,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_fault_of_the_proxy_list_is_told_at_once() {
-        let faults = Trusted::parse(&[
+    fn every_error_of_the_proxy_list_is_reported_at_once() {
+        let result = TrustedProxies::parse(&[
             "10.0.0.0/8",
             "proxy.local",
             "10.0.0.1/8",
             "0.0.0.0/0",
             "::ffff:0:0/96",
         ]);
-        let told: Vec<_> = faults
+        let messages: Vec<_> = result
             .unwrap_err()
             .iter()
             .map(ToString::to_string)
             .collect();
         assert_eq!(
-            told,
+            messages,
             [
                 "trusted proxy `proxy.local` is not a network; write it like 10.0.0.0/8 or 10.1.2.3",
                 "trusted proxy `10.0.0.1/8` has bits set below its prefix; write 10.0.0.0/8 or correct it",
@@ -138,8 +138,8 @@ mod tests {
 
     #[test]
     fn a_mapped_network_is_the_v4_network() {
-        let trusted = Trusted::parse(&["::ffff:10.0.0.0/104"]).unwrap();
-        assert_eq!(trusted, Trusted::parse(&["10.0.0.0/8"]).unwrap());
+        let trusted = TrustedProxies::parse(&["::ffff:10.0.0.0/104"]).unwrap();
+        assert_eq!(trusted, TrustedProxies::parse(&["10.0.0.0/8"]).unwrap());
         assert!(trusted.trusts("10.1.2.3".parse().unwrap()));
     }
 }

@@ -3,31 +3,32 @@
 //!
 //! Kept true: a request that is refused by any rule holds no slot, as far as the store can be told; one
 //! that is full charges nothing. Slots end by themselves, so nothing is lost for longer than they last;
-//! and those of a request that nobody waits for any more are freed at once, by whoever can (`taking`).
+//! and those of a request that nobody waits for any more are freed at once, by whoever can (`guard`).
 
 use std::borrow::Cow;
 
 use smallvec::SmallVec;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::engine::{self, Decision, Opening, Spent};
+use tidegate_core::engine::{self, ChargedAs, ConcurrencyLimit, Decision};
 use tidegate_core::event::Event;
 use tidegate_core::request::{Edge, Request};
-use tidegate_core::rules::{Concurrent, Purpose};
+use tidegate_core::rules::{Concurrency, Purpose};
 use tidegate_core::store::{
-    Charge, Held, Hold, OnStoreFailure, Role, Source, Store, StoreError, Terms, WorkKind,
+    Charge, OnStoreFailure, PermitReply, PermitRequest, Role, RuleOptions, Source, Store,
+    StoreError, WorkKind,
 };
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::{Cost, Nanos};
 
-use super::taking::Taking;
-use super::ticket::{Entry, Site, Ticket, TicketError};
-use super::{Keys, Limiter, View};
+use super::acquire_guard::AcquireGuard;
+use super::ticket::{PermitLocation, Ticket, TicketError, TicketPermit};
+use super::{Keys, Limiter, LimiterView};
 
 /// How long a slot lasts where nobody says.
-pub const USUAL_SLOT: Nanos = Nanos::from_secs(10);
+pub const DEFAULT_PERMIT_TTL: Nanos = Nanos::from_secs(10);
 
 /// By then a question that nobody waits for any more has reached its store, or never will.
-pub const OVERTAKEN: Nanos = Nanos::from_secs(2);
+pub const CANCEL_RETRY_AFTER: Nanos = Nanos::from_secs(2);
 
 /// What became of a request that wants to be open.
 #[derive(Clone, Debug)]
@@ -35,25 +36,25 @@ pub enum Acquired<T = Ticket> {
     /// It is, and has been charged.
     Open {
         /// What keeps it so.
-        slot: T,
+        permit: T,
         /// What was charged.
         decision: Decision,
         /// How each limit on what is open stands.
-        opened: SmallVec<[Opened; 2]>,
+        limits: SmallVec<[ConcurrencyUsage; 2]>,
     },
     /// A rate or a list refuses it. It is not open.
-    Refused(Decision),
+    Denied(Decision),
     /// Too many are open. It is not, and nothing was charged.
-    Full(Full),
+    Full(ConcurrencyDenial),
 }
 
 /// A limit on what is open, with this request.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Opened {
+pub struct ConcurrencyUsage {
     /// The rule.
     pub rule: RuleName,
     /// How many may be open.
-    pub most: u32,
+    pub max_permits: u32,
     /// How many are, this one included if it has a slot.
     pub open: u32,
     /// Whether the rule only watches.
@@ -64,11 +65,11 @@ pub struct Opened {
 
 /// Too many requests are open.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Full {
+pub struct ConcurrencyDenial {
     /// The rule that says so.
     pub rule: RuleName,
     /// How many may be open.
-    pub most: u32,
+    pub max_permits: u32,
     /// How many are, as far as whoever decided knows.
     pub open: u32,
     /// How it was decided.
@@ -81,7 +82,7 @@ pub struct Full {
 
 /// Why a slot was neither given nor refused.
 #[derive(Debug, thiserror::Error)]
-pub enum SlotError {
+pub enum AcquireError {
     /// The text is no slot of ours.
     #[error(transparent)]
     Ticket(#[from] TicketError),
@@ -94,39 +95,45 @@ pub enum SlotError {
 }
 
 impl<S: Store> Limiter<S> {
-    /// Opens a request for as long as `lasts`, unless it is renewed: takes a slot of every rule that
+    /// Opens a request for as long as `ttl`, unless it is renewed: takes a slot of every rule that
     /// limits how many are open, and charges the rates as `check` does.
     ///
     /// Not cancel-safe: dropped before it has answered, it may leave slots that nobody knows of until
-    /// they end. A [`Keeper`](super::Keeper) is, and so is [`Limiter::acquire_or`].
+    /// they end. A [`PermitRenewer`](super::PermitRenewer) is, and so is [`Limiter::acquire_with_cancel`].
     ///
     /// # Errors
     /// When the store gave no answer; memory always does.
-    pub async fn acquire(&self, request: Request<'_>, lasts: Nanos) -> Result<Acquired, SlotError> {
-        self.acquire_or(request, lasts, |_| {}).await
+    pub async fn acquire(
+        &self,
+        request: Request<'_>,
+        ttl: Nanos,
+    ) -> Result<Acquired, AcquireError> {
+        self.acquire_with_cancel(request, ttl, |_| {}).await
     }
 
     /// The same for callers that may stop waiting: dropped before it has answered, it hands what may
-    /// have been taken to `left`, for a task that calls [`Limiter::forgo`] with it. Rates that were
+    /// have been taken to `on_cancel`, for a task that calls [`Limiter::cancel`] with it. Rates that were
     /// charged by then stay charged.
     ///
     /// # Errors
     /// When the store gave no answer; memory always does.
-    pub async fn acquire_or(
+    pub async fn acquire_with_cancel(
         &self,
         request: Request<'_>,
-        lasts: Nanos,
-        left: impl FnOnce(Ticket) + Send,
-    ) -> Result<Acquired, SlotError> {
-        self.view().acquire_or(request, lasts, left).await
+        ttl: Nanos,
+        on_cancel: impl FnOnce(Ticket) + Send,
+    ) -> Result<Acquired, AcquireError> {
+        self.view()
+            .acquire_with_cancel(request, ttl, on_cancel)
+            .await
     }
 
     /// Frees the slots of a request that never began. What the store does not hear ends by itself. To be done
-    /// again after [`OVERTAKEN`]: the question for a slot may still be under way, on another connection.
-    pub async fn forgo(&self, ticket: &Ticket) {
-        for entry in &ticket.entries {
-            let freed = self.release_one(ticket, entry, Ended::Unbegun);
-            let _ends_by_itself_else = freed.await;
+    /// again after [`CANCEL_RETRY_AFTER`]: the question for a slot may still be under way, on another connection.
+    pub async fn cancel(&self, ticket: &Ticket) {
+        for permit in &ticket.permits {
+            let freed = self.release_one(ticket, permit, ReleaseCause::NeverStarted);
+            let _expires_otherwise = freed.await;
         }
     }
 
@@ -135,42 +142,42 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// When the store gave no answer, so that nobody knows.
     pub async fn renew(&self, ticket: &Ticket) -> Result<bool, StoreError> {
-        let mut held = true;
-        for entry in &ticket.entries {
-            held &= self.renew_one(ticket, entry).await?;
+        let mut renewed = true;
+        for permit in &ticket.permits {
+            renewed &= self.renew_one(ticket, permit).await?;
         }
-        match held {
-            true => self.note_open(ticket),
-            false => self.register.closed(ticket),
+        match renewed {
+            true => self.record_open(ticket),
+            false => self.open_permits.record_closed(ticket),
         }
-        Ok(held)
+        Ok(renewed)
     }
 
     /// Takes slots again that were lost, where there is room; whether the request has all of them.
-    pub(super) async fn take_again(&self, ticket: &Ticket) -> Result<bool, StoreError> {
-        let mut held = true;
-        for entry in &ticket.entries {
-            held &= match entry.site {
-                Site::Store => {
-                    let (most, terms) = self.asked(entry);
-                    let again = hold(ticket, entry, most, &terms);
-                    self.store.hold(&again).await?.granted
+    pub(super) async fn reacquire(&self, ticket: &Ticket) -> Result<bool, StoreError> {
+        let mut reacquired = true;
+        for permit in &ticket.permits {
+            reacquired &= match permit.location {
+                PermitLocation::Store => {
+                    let (max_permits, options) = self.limit_and_options(permit);
+                    let again = permit_request(ticket, permit, max_permits, &options);
+                    self.store.acquire(&again).await?.granted
                 }
-                Site::Node => {
-                    let (rule, subject, now) = (&entry.rule, entry.subject, self.clock.now());
-                    let until = now.plus(ticket.lasts);
+                PermitLocation::Node => {
+                    let (rule, subject, now) = (&permit.rule, permit.subject, self.clock.now());
+                    let until = now.plus(ticket.ttl);
                     let adaptive = &self.adaptive;
                     adaptive.renew(rule, subject, ticket.holder, now, until)
                         || adaptive
-                            .take(rule, subject, ticket.holder, now, until)
+                            .acquire(rule, subject, ticket.holder, now, until)
                             .granted
                 }
             };
         }
-        if held {
-            self.note_open(ticket);
+        if reacquired {
+            self.record_open(ticket);
         }
-        Ok(held)
+        Ok(reacquired)
     }
 
     /// Ends a request: its slots are free. To end it twice does nothing.
@@ -178,10 +185,12 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// When the store gave no answer. The slots end by themselves then.
     pub async fn release(&self, ticket: &Ticket) -> Result<(), StoreError> {
-        self.register.closed(ticket);
+        self.open_permits.record_closed(ticket);
         let mut released = Ok(());
-        for entry in &ticket.entries {
-            let one = self.release_one(ticket, entry, Ended::Over).await;
+        for permit in &ticket.permits {
+            let one = self
+                .release_one(ticket, permit, ReleaseCause::Finished)
+                .await;
             released = released.and(one);
         }
         released
@@ -200,43 +209,46 @@ impl<S: Store> Limiter<S> {
         Ticket::open(text, &self.keys.load().secret)
     }
 
-    fn note_open(&self, ticket: &Ticket) {
+    fn record_open(&self, ticket: &Ticket) {
         let now = self.clock.now();
-        self.register.opened(ticket, now, now.plus(ticket.lasts));
+        self.open_permits
+            .record_open(ticket, now, now.plus(ticket.ttl));
     }
 
-    async fn renew_one(&self, ticket: &Ticket, entry: &Entry) -> Result<bool, StoreError> {
-        if entry.site == Site::Node {
+    async fn renew_one(&self, ticket: &Ticket, permit: &TicketPermit) -> Result<bool, StoreError> {
+        if permit.location == PermitLocation::Node {
             let now = self.clock.now();
-            let (rule, until) = (&entry.rule, now.plus(ticket.lasts));
+            let (rule, until) = (&permit.rule, now.plus(ticket.ttl));
             let own = self
                 .adaptive
-                .renew(rule, entry.subject, ticket.holder, now, until);
+                .renew(rule, permit.subject, ticket.holder, now, until);
             return Ok(own);
         }
-        let (most, terms) = self.asked(entry);
-        let own = hold(ticket, entry, most, &terms);
+        let (max_permits, options) = self.limit_and_options(permit);
+        let own = permit_request(ticket, permit, max_permits, &options);
         Ok(self.store.renew(&own).await?.granted)
     }
 
     async fn release_one(
         &self,
         ticket: &Ticket,
-        entry: &Entry,
-        ended: Ended,
+        permit: &TicketPermit,
+        cause: ReleaseCause,
     ) -> Result<(), StoreError> {
-        let (rule, subject, holder) = (&entry.rule, entry.subject, ticket.holder);
-        match (entry.site, ended) {
-            (Site::Store, _) => {
-                let (most, terms) = self.asked(entry);
-                self.store.release(&hold(ticket, entry, most, &terms)).await
+        let (rule, subject, holder) = (&permit.rule, permit.subject, ticket.holder);
+        match (permit.location, cause) {
+            (PermitLocation::Store, _) => {
+                let (max_permits, options) = self.limit_and_options(permit);
+                self.store
+                    .release(&permit_request(ticket, permit, max_permits, &options))
+                    .await
             }
-            (Site::Node, Ended::Over) => {
+            (PermitLocation::Node, ReleaseCause::Finished) => {
                 self.adaptive
                     .release(rule, subject, holder, self.clock.now());
                 Ok(())
             }
-            (Site::Node, Ended::Unbegun) => {
+            (PermitLocation::Node, ReleaseCause::NeverStarted) => {
                 self.adaptive.forget(rule, subject, holder);
                 Ok(())
             }
@@ -244,50 +256,58 @@ impl<S: Store> Limiter<S> {
     }
 
     /// How many may be open under a rule of this name, and what it asks of the store.
-    fn asked(&self, entry: &Entry) -> (u32, Terms) {
+    fn limit_and_options(&self, permit: &TicketPermit) -> (u32, RuleOptions) {
         let policy = self.policy.get();
-        let rule = policy.rules.rule(entry.rule.as_str());
-        let most = match rule.and_then(|rule| rule.concurrent()) {
-            Some(Concurrent::Most(most)) => most,
+        let rule = policy.rules.rule(permit.rule.as_str());
+        let max_permits = match rule.and_then(|rule| rule.concurrent()) {
+            Some(Concurrency::Fixed(max)) => max,
             // The rule is gone: who is open under it stays so.
-            Some(Concurrent::Adaptive) | None => u32::MAX,
+            Some(Concurrency::Adaptive) | None => u32::MAX,
         };
-        (most, rule.map_or(Terms::USUAL, |rule| *rule.terms()))
+        (
+            max_permits,
+            rule.map_or(RuleOptions::DEFAULT, |rule| *rule.options()),
+        )
     }
 }
 
 /// A slot of the store.
-fn hold<'a>(ticket: &Ticket, entry: &'a Entry, most: u32, terms: &'a Terms) -> Hold<'a> {
-    Hold {
-        subject: entry.subject,
-        rule: &entry.rule,
+fn permit_request<'a>(
+    ticket: &Ticket,
+    permit: &'a TicketPermit,
+    max_permits: u32,
+    options: &'a RuleOptions,
+) -> PermitRequest<'a> {
+    PermitRequest {
+        subject: permit.subject,
+        rule: &permit.rule,
         holder: ticket.holder,
-        most,
-        lasts: ticket.lasts,
-        terms,
+        max_permits,
+        ttl: ticket.ttl,
+        options,
     }
 }
 
 /// How the use of a slot ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Ended {
+enum ReleaseCause {
     /// The request is over.
-    Over,
+    Finished,
     /// It was refused elsewhere, and never began.
-    Unbegun,
+    NeverStarted,
 }
 
-impl<S: Store> View<'_, S> {
-    /// Opens a request; see [`Limiter::acquire_or`].
+impl<S: Store> LimiterView<'_, S> {
+    /// Opens a request; see [`Limiter::acquire_with_cancel`].
     ///
     /// # Errors
     /// When the store gave no answer.
-    pub async fn acquire_or(
+    pub async fn acquire_with_cancel(
         &self,
         request: Request<'_>,
-        lasts: Nanos,
-        left: impl FnOnce(Ticket) + Send,
-    ) -> Result<Acquired, SlotError> {
+        ttl: Nanos,
+        on_cancel: impl FnOnce(Ticket) + Send,
+    ) -> Result<Acquired, AcquireError> {
         let mut request = request;
         self.identify(&mut request);
         // Charges and permits under one secret, even if it is replaced in between.
@@ -296,161 +316,165 @@ impl<S: Store> View<'_, S> {
         // The rates wait for the store as long as the permits do: they admit the same work.
         plan.set.work = WorkKind::LongWork;
         let ticket = Ticket {
-            holder: (self.limiter.draw_id)()?,
-            lasts,
-            entries: SmallVec::new(),
+            holder: (self.limiter.new_id)()?,
+            ttl,
+            permits: SmallVec::new(),
         };
-        let mut taking = Taking::new(ticket, left);
+        let mut guard = AcquireGuard::new(ticket, on_cancel);
         if let Some(listed) = plan.listed {
-            let decision = self.settled_by_list(listed, plan.client);
-            self.tell(&request, &decision);
-            return Ok(taking.ended(decision));
+            let decision = self.decision_by_list(listed, plan.client_hash);
+            self.notify_decided(&request, &decision);
+            return Ok(guard.finish(decision));
         }
-        for opening in self.openings(&keys, &request) {
-            taking.asks(entry_of(&opening));
-            let (most, held) = match self.take(&opening, taking.ticket()).await {
+        for limit in self.concurrency_limits(&keys, &request) {
+            guard.add_permit(ticket_permit_of(&limit));
+            let (max_permits, reply) = match self.acquire_one(&limit, guard.ticket()).await {
                 Ok(taken) => taken,
                 Err(error) => {
-                    self.give_up(taking).await;
+                    self.abort(guard).await;
                     return Err(error.into());
                 }
             };
-            taking.answered(Opened {
-                rule: opening.rule.name().clone(),
-                most,
-                open: held.open,
-                role: opening.role,
-                granted: held.granted,
+            guard.record_reply(ConcurrencyUsage {
+                rule: limit.rule.name().clone(),
+                max_permits,
+                open: reply.in_use,
+                role: limit.role,
+                granted: reply.granted,
             });
-            if let Some(full) = self.judge(&opening, most, held, request.edge, plan.client) {
-                self.give_up(taking).await;
-                return Ok(Acquired::Full(full));
+            if let Some(denial) =
+                self.denial_of(&limit, max_permits, reply, request.edge, plan.client_hash)
+            {
+                self.abort(guard).await;
+                return Ok(Acquired::Full(denial));
             }
         }
         let outcome = match self.limiter.store.charge(&plan.set).await {
             Ok(outcome) => outcome,
             Err(error) => {
-                self.give_up(taking).await;
+                self.abort(guard).await;
                 return Err(error.into());
             }
         };
-        let decision = self.settled(&plan, &outcome, Spent::IfAdmitted);
-        self.tell(&request, &decision);
+        let decision = self.decision_of(&plan, &outcome, ChargedAs::IfAdmitted);
+        self.notify_decided(&request, &decision);
         if !decision.allowed() {
-            self.give_up(taking).await;
-            return Ok(Acquired::Refused(decision));
+            self.abort(guard).await;
+            return Ok(Acquired::Denied(decision));
         }
-        self.limiter.note_open(taking.ticket());
-        Ok(taking.ended(decision))
+        self.limiter.record_open(guard.ticket());
+        Ok(guard.finish(decision))
     }
 
     /// Frees the slots that this node has of a rule and subject; how many it had by itself.
-    pub(super) fn free_here(&self, opening: &Opening<'_>) -> u64 {
-        let (limiter, rule, subject) = (self.limiter, opening.rule.name(), opening.subject);
-        limiter.register.forget(rule, subject);
-        limiter.adaptive.vacate(rule, subject, limiter.clock.now())
+    pub(super) fn release_local(&self, limit: &ConcurrencyLimit<'_>) -> u64 {
+        let (limiter, rule, subject) = (self.limiter, limit.rule.name(), limit.subject);
+        limiter.open_permits.forget(rule, subject);
+        limiter
+            .adaptive
+            .release_all(rule, subject, limiter.clock.now())
     }
 
-    pub(super) fn openings(
+    pub(super) fn concurrency_limits(
         &self,
         keys: &Keys,
         request: &Request<'_>,
-    ) -> SmallVec<[Opening<'_>; 2]> {
+    ) -> SmallVec<[ConcurrencyLimit<'_>; 2]> {
         let (rules, limiter) = (&self.policy.rules, self.limiter);
-        engine::openings(rules, limiter.stance, &keys.fingerprint, request)
+        engine::concurrency_limits(rules, limiter.enforcement, &keys.fingerprint, request)
     }
 
     /// Takes the slot of one rule; how many may be open, and what was said.
-    async fn take(
+    async fn acquire_one(
         &self,
-        opening: &Opening<'_>,
+        limit: &ConcurrencyLimit<'_>,
         ticket: &Ticket,
-    ) -> Result<(u32, Held), StoreError> {
-        let (limiter, rule) = (self.limiter, opening.rule);
-        let most = match opening.most {
-            Concurrent::Most(most) => most,
-            Concurrent::Adaptive => {
+    ) -> Result<(u32, PermitReply), StoreError> {
+        let (limiter, rule) = (self.limiter, limit.rule);
+        let max_permits = match limit.max {
+            Concurrency::Fixed(max) => max,
+            Concurrency::Adaptive => {
                 let now = limiter.clock.now();
-                let (holder, until) = (ticket.holder, now.plus(ticket.lasts));
+                let (holder, until) = (ticket.holder, now.plus(ticket.ttl));
                 let adaptive = &limiter.adaptive;
-                let taken = adaptive.take(rule.name(), opening.subject, holder, now, until);
-                let held = Held {
-                    granted: taken.granted,
-                    open: taken.open,
+                let outcome = adaptive.acquire(rule.name(), limit.subject, holder, now, until);
+                let reply = PermitReply {
+                    granted: outcome.granted,
+                    in_use: outcome.open,
                     source: Source::Exact,
                 };
-                return Ok((taken.limit, held));
+                return Ok((outcome.limit, reply));
             }
         };
-        let hold = Hold {
-            subject: opening.subject,
+        let request = PermitRequest {
+            subject: limit.subject,
             rule: rule.name(),
             holder: ticket.holder,
-            most,
-            lasts: ticket.lasts,
-            terms: rule.terms(),
+            max_permits,
+            ttl: ticket.ttl,
+            options: rule.options(),
         };
-        Ok((most, limiter.store.hold(&hold).await?))
+        Ok((max_permits, limiter.store.acquire(&request).await?))
     }
 
     /// Why the request is refused by what the limit of one rule said, if it is.
-    fn judge(
+    fn denial_of(
         &self,
-        opening: &Opening<'_>,
-        most: u32,
-        held: Held,
+        limit: &ConcurrencyLimit<'_>,
+        max_permits: u32,
+        reply: PermitReply,
         edge: Edge,
         client: u64,
-    ) -> Option<Full> {
-        if held.granted {
+    ) -> Option<ConcurrencyDenial> {
+        if reply.granted {
             return None;
         }
-        self.limiter.notice(&Event::Full {
+        self.limiter.notify_observers(&Event::PermitDenied {
             edge,
-            opening,
-            source: held.source,
+            limit,
+            source: reply.source,
         });
-        (opening.role != Role::Shadow).then(|| Full {
-            rule: opening.rule.name().clone(),
-            most,
-            open: held.open,
-            source: held.source,
-            unavailable: held.source == Source::Fallback
-                && opening.rule.terms().on_failure == OnStoreFailure::Deny,
+        (limit.role != Role::Shadow).then(|| ConcurrencyDenial {
+            rule: limit.rule.name().clone(),
+            max_permits,
+            open: reply.in_use,
+            source: reply.source,
+            unavailable: reply.source == Source::Fallback
+                && limit.rule.options().on_failure == OnStoreFailure::Deny,
             client,
         })
     }
 
     /// Frees the slots of a request that is refused.
-    async fn give_up<F: FnOnce(Ticket) + Send>(&self, taking: Taking<F>) {
-        self.limiter.forgo(taking.ticket()).await;
-        taking.given_up();
+    async fn abort<F: FnOnce(Ticket) + Send>(&self, guard: AcquireGuard<F>) {
+        self.limiter.cancel(guard.ticket()).await;
+        guard.disarm();
     }
 }
 
 /// What names the slots of a rule that may have no rate. The limit is any.
-pub(super) fn in_name_only<'a>(opening: &Opening<'a>) -> Charge<'a> {
+pub(super) fn placeholder_charge<'a>(limit: &ConcurrencyLimit<'a>) -> Charge<'a> {
     let spec = Spec::new(Algorithm::FixedWindow, 1, Nanos::from_secs(1));
     let any = Limit::compile(&spec, Precision::Script).expect("one a second fits every store");
     Charge {
-        subject: opening.subject,
-        rule: opening.rule.name(),
+        subject: limit.subject,
+        rule: limit.rule.name(),
         rate: 0,
         limit: Cow::Owned(any),
         cost: Cost::ONE,
-        role: opening.role,
-        terms: opening.rule.terms(),
+        role: limit.role,
+        options: limit.rule.options(),
     }
 }
 
 /// The slot of one rule.
-fn entry_of(opening: &Opening<'_>) -> Entry {
-    Entry {
-        rule: opening.rule.name().clone(),
-        subject: opening.subject,
-        site: match opening.most {
-            Concurrent::Most(_) => Site::Store,
-            Concurrent::Adaptive => Site::Node,
+fn ticket_permit_of(limit: &ConcurrencyLimit<'_>) -> TicketPermit {
+    TicketPermit {
+        rule: limit.rule.name().clone(),
+        subject: limit.subject,
+        location: match limit.max {
+            Concurrency::Fixed(_) => PermitLocation::Store,
+            Concurrency::Adaptive => PermitLocation::Node,
         },
     }
 }

@@ -1,20 +1,20 @@
-//! Asks the store what an [`Inquiry`] wants to know, in its order.
+//! Asks the store what an [`DescriptorDecision`] wants to know, in its order.
 
-use tidegate_core::described::{Described, Manner};
-use tidegate_core::engine::{Ask, Inquiry, Judged, Stance};
+use tidegate_core::engine::{DescriptorDecision, DescriptorResponse, EnforceMode, StoreCall};
+use tidegate_core::envoy::{DescribedRequest, DescriptorOptions};
 use tidegate_core::request::Request;
-use tidegate_core::rules::Listed;
+use tidegate_core::rules::ListDecision;
 use tidegate_core::store::{ChargeSet, Outcome, Refund, Source, Store, StoreError};
 use tidegate_core::units::Nanos;
 
-use super::View;
+use super::LimiterView;
 use super::reservations::no_randomness;
 
 /// How long a store remembers that something was given back. Nothing is ever asked twice under one id,
 /// so this only has to outlast the call.
-const REMEMBERED: Nanos = Nanos::from_secs(10);
+const REFUND_ID_TTL: Nanos = Nanos::from_secs(10);
 
-impl<S: Store> View<'_, S> {
+impl<S: Store> LimiterView<'_, S> {
     /// Decides a request that Envoy describes: by the limits of its descriptors and by the rules that
     /// apply to `request`, together.
     ///
@@ -23,20 +23,20 @@ impl<S: Store> View<'_, S> {
     pub async fn check_described<'v>(
         &'v self,
         request: Request<'_>,
-        described: &Described<'_>,
-        manner: Manner,
-    ) -> Result<Judged<'v>, StoreError> {
+        described: &DescribedRequest<'_>,
+        options: DescriptorOptions,
+    ) -> Result<DescriptorResponse<'v>, StoreError> {
         let mut request = request;
         self.identify(&mut request);
         let (limiter, rules) = (self.limiter, &self.policy.rules);
         let now = || limiter.clock.now();
-        let inquiry = self.inquiry(&request, described, manner);
-        let judged = match inquiry.listed() {
-            Some(listed) => inquiry.listed_as(rules, listed, now()),
-            None => self.asked(inquiry).await?.judged(rules, now),
+        let decision = self.descriptor_decision(&request, described, options);
+        let response = match decision.listed() {
+            Some(listed) => decision.decide_by_list(rules, listed, now()),
+            None => self.run_steps(decision).await?.finish(rules, now),
         };
-        self.tell(&request, &judged.decision);
-        Ok(judged)
+        self.notify_decided(&request, &response.decision);
+        Ok(response)
     }
 
     /// Denies a described request without a look at its limits, as the block list does. For requests
@@ -48,76 +48,82 @@ impl<S: Store> View<'_, S> {
     pub async fn deny_described<'v>(
         &'v self,
         request: Request<'_>,
-        described: &Described<'_>,
-        manner: Manner,
-    ) -> Result<Judged<'v>, StoreError> {
-        if self.limiter.stance == Stance::AllShadow {
-            return self.check_described(request, described, manner).await;
+        described: &DescribedRequest<'_>,
+        options: DescriptorOptions,
+    ) -> Result<DescriptorResponse<'v>, StoreError> {
+        if self.limiter.enforcement == EnforceMode::AllShadow {
+            return self.check_described(request, described, options).await;
         }
-        let inquiry = self.inquiry(&request, described, manner);
-        let (block, now) = (Listed::Block { until: None }, self.limiter.clock.now());
-        let judged = inquiry.listed_as(&self.policy.rules, block, now);
-        self.tell(&request, &judged.decision);
-        Ok(judged)
+        let decision = self.descriptor_decision(&request, described, options);
+        let (block, now) = (
+            ListDecision::Block { until: None },
+            self.limiter.clock.now(),
+        );
+        let response = decision.decide_by_list(&self.policy.rules, block, now);
+        self.notify_decided(&request, &response.decision);
+        Ok(response)
     }
 
-    fn inquiry<'v>(
+    fn descriptor_decision<'v>(
         &'v self,
         request: &Request<'_>,
-        described: &Described<'_>,
-        manner: Manner,
-    ) -> Inquiry<'v> {
+        described: &DescribedRequest<'_>,
+        options: DescriptorOptions,
+    ) -> DescriptorDecision<'v> {
         let limiter = self.limiter;
-        Inquiry::new(
+        DescriptorDecision::new(
             &self.policy.rules,
-            limiter.stance,
+            limiter.enforcement,
             &limiter.keys.load().fingerprint,
             request,
             described,
-            manner,
+            options,
             || limiter.clock.now(),
         )
     }
 
     /// The inquiry with the answers to all its questions. They share the time that the caller waits.
-    async fn asked<'r>(&self, mut inquiry: Inquiry<'r>) -> Result<Inquiry<'r>, StoreError> {
+    async fn run_steps<'r>(
+        &self,
+        mut decision: DescriptorDecision<'r>,
+    ) -> Result<DescriptorDecision<'r>, StoreError> {
         let (store, clock) = (&self.limiter.store, &self.limiter.clock);
-        let deadline = inquiry.max_wait().map(|wait| clock.now().plus(wait));
+        let deadline = decision.max_wait().map(|wait| clock.now().plus(wait));
         let wait_left = || deadline.map(|deadline| deadline.since(clock.now()));
-        let given_back: Vec<ChargeSet<'r>> = inquiry.given_back().cloned().collect();
-        for (at, set) in given_back.into_iter().enumerate() {
-            let (before, after) = self.give_back(set, &wait_left).await?;
-            inquiry.gave_back(at, &before, &after);
+        let refunds: Vec<ChargeSet<'r>> = decision.refunds().cloned().collect();
+        for (at, set) in refunds.into_iter().enumerate() {
+            let (before, after) = self.refund_set(set, &wait_left).await?;
+            decision.record_refund(at, &before, &after);
         }
-        inquiry.set_max_wait(wait_left());
-        if let Ask::Peek(set) = inquiry.first() {
+        decision.set_max_wait(wait_left());
+        if let StoreCall::Peek(set) = decision.peek_phase() {
             let outcome = store.peek(&set).await?;
-            inquiry.heard_first(&outcome);
-            inquiry.set_max_wait(wait_left());
+            decision.record_peek(&outcome);
+            decision.set_max_wait(wait_left());
         }
-        let outcome = match inquiry.second() {
-            Ask::Nothing => None,
-            Ask::Peek(set) => Some(store.peek(&set).await?),
-            Ask::Charge(set) => Some(store.charge(&set).await?),
+        let outcome = match decision.charge_phase() {
+            StoreCall::None => None,
+            StoreCall::Peek(set) => Some(store.peek(&set).await?),
+            StoreCall::Charge(set) => Some(store.charge(&set).await?),
         };
         if let Some(outcome) = outcome {
-            inquiry.heard_second(&outcome);
-            inquiry.set_max_wait(wait_left());
+            decision.record_charge(&outcome);
+            decision.set_max_wait(wait_left());
         }
-        if let Some(set) = inquiry.at_limits() {
+        if let Some(set) = decision.exceeded_phase() {
             let outcome = store.peek(&set).await?;
-            inquiry.heard_at_limits(&outcome);
-            inquiry.set_max_wait(wait_left());
+            decision.record_exceeded(&outcome);
+            decision.set_max_wait(wait_left());
         }
-        if let Some(set) = inquiry.third() {
+        if let Some(set) = decision.force_phase() {
             let outcome = store.force(&set).await?;
-            inquiry.heard_third(&outcome);
+            decision.record_force(&outcome);
         }
-        Ok(inquiry)
+        Ok(decision)
     }
 
     /// Gives back what is in `set`, in the window of this moment; how it stood before and stands after.
-    async fn give_back(
+    async fn refund_set(
         &self,
         mut set: ChargeSet<'_>,
         wait_left: impl Fn() -> Option<Nanos>,
@@ -131,9 +137,9 @@ impl<S: Store> View<'_, S> {
         }
         set.max_wait = wait_left();
         let mut refund = Refund {
-            id: (self.limiter.draw_id)().map_err(no_randomness)?,
-            charged: before.at,
-            until: before.at.plus(REMEMBERED),
+            id: (self.limiter.new_id)().map_err(no_randomness)?,
+            charged_at: before.at,
+            expires_at: before.at.plus(REFUND_ID_TTL),
             set,
         };
         store.refund(&refund).await?;

@@ -5,19 +5,19 @@
 //! that the store did not answer, which counts once (`tended` remembers both). If the node dies, the next
 //! reservation of the same client brings back what it would have.
 
-use tidegate_core::engine::{Decision, Spent};
+use tidegate_core::engine::{ChargedAs, Decision};
 use tidegate_core::event::{Event, ReservationStep};
 use tidegate_core::request::Request;
 use tidegate_core::store::{Reserve, Settled, Store, StoreError};
 use tidegate_core::units::Nanos;
 
-use super::tended::Duty;
-use super::{Limiter, View};
-use crate::receipt::{Actual, Kind, LONGEST_UNIT, MOST_UNITS, Receipt, ReceiptError};
+use super::settlement_retries::PendingSettlement;
+use super::{Limiter, LimiterView};
+use crate::receipt::{Actual, MAX_UNIT_NAME_BYTES, MAX_UNITS, Receipt, ReceiptError, ReceiptKind};
 use crate::resilience::join_all;
 
 /// Settlements that are under way at once when reservations are tended.
-const AT_ONCE: usize = 64;
+const MAX_CONCURRENT_SETTLEMENTS: usize = 64;
 
 /// The answer to a reservation.
 #[must_use = "what is reserved should be settled; else it comes back only at its end"]
@@ -28,7 +28,7 @@ pub struct Reservation {
     /// What to settle it with, on any node; nothing if it may not pass.
     pub token: Option<String>,
     /// When the estimate comes back if nobody settles it, from now on.
-    pub lasts: Nanos,
+    pub ttl: Nanos,
 }
 
 /// What became of a settlement.
@@ -98,7 +98,7 @@ pub enum SettleError {
 }
 
 impl<S: Store> Limiter<S> {
-    /// Decides a request and reserves its cost, an estimate, until it is settled or `lasts` is over; at
+    /// Decides a request and reserves its cost, an estimate, until it is settled or `ttl` is over; at
     /// most an hour.
     ///
     /// # Errors
@@ -107,9 +107,9 @@ impl<S: Store> Limiter<S> {
     pub async fn reserve(
         &self,
         request: Request<'_>,
-        lasts: Nanos,
+        ttl: Nanos,
     ) -> Result<Reservation, StoreError> {
-        self.view().reserve(request, lasts).await
+        self.view().reserve(request, ttl).await
     }
 
     /// Corrects what a reservation charged to what was used, once.
@@ -118,43 +118,43 @@ impl<S: Store> Limiter<S> {
     /// When the token is not of this deployment, a unit was not reserved, or the store gave no answer and
     /// nobody can be told later.
     pub async fn settle(&self, token: &str, actual: &Actual) -> Result<Settlement, SettleError> {
-        let receipt = Receipt::open(token, Kind::Reservation, &self.keys.load().secret);
+        let receipt = Receipt::open(token, ReceiptKind::Reservation, &self.keys.load().secret);
         let receipt = receipt.map_err(|ReceiptError::Forged| SettleError::Forged)?;
-        if let Some(unit) = receipt.not_reserved(actual) {
+        if let Some(unit) = receipt.unreserved_unit(actual) {
             let unit = unit.to_owned();
             return Err(SettleError::NotReserved { unit });
         }
-        let settlement = match self.settle_by(&receipt, Some(actual)).await {
+        let settlement = match self.settle_receipt(&receipt, Some(actual)).await {
             // Too late to say what was used: the estimate is still to come back.
             Ok(Settlement::Lapsed) => Settlement::Lapsed,
             Ok(settlement) => {
-                self.reservations.forget(receipt.id());
+                self.settlement_retries.forget(receipt.id());
                 settlement
             }
             Err(error) => {
                 let now = self.clock.now();
-                let duty = Duty {
+                let pending = PendingSettlement {
                     due: now,
-                    gives_up: now.plus(receipt.lasts()).plus(receipt.lasts()),
-                    said: Some(actual.clone()),
+                    expires_at: now.plus(receipt.ttl()).plus(receipt.ttl()),
+                    actual: Some(actual.clone()),
                     receipt,
                 };
-                match self.reservations.keep(duty) {
+                match self.settlement_retries.insert(pending) {
                     true => Settlement::Waiting,
                     false => return Err(error.into()),
                 }
             }
         };
-        self.notice(&Event::Reservation(settlement.step()));
+        self.notify_observers(&Event::Reservation(settlement.step()));
         Ok(settlement)
     }
 
-    async fn settle_by(
+    async fn settle_receipt(
         &self,
         receipt: &Receipt,
         actual: Option<&Actual>,
     ) -> Result<Settlement, StoreError> {
-        if receipt.is_of_nothing() {
+        if receipt.is_empty() {
             return Ok(Settlement::Done);
         }
         let policy = self.policy.get();
@@ -168,30 +168,39 @@ impl<S: Store> Limiter<S> {
     /// Gives back what was reserved here and not settled in time, and sends settlements again that the
     /// store did not answer. To be called every second or so. What gets no answer now waits for the next
     /// time, and nobody else waits for it: it may be of a part that is away.
-    pub async fn tend_reservations(&self) {
-        for some in self.reservations.due(self.clock.now()).chunks(AT_ONCE) {
-            join_all(some.iter().map(|duty| self.tend(duty))).await;
+    pub async fn retry_settlements(&self) {
+        for batch in self
+            .settlement_retries
+            .due(self.clock.now())
+            .chunks(MAX_CONCURRENT_SETTLEMENTS)
+        {
+            join_all(batch.iter().map(|duty| self.retry_settlement(duty))).await;
         }
     }
 
-    async fn tend(&self, duty: &Duty) {
-        let Ok(settlement) = self.settle_by(&duty.receipt, duty.said.as_ref()).await else {
+    async fn retry_settlement(&self, pending: &PendingSettlement) {
+        let Ok(settlement) = self
+            .settle_receipt(&pending.receipt, pending.actual.as_ref())
+            .await
+        else {
             return;
         };
-        match (&duty.said, settlement) {
-            (Some(_), Settlement::Lapsed) => self.reservations.unsay(duty, self.clock.now()),
-            _ => self.reservations.done(duty),
+        match (&pending.actual, settlement) {
+            (Some(_), Settlement::Lapsed) => self
+                .settlement_retries
+                .revert_to_reservation(pending, self.clock.now()),
+            _ => self.settlement_retries.complete(pending),
         }
-        let step = match (&duty.said, settlement) {
+        let step = match (&pending.actual, settlement) {
             (Some(_), settlement) => settlement.step(),
             (None, Settlement::Done) => ReservationStep::Returned,
             (None, _) => return, // settled on another node
         };
-        self.notice(&Event::Reservation(step));
+        self.notify_observers(&Event::Reservation(step));
     }
 }
 
-impl<S: Store> View<'_, S> {
+impl<S: Store> LimiterView<'_, S> {
     /// Decides a request and reserves its cost. See [`Limiter::reserve`].
     ///
     /// # Errors
@@ -199,56 +208,56 @@ impl<S: Store> View<'_, S> {
     pub async fn reserve(
         &self,
         request: Request<'_>,
-        lasts: Nanos,
+        ttl: Nanos,
     ) -> Result<Reservation, StoreError> {
-        can_be_written(&request)?;
+        check_unit_names(&request)?;
         let mut request = request;
         self.identify(&mut request);
-        let lasts = lasts.clamp(Nanos::from_millis(1), Reserve::LONGEST);
+        let ttl = ttl.clamp(Nanos::from_millis(1), Reserve::MAX_TTL);
         let plan = self.plan(&request);
-        let id = (self.limiter.draw_id)().map_err(no_randomness)?;
+        let id = (self.limiter.new_id)().map_err(no_randomness)?;
         let decision = match plan.listed {
-            Some(listed) => self.settled_by_list(listed, plan.client),
+            Some(listed) => self.decision_by_list(listed, plan.client_hash),
             None => {
                 let set = plan.set.clone();
-                let reserve = Reserve { id, lasts, set };
+                let reserve = Reserve { id, ttl, set };
                 let outcome = self.limiter.store.reserve(&reserve).await?;
-                self.settled(&plan, &outcome, Spent::AsEstimate)
+                self.decision_of(&plan, &outcome, ChargedAs::Reservation)
             }
         };
-        self.tell(&request, &decision);
+        self.notify_decided(&request, &decision);
         let token = decision
             .allowed()
-            .then(|| self.reserved(&request, &decision, id, lasts));
+            .then(|| self.reservation_token(&request, &decision, id, ttl));
         Ok(Reservation {
             decision,
             token,
-            lasts,
+            ttl,
         })
     }
 
     /// The token of a reservation that was admitted, which this node looks after from now on.
-    fn reserved(
+    fn reservation_token(
         &self,
         request: &Request<'_>,
         decision: &Decision,
         id: u128,
-        lasts: Nanos,
+        ttl: Nanos,
     ) -> String {
         let limiter = self.limiter;
-        let receipt = Receipt::of_reservation(decision, id, lasts, units(request, decision));
+        let receipt = Receipt::of_reservation(decision, id, ttl, units(request, decision));
         let token = receipt.seal(&limiter.keys.load().secret);
-        let due = limiter.clock.now().plus(lasts);
-        if !receipt.is_of_nothing() {
+        let due = limiter.clock.now().plus(ttl);
+        if !receipt.is_empty() {
             // If there is no room, the next reservation of the client brings it back.
-            limiter.reservations.keep(Duty {
+            limiter.settlement_retries.insert(PendingSettlement {
                 receipt,
                 due,
-                gives_up: due.plus(Reserve::LONGEST),
-                said: None,
+                expires_at: due.plus(Reserve::MAX_TTL),
+                actual: None,
             });
         }
-        limiter.notice(&Event::Reservation(ReservationStep::Reserved));
+        limiter.notify_observers(&Event::Reservation(ReservationStep::Reserved));
         token
     }
 }
@@ -261,22 +270,22 @@ fn units<'d>(request: &'d Request<'_>, decision: &'d Decision) -> impl Iterator<
     charged.sort_unstable();
     charged.dedup();
     charged.retain(|unit| !request.costs.iter().any(|(named, _)| named == unit));
-    named.chain(charged).take(MOST_UNITS)
+    named.chain(charged).take(MAX_UNITS)
 }
 
 /// What cannot be settled must not be charged.
-fn can_be_written(request: &Request<'_>) -> Result<(), StoreError> {
+fn check_unit_names(request: &Request<'_>) -> Result<(), StoreError> {
     let mut units = request.costs.iter().map(|(unit, _)| unit.len());
-    let fault = if request.costs.len() > MOST_UNITS {
-        format!("a reservation names at most {MOST_UNITS} units")
-    } else if units.any(|bytes| bytes > LONGEST_UNIT) {
-        format!("a unit has a name of at most {LONGEST_UNIT} bytes")
+    let reason = if request.costs.len() > MAX_UNITS {
+        format!("a reservation names at most {MAX_UNITS} units")
+    } else if units.any(|bytes| bytes > MAX_UNIT_NAME_BYTES) {
+        format!("a unit has a name of at most {MAX_UNIT_NAME_BYTES} bytes")
     } else {
         return Ok(());
     };
-    Err(StoreError::Refused {
+    Err(StoreError::Rejected {
         command: "reserve",
-        source: fault.into(),
+        source: reason.into(),
     })
 }
 

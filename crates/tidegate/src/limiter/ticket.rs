@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Nanos;
 
-use crate::receipt::{Reader, from_hex, to_hex};
+use crate::receipt::{ByteReader, from_hex, to_hex};
 use crate::secret::{SEAL_LEN, Secret};
 
 /// No receipt begins with it, so neither can stand for the other.
@@ -25,21 +25,21 @@ pub enum TicketError {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ticket {
     pub(super) holder: u128,
-    pub(super) lasts: Nanos,
-    pub(super) entries: SmallVec<[Entry; 2]>,
+    pub(super) ttl: Nanos,
+    pub(super) permits: SmallVec<[TicketPermit; 2]>,
 }
 
 /// One slot.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Entry {
+pub(super) struct TicketPermit {
     pub(super) rule: RuleName,
     pub(super) subject: Fingerprint,
-    pub(super) site: Site,
+    pub(super) location: PermitLocation,
 }
 
 /// Where a slot is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Site {
+pub(super) enum PermitLocation {
     /// With the counters.
     Store,
     /// On the node that gave it.
@@ -48,24 +48,24 @@ pub(super) enum Site {
 
 impl Ticket {
     /// How long it lasts unless it is renewed.
-    pub fn lasts(&self) -> Nanos {
-        self.lasts
+    pub fn ttl(&self) -> Nanos {
+        self.ttl
     }
 
     /// As sealed text.
     pub(super) fn seal(&self, secret: &Secret) -> String {
         let mut bytes = vec![KIND];
         bytes.extend(self.holder.to_be_bytes());
-        bytes.extend(self.lasts.get().to_be_bytes());
-        for entry in &self.entries {
-            let name = entry.rule.as_str().as_bytes();
+        bytes.extend(self.ttl.get().to_be_bytes());
+        for permit in &self.permits {
+            let name = permit.rule.as_str().as_bytes();
             let length = u16::try_from(name.len()).expect("a rule is read with a short name");
             bytes.extend(length.to_be_bytes());
             bytes.extend(name);
-            bytes.extend(entry.subject.bits().to_be_bytes());
-            bytes.push(match entry.site {
-                Site::Store => 0,
-                Site::Node => 1,
+            bytes.extend(permit.subject.bits().to_be_bytes());
+            bytes.push(match permit.location {
+                PermitLocation::Store => 0,
+                PermitLocation::Node => 1,
             });
         }
         let seal = secret.seal(&bytes);
@@ -80,30 +80,30 @@ impl Ticket {
         let (payload, seal) = split
             .map(|at| bytes.split_at(at))
             .ok_or(TicketError::Forged)?;
-        if !secret.sealed(payload, seal) {
+        if !secret.verifies_seal(payload, seal) {
             return Err(TicketError::Forged);
         }
         Ticket::read(payload).ok_or(TicketError::Forged)
     }
 
     fn read(payload: &[u8]) -> Option<Self> {
-        let mut from = Reader(payload);
+        let mut from = ByteReader(payload);
         let [KIND] = from.take()? else { return None };
         let mut ticket = Ticket {
             holder: u128::from_be_bytes(from.take()?),
-            lasts: Nanos::new(u64::from_be_bytes(from.take()?)),
-            entries: SmallVec::new(),
+            ttl: Nanos::new(u64::from_be_bytes(from.take()?)),
+            permits: SmallVec::new(),
         };
         while !from.0.is_empty() {
             let name_len = usize::from(u16::from_be_bytes(from.take()?));
             let (name, rest) = from.0.split_at_checked(name_len)?;
             from.0 = rest;
-            ticket.entries.push(Entry {
+            ticket.permits.push(TicketPermit {
                 rule: RuleName::new(std::str::from_utf8(name).ok()?),
                 subject: Fingerprint::new(u128::from_be_bytes(from.take()?)),
-                site: match from.take()? {
-                    [0] => Site::Store,
-                    [1] => Site::Node,
+                location: match from.take()? {
+                    [0] => PermitLocation::Store,
+                    [1] => PermitLocation::Node,
                     _ => return None,
                 },
             });
@@ -115,20 +115,23 @@ impl Ticket {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::receipt::{Kind, Receipt};
+    use crate::receipt::{Receipt, ReceiptKind};
 
     fn ticket() -> Ticket {
-        let entry = |rule: &str, site| Entry {
+        let permit = |rule: &str, location| TicketPermit {
             rule: RuleName::new(rule),
             subject: Fingerprint::new(99),
-            site,
+            location,
         };
         Ticket {
             holder: 42,
-            lasts: Nanos::from_secs(10),
-            entries: [entry("uploads", Site::Store), entry("a", Site::Node)]
-                .into_iter()
-                .collect(),
+            ttl: Nanos::from_secs(10),
+            permits: [
+                permit("uploads", PermitLocation::Store),
+                permit("a", PermitLocation::Node),
+            ]
+            .into_iter()
+            .collect(),
         }
     }
 
@@ -148,10 +151,10 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_no_receipt_and_nonsense_is_neither() {
+    fn a_ticket_is_no_receipt_and_invalid_text_is_neither() {
         let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
         let text = ticket().seal(&secret);
-        for kind in [Kind::Charge, Kind::Reservation] {
+        for kind in [ReceiptKind::Charge, ReceiptKind::Reservation] {
             assert!(Receipt::open(&text, kind, &secret).is_err());
         }
         for text in ["", "0", "zz", "é", "00", &"0".repeat(300_000)] {

@@ -7,7 +7,7 @@ use tidegate_core::engine::Decision;
 use tidegate_core::request::Request;
 use tidegate_core::store::{Store, StoreError};
 
-use super::{Limiter, Spent, View};
+use super::{ChargedAs, Limiter, LimiterView};
 
 impl<S: Store> Limiter<S> {
     /// Decides a request whose plain cost is 0: charges the rules with a unit and looks at the others.
@@ -19,10 +19,10 @@ impl<S: Store> Limiter<S> {
     }
 }
 
-impl<S: Store> View<'_, S> {
+impl<S: Store> LimiterView<'_, S> {
     /// Decides a request whose plain cost is 0. A rule without a unit denies the request if not even a
-    /// cost of 1 would fit, and is charged nothing. Rules with a unit are charged as [`View::check`] charges
-    /// them. Where no rule with a unit applies this is [`View::peek`].
+    /// cost of 1 would fit, and is charged nothing. Rules with a unit are charged as [`LimiterView::check`] charges
+    /// them. Where no rule with a unit applies this is [`LimiterView::peek`].
     ///
     /// # Errors
     /// When the store gave no answer.
@@ -31,19 +31,19 @@ impl<S: Store> View<'_, S> {
         self.identify(&mut request);
         let plan = self.plan(&request);
         if let Some(listed) = plan.listed {
-            return Ok(self.settled_by_list(listed, plan.client));
+            return Ok(self.decision_by_list(listed, plan.client_hash));
         }
         let (plain, units) = plan.split_by_unit(&self.policy.rules);
         if !plain.set.charges.is_empty() || units.set.charges.is_empty() {
             let outcome = self.limiter.store.peek(&plain.set).await?;
-            let decision = self.settled(&plain, &outcome, Spent::Nothing);
+            let decision = self.decision_of(&plain, &outcome, ChargedAs::Nothing);
             if units.set.charges.is_empty() || !decision.allowed() {
                 return Ok(decision);
             }
         }
         let outcome = self.limiter.store.charge(&units.set).await?;
-        let decision = self.settled(&units, &outcome, Spent::IfAdmitted);
-        self.tell(&request, &decision);
+        let decision = self.decision_of(&units, &outcome, ChargedAs::IfAdmitted);
+        self.notify_decided(&request, &decision);
         Ok(decision)
     }
 }

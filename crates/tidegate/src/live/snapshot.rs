@@ -12,65 +12,65 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use sha2::{Digest as _, Sha256};
 
-use super::state::Why;
-use super::survey::{Found, Survey, because};
+use super::file_state::FileError;
+use super::scan::{FileScan, ScannedFile, file_error};
 
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// Files and what they hold. Equal snapshots have equal paths and contents.
 #[derive(PartialEq, Eq, Debug)]
-pub struct Snapshot {
-    parts: Vec<Part>,
+pub struct FileSnapshot {
+    files: Vec<SnapshotFile>,
 }
 
 /// One file of a snapshot.
 #[derive(Debug)]
-pub struct Part {
+pub struct SnapshotFile {
     path: PathBuf,
     len: u64,
     sha256: [u8; 32],
     torn: AtomicBool,
 }
 
-impl Snapshot {
+impl FileSnapshot {
     /// Reads every file once. A file that grew is not read beyond the size it was surveyed with.
-    pub(super) fn take(survey: &Survey) -> Result<Self, Why> {
-        let parts = survey
+    pub(super) fn read(scan: &FileScan) -> Result<Self, FileError> {
+        let files = scan
             .files
             .iter()
-            .map(|file| Part::take(file).map_err(|error| because(&file.path, &error)));
-        Ok(Snapshot {
-            parts: parts.collect::<Result<_, _>>()?,
+            .map(|file| SnapshotFile::read(file).map_err(|error| file_error(&file.path, &error)));
+        Ok(FileSnapshot {
+            files: files.collect::<Result<_, _>>()?,
         })
     }
 
     /// The files, in the order of their names. One, unless a folder is watched.
-    pub fn parts(&self) -> &[Part] {
-        &self.parts
+    pub fn files(&self) -> &[SnapshotFile] {
+        &self.files
     }
 
     /// Whether a file was no longer what it had been when the loader read it.
     pub(super) fn is_torn(&self) -> bool {
-        self.parts
+        self.files
             .iter()
             .any(|part| part.torn.load(Ordering::Relaxed))
     }
 }
 
-impl Part {
-    fn take(found: &Found) -> io::Result<Self> {
-        let mut reader = File::open(&found.path)?.take(found.len);
+impl SnapshotFile {
+    fn read(scanned: &ScannedFile) -> io::Result<Self> {
+        let mut reader = File::open(&scanned.path)?.take(scanned.len);
         let mut hasher = Sha256::new();
         let len = io::copy(
             &mut BufReader::with_capacity(BUFFER_BYTES, &mut reader),
-            &mut Hashing(&mut hasher),
+            &mut HashWriter(&mut hasher),
         )?;
         let (path, sha256, torn) = (
-            found.path.clone(),
+            scanned.path.clone(),
             hasher.finalize().into(),
             AtomicBool::new(false),
         );
-        Ok(Part {
+        Ok(SnapshotFile {
             path,
             len,
             sha256,
@@ -99,12 +99,12 @@ impl Part {
     }
 
     /// Reads it from the start. The loader must read to the end and refuse on any error.
-    pub fn open(&self) -> io::Result<PartReader<'_>> {
+    pub fn open(&self) -> io::Result<SnapshotReader<'_>> {
         let file =
             File::open(&self.path).inspect_err(|_| self.torn.store(true, Ordering::Relaxed))?;
         let inner = BufReader::with_capacity(BUFFER_BYTES, file);
-        Ok(PartReader {
-            part: self,
+        Ok(SnapshotReader {
+            file: self,
             inner,
             hasher: Sha256::new(),
             len: 0,
@@ -120,16 +120,16 @@ impl Part {
         {
             Ok(_) => Ok(text),
             Err(error) => {
-                let said = format!("{}: {error}", self.path.display());
-                Err(io::Error::new(error.kind(), said))
+                let message = format!("{}: {error}", self.path.display());
+                Err(io::Error::new(error.kind(), message))
             }
         }
     }
 }
 
-impl Eq for Part {}
+impl Eq for SnapshotFile {}
 
-impl PartialEq for Part {
+impl PartialEq for SnapshotFile {
     fn eq(&self, other: &Self) -> bool {
         self.path == other.path && self.sha256 == other.sha256
     }
@@ -137,32 +137,32 @@ impl PartialEq for Part {
 
 /// Streams one file and proves at its end that it was the one in the snapshot.
 #[derive(Debug)]
-pub struct PartReader<'a> {
-    part: &'a Part,
+pub struct SnapshotReader<'a> {
+    file: &'a SnapshotFile,
     inner: BufReader<File>,
     hasher: Sha256,
     len: u64,
 }
 
-impl PartReader<'_> {
+impl SnapshotReader<'_> {
     fn torn(&self) -> io::Error {
-        self.part.torn.store(true, Ordering::Relaxed);
+        self.file.torn.store(true, Ordering::Relaxed);
         io::Error::other("the file changed while it was read")
     }
 
     fn is_whole(&self) -> bool {
-        self.len == self.part.len && self.hasher.clone().finalize()[..] == self.part.sha256
+        self.len == self.file.len && self.hasher.clone().finalize()[..] == self.file.sha256
     }
 }
 
-impl BufRead for PartReader<'_> {
+impl BufRead for SnapshotReader<'_> {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         if self.inner.buffer().is_empty() {
             let fresh = self.inner.fill_buf()?;
             let (at_end, len) = (fresh.is_empty(), fresh.len() as u64);
             self.hasher.update(fresh);
             self.len += len;
-            if self.len > self.part.len || (at_end && !self.is_whole()) {
+            if self.len > self.file.len || (at_end && !self.is_whole()) {
                 return Err(self.torn());
             }
         }
@@ -174,7 +174,7 @@ impl BufRead for PartReader<'_> {
     }
 }
 
-impl Read for PartReader<'_> {
+impl Read for SnapshotReader<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let amount = self.fill_buf()?.read(into)?;
         self.consume(amount);
@@ -183,9 +183,9 @@ impl Read for PartReader<'_> {
 }
 
 /// Lets `io::copy` feed a hash.
-struct Hashing<'a>(&'a mut Sha256);
+struct HashWriter<'a>(&'a mut Sha256);
 
-impl io::Write for Hashing<'_> {
+impl io::Write for HashWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.update(bytes);
         Ok(bytes.len())
@@ -199,12 +199,12 @@ impl io::Write for Hashing<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::live::survey::{Limits, Pick, Shape};
+    use crate::live::scan::{FileFilter, PathKind, SizeLimits};
     use std::fs;
 
-    fn snapshot(path: &Path) -> Snapshot {
-        let shape = Shape::FileOrFolder(Pick::Rules);
-        Snapshot::take(&Survey::of(path, shape, Limits::RULES).unwrap()).unwrap()
+    fn snapshot(path: &Path) -> FileSnapshot {
+        let shape = PathKind::FileOrFolder(FileFilter::Rules);
+        FileSnapshot::read(&FileScan::of(path, shape, SizeLimits::RULES).unwrap()).unwrap()
     }
 
     #[test]
@@ -214,7 +214,7 @@ mod tests {
         for text in [String::new(), "short".to_owned(), "long ".repeat(100_000)] {
             fs::write(&path, &text).unwrap();
             let snapshot = snapshot(&path);
-            assert_eq!(snapshot.parts()[0].text().unwrap(), text);
+            assert_eq!(snapshot.files()[0].text().unwrap(), text);
             assert!(!snapshot.is_torn());
         }
     }
@@ -246,7 +246,7 @@ mod tests {
             fs::write(&path, before).unwrap();
             let snapshot = snapshot(&path);
             fs::write(&path, after).unwrap();
-            let error = snapshot.parts()[0].text().unwrap_err();
+            let error = snapshot.files()[0].text().unwrap_err();
             assert!(
                 error.to_string().ends_with("changed while it was read"),
                 "{before} to {after}"
@@ -256,7 +256,7 @@ mod tests {
         fs::write(&path, "gone").unwrap();
         let snapshot = snapshot(&path);
         fs::remove_file(&path).unwrap();
-        assert!(snapshot.parts()[0].text().is_err());
+        assert!(snapshot.files()[0].text().is_err());
         assert!(snapshot.is_torn());
     }
 }

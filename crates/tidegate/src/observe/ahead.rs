@@ -6,60 +6,60 @@
 
 use std::collections::BTreeMap;
 
-use super::exposition::{Exposition, Kind};
-use crate::resilience::{LeaseFacts, Overshoot};
+use super::exposition::{Exposition, MetricKind};
+use crate::resilience::{LeaseStats, Overshoot};
 
-pub(super) fn expose_leases(page: &mut Exposition, leases: &LeaseFacts) {
+pub(super) fn expose_leases(page: &mut Exposition, leases: &LeaseStats) {
     page.single(
         "tidegate_lease_grants_total",
-        Kind::Counter,
+        MetricKind::Counter,
         "How often units were drawn in advance.",
-        leases.grants,
+        leases.leases_drawn,
     );
     page.single(
         "tidegate_lease_units_granted_total",
-        Kind::Counter,
+        MetricKind::Counter,
         "Units drawn in advance.",
-        leases.granted,
+        leases.units_drawn,
     );
     page.single(
         "tidegate_lease_units_returned_total",
-        Kind::Counter,
+        MetricKind::Counter,
         "Units drawn in advance and given back unused.",
-        leases.returned,
+        leases.units_returned,
     );
     page.single(
         "tidegate_lease_units_lapsed_total",
-        Kind::Counter,
+        MetricKind::Counter,
         "Units drawn in advance that were neither used nor given back.",
-        leases.lapsed,
+        leases.units_lapsed,
     );
     page.single(
         "tidegate_lease_held_units",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "Units drawn in advance that this node holds now.",
-        leases.held,
+        leases.units_outstanding,
     );
 }
 
 /// Of so many rules at most: the page has its bounds.
-const MOST_RULES: usize = 1_000;
+const MAX_RULES: usize = 1_000;
 
 pub(super) fn expose_overshoot(page: &mut Exposition, rules: &BTreeMap<Box<str>, Overshoot>) {
     page.family(
         "tidegate_lenient_overshoot_bound_units",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "By how much a lenient rule may be exceeded before all nodes know of each other, whatever happens.",
     );
-    for (rule, units) in rules.iter().take(MOST_RULES) {
-        page.sample(&[("rule", rule)], units.most);
+    for (rule, units) in rules.iter().take(MAX_RULES) {
+        page.sample(&[("rule", rule)], units.worst_case);
     }
     page.family(
         "tidegate_lenient_overshoot_at_this_pace_units",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "The same if no node gets busier than the busiest was a moment ago.",
     );
-    for (rule, units) in rules.iter().take(MOST_RULES) {
-        page.sample(&[("rule", rule)], units.at_this_pace);
+    for (rule, units) in rules.iter().take(MAX_RULES) {
+        page.sample(&[("rule", rule)], units.at_current_rate);
     }
 }

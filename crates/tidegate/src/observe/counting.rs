@@ -7,23 +7,23 @@
 use std::sync::Arc;
 
 use tidegate_core::algorithms::Verdict;
-use tidegate_core::engine::{Decision, Fate};
+use tidegate_core::engine::{Decision, DecisionKind};
 use tidegate_core::event::{Event, Observer};
 use tidegate_core::request::Edge;
 use tidegate_core::rules::RuleSet;
-use tidegate_core::store::{Role, Single};
+use tidegate_core::store::{Role, SingleOutcome};
 use tidegate_core::units::Nanos;
 
 use super::metrics::Metrics;
-use super::series::{Outcome, RuleSeries};
-use super::unmatched::AtLoad;
+use super::series::{OutcomeLabel, RuleSeries};
+use super::unmatched::LoadBaseline;
 
 /// A rule set and its series.
 #[derive(Debug)]
-pub(super) struct Loaded {
+pub(super) struct LoadedSeries {
     pub(super) rules: Arc<RuleSet>,
     pub(super) series: Box<[Arc<RuleSeries>]>,
-    pub(super) at_load: AtLoad,
+    pub(super) baseline: LoadBaseline,
 }
 
 impl Metrics {
@@ -31,8 +31,8 @@ impl Metrics {
     pub fn load(&self, rules: &Arc<RuleSet>) {
         let names = rules.rules().iter().map(|rule| rule.name().as_str());
         let series = self.find(names);
-        let loaded = Loaded {
-            at_load: AtLoad::of(&series, self.none()),
+        let loaded = LoadedSeries {
+            baseline: LoadBaseline::of(&series, self.none()),
             rules: Arc::clone(rules),
             series,
         };
@@ -71,10 +71,12 @@ impl Metrics {
     }
 
     fn count(&self, edge: Edge, decision: &Decision) {
-        let outcome = match decision.fate() {
-            Fate::Allow => Outcome::Allow,
-            Fate::Delay(_) => Outcome::Delay,
-            Fate::Deny(_) | Fate::Unavailable | Fate::Block { .. } => Outcome::Deny,
+        let outcome = match decision.kind() {
+            DecisionKind::Allow => OutcomeLabel::Allow,
+            DecisionKind::Delay(_) => OutcomeLabel::Delay,
+            DecisionKind::Deny(_) | DecisionKind::Unavailable | DecisionKind::Block { .. } => {
+                OutcomeLabel::Deny
+            }
         };
         let source = decision.source();
         self.with_binding(decision, |series| {
@@ -83,12 +85,14 @@ impl Metrics {
         for limit in decision.shadows() {
             if !limit.reading.verdict.allows() {
                 self.with_rule(decision, Some(limit.position), |series| {
-                    series.decisions(edge, Outcome::ShadowDeny, source).inc();
+                    series
+                        .decisions(edge, OutcomeLabel::ShadowDeny, source)
+                        .inc();
                 });
             }
         }
-        if decision.has_matched_beside() {
-            for position in decision.matched_beside() {
+        if decision.has_other_matched_rules() {
+            for position in decision.other_matched_rules() {
                 let matched = |series: &RuleSeries| series.matched_beside.inc();
                 self.with_rule(decision, Some(position), matched);
             }
@@ -97,37 +101,37 @@ impl Metrics {
 }
 
 /// Counts a charge without a rule as a decision of one limit, which only watches if it passed over it.
-fn count_single(series: &RuleSeries, edge: Edge, answer: &Single) {
-    let outcome = match (answer.admitted, answer.reading.verdict) {
-        (false, _) => Outcome::Deny,
-        (true, Verdict::Allow { delay }) if delay > Nanos::ZERO => Outcome::Delay,
-        (true, Verdict::Allow { .. }) => Outcome::Allow,
+fn count_single(series: &RuleSeries, edge: Edge, reply: &SingleOutcome) {
+    let outcome = match (reply.admitted, reply.reading.verdict) {
+        (false, _) => OutcomeLabel::Deny,
+        (true, Verdict::Allow { delay }) if delay > Nanos::ZERO => OutcomeLabel::Delay,
+        (true, Verdict::Allow { .. }) => OutcomeLabel::Allow,
         (true, Verdict::Deny { .. }) => {
-            let watched = series.decisions(edge, Outcome::ShadowDeny, answer.source);
+            let watched = series.decisions(edge, OutcomeLabel::ShadowDeny, reply.source);
             watched.inc();
-            Outcome::Allow
+            OutcomeLabel::Allow
         }
     };
-    series.decisions(edge, outcome, answer.source).inc();
+    series.decisions(edge, outcome, reply.source).inc();
 }
 
 impl Observer for Metrics {
-    fn notice(&self, event: &Event<'_>) {
+    fn on_event(&self, event: &Event<'_>) {
         match event {
             Event::Decided { request, decision } => self.count(request.edge, decision),
             Event::Charged {
                 edge,
                 family,
-                answer,
+                outcome: answer,
             } => self.with_family(family, |series| count_single(series, *edge, answer)),
-            Event::Full {
+            Event::PermitDenied {
                 edge,
-                opening,
+                limit: opening,
                 source,
             } => {
                 let outcome = match opening.role {
-                    Role::Shadow => Outcome::ShadowDeny,
-                    Role::Enforce | Role::Quota => Outcome::Deny,
+                    Role::Shadow => OutcomeLabel::ShadowDeny,
+                    Role::Enforce | Role::Quota => OutcomeLabel::Deny,
                 };
                 self.with_named(opening.rule.name().as_str(), |series| {
                     series.decisions(*edge, outcome, *source).inc();

@@ -10,7 +10,7 @@ use super::histogram::Histogram;
 
 /// What kind of family.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum MetricKind {
     /// Only grows. Its name ends in `_total`.
     Counter,
     /// Comes and goes.
@@ -34,14 +34,14 @@ impl Exposition {
     pub fn family(
         &mut self,
         name: impl Into<Cow<'static, str>>,
-        kind: Kind,
+        kind: MetricKind,
         help: &str,
     ) -> &mut Self {
         let name = name.into();
         let kind = match kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram => "histogram",
         };
         self.line(format_args!("# HELP {name} {help}"));
         self.line(format_args!("# TYPE {name} {kind}"));
@@ -55,7 +55,13 @@ impl Exposition {
     }
 
     /// A family of one sample.
-    pub fn single(&mut self, name: &'static str, kind: Kind, help: &str, value: impl Display) {
+    pub fn single(
+        &mut self,
+        name: &'static str,
+        kind: MetricKind,
+        help: &str,
+        value: impl Display,
+    ) {
         self.family(name, kind, help).sample(&[], value);
     }
 
@@ -124,7 +130,7 @@ mod tests {
     #[test]
     fn a_label_cannot_break_out_of_its_quotes() {
         let mut page = Exposition::default();
-        page.family("a_total", Kind::Counter, "Help.")
+        page.family("a_total", MetricKind::Counter, "Help.")
             .sample(&[("rule", "x\"} 1\n\\"), ("edge", "http")], 7);
         let want = "# HELP a_total Help.\n# TYPE a_total counter\n\
                     a_total{rule=\"x\\\"} 1\\n\\\\\",edge=\"http\"} 7\n";

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tidegate_core::event::ReservationStep;
 use tidegate_core::request::Edge;
 
-use super::counting::Loaded;
+use super::counting::LoadedSeries;
 use super::histogram::Histogram;
 use super::network::NetworkMetrics;
 use super::series::{Counter, Gauge, RuleSeries};
@@ -38,9 +38,9 @@ pub struct Metrics {
     families: ArcSwap<Vec<Arc<RuleSeries>>>,
     pub(super) rules_dropped: Gauge,
     /// The series of the rules in force, by position.
-    pub(super) loaded: ArcSwapOption<Loaded>,
+    pub(super) loaded: ArcSwapOption<LoadedSeries>,
     pub(super) durations: [CachePadded<Histogram>; Edge::ALL.len()],
-    pub(super) answers: [[Counter; STATUSES.len() + 1]; Edge::ALL.len()],
+    pub(super) responses: [[Counter; STATUSES.len() + 1]; Edge::ALL.len()],
     /// What became of reservations.
     pub(super) reservations: [Counter; ReservationStep::ALL.len()],
     /// Connections open now.
@@ -60,7 +60,7 @@ pub struct Metrics {
     /// Log lines that could not be written.
     pub lines_dropped: Gauge,
     /// How the rules were last loaded.
-    pub reload: Reload,
+    pub reload: ReloadMetrics,
     /// What is open under each rule that limits it.
     pub(super) open: Mutex<Vec<OpenRequests>>,
     /// Edges that are off, a bit for each: their series are shown only once something is counted.
@@ -69,7 +69,7 @@ pub struct Metrics {
 
 /// How loading the rules went.
 #[derive(Debug, Default)]
-pub struct Reload {
+pub struct ReloadMetrics {
     /// 1 if the last attempt succeeded.
     pub successful: Gauge,
     /// When one last succeeded.
@@ -90,7 +90,7 @@ impl Default for Metrics {
             rules_dropped: Gauge::default(),
             loaded: ArcSwapOption::empty(),
             durations: Default::default(),
-            answers: Default::default(),
+            responses: Default::default(),
             reservations: Default::default(),
             connections: Gauge::default(),
             connections_accepted: Counter::default(),
@@ -100,7 +100,7 @@ impl Default for Metrics {
             panics: Counter::default(),
             lines_skipped: Counter::default(),
             lines_dropped: Gauge::default(),
-            reload: Reload::default(),
+            reload: ReloadMetrics::default(),
             open: Mutex::default(),
             off: AtomicU8::new(0),
         }
@@ -213,28 +213,28 @@ impl Metrics {
     }
 
     /// Adds how long one call took to be decided.
-    pub fn took(&self, edge: Edge, duration: Duration) {
+    pub fn record_duration(&self, edge: Edge, duration: Duration) {
         self.durations[edge as usize].record(duration);
     }
 
     /// Counts one answer.
-    pub fn answered(&self, edge: Edge, status: u16) {
+    pub fn count_response(&self, edge: Edge, status: u16) {
         let at = STATUSES.iter().position(|&known| known == status);
-        self.answers[edge as usize][at.unwrap_or(STATUSES.len())].inc();
+        self.responses[edge as usize][at.unwrap_or(STATUSES.len())].inc();
     }
 
-    /// Calls `tell` with each rule that left denials out of the log before `second`, and how many.
-    pub fn settle_lines(&self, second: u32, mut tell: impl FnMut(&str, u64)) {
+    /// Calls `report` with each rule that left denials out of the log before `second`, and how many.
+    pub fn take_skipped_lines(&self, second: u32, mut report: impl FnMut(&str, u64)) {
         for series in self.all() {
-            let missed = series.lines.settle(second);
-            if missed > 0 {
-                tell(series.name(), missed);
+            let skipped = series.log_throttle.take_skipped(second);
+            if skipped > 0 {
+                report(series.name(), skipped);
             }
         }
     }
 
     /// Takes note of what is open, for the page.
-    pub fn note_open(&self, open: Vec<OpenRequests>) {
+    pub fn set_open(&self, open: Vec<OpenRequests>) {
         *self.open.lock() = open;
     }
 
@@ -255,7 +255,7 @@ impl Metrics {
 mod tests {
     use tidegate_core::store::Source;
 
-    use super::super::series::Outcome;
+    use super::super::series::OutcomeLabel;
     use super::super::store::{MemoryFacts, StoreFacts};
     use super::*;
 
@@ -271,7 +271,7 @@ mod tests {
             let at = names.iter().position(|name| *name == "a");
             let Some(at) = at else { continue };
             found[at]
-                .decisions(Edge::Http, Outcome::Deny, Source::Exact)
+                .decisions(Edge::Http, OutcomeLabel::Deny, Source::Exact)
                 .inc();
         }
         let page = metrics.expose("0", &StoreFacts::Memory(MemoryFacts::default()));
@@ -296,7 +296,7 @@ mod tests {
             0
         );
         found[0]
-            .decisions(Edge::Resp, Outcome::Deny, Source::Exact)
+            .decisions(Edge::Resp, OutcomeLabel::Deny, Source::Exact)
             .inc();
         assert_eq!(shown(Edge::Resp), 1);
     }
@@ -306,11 +306,11 @@ mod tests {
         let metrics = Metrics::default();
         let found = metrics.find(["none", "other"]);
         found[0]
-            .decisions(Edge::Http, Outcome::Allow, Source::Exact)
+            .decisions(Edge::Http, OutcomeLabel::Allow, Source::Exact)
             .inc();
         metrics
             .find_one(None)
-            .decisions(Edge::Http, Outcome::Allow, Source::Exact)
+            .decisions(Edge::Http, OutcomeLabel::Allow, Source::Exact)
             .inc();
         let page = metrics.expose("0", &StoreFacts::Memory(MemoryFacts::default()));
         let labels = r#"{rule="none",edge="http",outcome="allow",source="exact"} 2"#;

@@ -2,20 +2,20 @@
 
 use tidegate_core::request::Edge;
 
-use super::exposition::{Exposition, Kind};
+use super::exposition::{Exposition, MetricKind};
 use super::series::{Counter, Gauge};
 
 /// Connections, streams and credentials that were refused.
 #[derive(Debug, Default)]
 pub struct NetworkMetrics {
     /// Connections of a peer that has all it may have.
-    pub refused_by_peer_cap: Counter,
+    pub rejected_by_peer_cap: Counter,
     /// Connections beyond those that peers which are not trusted may have together.
-    pub refused_by_listener_cap: Counter,
+    pub rejected_by_listener_cap: Counter,
     /// Connections of a small listener, and large ones of any listener, closed because others needed their place.
     pub silent_evicted: Counter,
     /// HTTP/2 streams whose head was more than is held in memory.
-    pub heads_refused: Counter,
+    pub heads_rejected: Counter,
     /// HTTP/2 streams that were reset because newer ones needed their room.
     pub streams_evicted: Counter,
     /// Bytes of responses that peers have not read, of connections that have some KiB of them.
@@ -35,18 +35,18 @@ impl NetworkMetrics {
     pub(super) fn expose(&self, page: &mut Exposition, is_on: impl Fn(Edge) -> bool) {
         page.single(
             "tidegate_unread_response_bytes",
-            Kind::Gauge,
+            MetricKind::Gauge,
             "Bytes of responses that peers have not read.",
             self.unread_bytes.get(),
         );
         page.single(
             "tidegate_silent_connections_closed_total",
-            Kind::Counter,
+            MetricKind::Counter,
             "Silent connections closed to make room: of the admin and metrics listeners, and with many streams once.",
             self.silent_evicted.get(),
         );
         let mut family = |name, help, label, samples: &[(&str, &Counter)]| {
-            let family = page.family(name, Kind::Counter, help);
+            let family = page.family(name, MetricKind::Counter, help);
             for (value, counter) in samples {
                 family.sample(&[(label, value)], counter.get());
             }
@@ -56,8 +56,8 @@ impl NetworkMetrics {
             "Connections closed at once because a cap was reached.",
             "cap",
             &[
-                ("peer", &self.refused_by_peer_cap),
-                ("listener", &self.refused_by_listener_cap),
+                ("peer", &self.rejected_by_peer_cap),
+                ("listener", &self.rejected_by_listener_cap),
             ],
         );
         family(
@@ -65,7 +65,7 @@ impl NetworkMetrics {
             "HTTP/2 streams that were refused or reset because of the memory they take.",
             "cause",
             &[
-                ("head", &self.heads_refused),
+                ("head", &self.heads_rejected),
                 ("evicted", &self.streams_evicted),
             ],
         );

@@ -4,10 +4,10 @@ use tidegate_core::event::ReservationStep;
 use tidegate_core::request::Edge;
 use tidegate_core::store::Source;
 
-use super::exposition::{Exposition, Kind};
+use super::exposition::{Exposition, MetricKind};
 use super::metrics::{Metrics, STATUSES};
 use super::process;
-use super::series::{Counter, Gauge, Outcome, RuleSeries};
+use super::series::{Counter, Gauge, OutcomeLabel, RuleSeries};
 use super::store::StoreFacts;
 
 impl Metrics {
@@ -17,13 +17,17 @@ impl Metrics {
         self.expose_decisions(&mut page);
         self.expose_open(&mut page);
         self.expose_reservations(&mut page);
-        self.expose_answers(&mut page);
+        self.expose_responses(&mut page);
         self.network.expose(&mut page, |edge| self.is_on(edge));
         self.expose_log(&mut page);
         self.expose_reload(&mut page);
         store.expose(&mut page);
-        page.family("tidegate_build_info", Kind::Gauge, "The version that runs.")
-            .sample(&[("version", version)], 1);
+        page.family(
+            "tidegate_build_info",
+            MetricKind::Gauge,
+            "The version that runs.",
+        )
+        .sample(&[("version", version)], 1);
         process::expose(&mut page);
         page.finish()
     }
@@ -31,12 +35,12 @@ impl Metrics {
     fn expose_decisions(&self, page: &mut Exposition) {
         page.family(
             "tidegate_decisions_total",
-            Kind::Counter,
+            MetricKind::Counter,
             "Decisions, each once under the rule that binds; shadow_deny beside them.",
         );
         for series in self.all() {
             for edge in Edge::ALL {
-                for outcome in Outcome::ALL {
+                for outcome in OutcomeLabel::ALL {
                     for source in Source::ALL {
                         let count = series.decisions(edge, outcome, source).get();
                         let at_zero = self.is_on(edge) && shown_at_zero(&series, outcome, source);
@@ -56,7 +60,7 @@ impl Metrics {
         }
         page.family(
             "tidegate_rule_matches_total",
-            Kind::Counter,
+            MetricKind::Counter,
             "Decisions that a rule applied to, whether or not it bound them.",
         );
         for series in self.all() {
@@ -67,7 +71,7 @@ impl Metrics {
         }
         page.single(
             "tidegate_rules_without_series",
-            Kind::Gauge,
+            MetricKind::Gauge,
             "Rules counted together as `other` because there are too many.",
             self.rules_dropped.get(),
         );
@@ -77,7 +81,7 @@ impl Metrics {
         let open = self.open.lock();
         page.family(
             "tidegate_open_requests",
-            Kind::Gauge,
+            MetricKind::Gauge,
             "Slots taken or renewed at this node, and neither given back there nor ended.",
         );
         for of in open.iter() {
@@ -85,7 +89,7 @@ impl Metrics {
         }
         page.family(
             "tidegate_adaptive_limit",
-            Kind::Gauge,
+            MetricKind::Gauge,
             "The lowest limit on open requests that this node has found for a subject of the rule.",
         );
         for of in open.iter() {
@@ -98,7 +102,7 @@ impl Metrics {
     fn expose_reservations(&self, page: &mut Exposition) {
         page.family(
             "tidegate_reservations_total",
-            Kind::Counter,
+            MetricKind::Counter,
             "What became of estimates; each is first reserved.",
         );
         for step in ReservationStep::ALL {
@@ -107,10 +111,10 @@ impl Metrics {
         }
     }
 
-    fn expose_answers(&self, page: &mut Exposition) {
+    fn expose_responses(&self, page: &mut Exposition) {
         page.family(
             "tidegate_decision_duration_seconds",
-            Kind::Histogram,
+            MetricKind::Histogram,
             "From a request understood to its decision; a list counts once.",
         );
         for edge in Edge::ALL {
@@ -121,12 +125,12 @@ impl Metrics {
         }
         page.family(
             "tidegate_http_answers_total",
-            Kind::Counter,
+            MetricKind::Counter,
             "Answers by status.",
         );
         for edge in Edge::ALL {
             let statuses = STATUSES.iter().map(u16::to_string).chain(["other".into()]);
-            for (status, counter) in statuses.zip(&self.answers[edge as usize]) {
+            for (status, counter) in statuses.zip(&self.responses[edge as usize]) {
                 if counter.get() > 0 || (self.is_on(edge) && status == "200") {
                     let labels = [("edge", edge.name()), ("status", &*status)];
                     page.sample(&labels, counter.get());
@@ -134,10 +138,10 @@ impl Metrics {
             }
         }
         let gauge = |page: &mut Exposition, name, help, gauge: &Gauge| {
-            page.single(name, Kind::Gauge, help, gauge.get());
+            page.single(name, MetricKind::Gauge, help, gauge.get());
         };
         let counter = |page: &mut Exposition, name, help, counter: &Counter| {
-            page.single(name, Kind::Counter, help, counter.get());
+            page.single(name, MetricKind::Counter, help, counter.get());
         };
         gauge(
             page,
@@ -180,7 +184,7 @@ impl Metrics {
     fn expose_log(&self, page: &mut Exposition) {
         page.single(
             "tidegate_log_lines_dropped_total",
-            Kind::Counter,
+            MetricKind::Counter,
             "Log lines lost because nobody reads them.",
             self.lines_dropped.get(),
         );
@@ -190,35 +194,39 @@ impl Metrics {
         let reload = &self.reload;
         page.single(
             "tidegate_config_last_reload_successful",
-            Kind::Gauge,
+            MetricKind::Gauge,
             "Whether the last attempt to load the rules succeeded.",
             reload.successful.get(),
         );
         page.single(
             "tidegate_config_last_reload_success_timestamp_seconds",
-            Kind::Gauge,
+            MetricKind::Gauge,
             "When the rules were last loaded.",
             reload.success_epoch_secs.get(),
         );
         page.single(
             "tidegate_config_rejected_total",
-            Kind::Counter,
+            MetricKind::Counter,
             "Rules that were refused, the last good ones kept.",
             reload.rejected.get(),
         );
-        page.family("tidegate_config_info", Kind::Gauge, "The rules in force.")
-            .sample(&[("hash", &**reload.hash.lock())], 1);
+        page.family(
+            "tidegate_config_info",
+            MetricKind::Gauge,
+            "The rules in force.",
+        )
+        .sample(&[("hash", &**reload.hash.lock())], 1);
     }
 }
 
 /// A counter that is there before its first event makes that event visible as a rate.
-fn shown_at_zero(series: &RuleSeries, outcome: Outcome, source: Source) -> bool {
+fn shown_at_zero(series: &RuleSeries, outcome: OutcomeLabel, source: Source) -> bool {
     match series.name() {
-        "none" => matches!((outcome, source), (Outcome::Allow, Source::None)),
+        "none" => matches!((outcome, source), (OutcomeLabel::Allow, Source::None)),
         "other" => false,
         _ => matches!(
             (outcome, source),
-            (Outcome::Allow | Outcome::Deny, Source::Exact)
+            (OutcomeLabel::Allow | OutcomeLabel::Deny, Source::Exact)
         ),
     }
 }

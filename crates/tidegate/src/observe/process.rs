@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use super::exposition::{Exposition, Kind};
+use super::exposition::{Exposition, MetricKind};
 
 /// `USER_HZ`: fixed by the kernel's interface, whatever its own tick is.
 const TICKS_PER_SEC: f64 = 100.0;
@@ -19,43 +19,43 @@ pub fn expose(page: &mut Exposition) {
     };
     single(
         "process_cpu_seconds_total",
-        Kind::Counter,
+        MetricKind::Counter,
         "User and system CPU time spent in seconds.",
         cpu_secs(&stat),
     );
     single(
         "process_resident_memory_bytes",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "Resident memory size in bytes.",
         kib_field(&status, "VmRSS:"),
     );
     single(
         "process_virtual_memory_bytes",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "Virtual memory size in bytes.",
         kib_field(&status, "VmSize:"),
     );
     single(
         "process_threads",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "Number of OS threads in the process.",
         field(&status, "Threads:"),
     );
     single(
         "process_open_fds",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "Number of open file descriptors.",
         open_fds(),
     );
     single(
         "process_max_fds",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "Maximum number of open file descriptors.",
-        max_fds().map(|most| most as f64),
+        max_fds().map(|max| max as f64),
     );
     single(
         "process_start_time_seconds",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "Start time of the process since unix epoch in seconds.",
         start_secs(&stat),
     );

@@ -6,7 +6,7 @@ use crossbeam_utils::CachePadded;
 use tidegate_core::request::Edge;
 use tidegate_core::store::Source;
 
-use super::lines::LineGate;
+use super::log_throttle::LogThrottle;
 
 /// A number that only grows.
 #[derive(Debug, Default)]
@@ -64,7 +64,7 @@ impl Gauge {
 
 /// What became of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
+pub enum OutcomeLabel {
     /// Passed at once.
     Allow,
     /// Passed, after a wait.
@@ -77,29 +77,29 @@ pub enum Outcome {
     ShadowDeny,
 }
 
-impl Outcome {
+impl OutcomeLabel {
     /// Every outcome.
-    pub const ALL: [Outcome; 5] = [
-        Outcome::Allow,
-        Outcome::Delay,
-        Outcome::Deny,
-        Outcome::Error,
-        Outcome::ShadowDeny,
+    pub const ALL: [OutcomeLabel; 5] = [
+        OutcomeLabel::Allow,
+        OutcomeLabel::Delay,
+        OutcomeLabel::Deny,
+        OutcomeLabel::Error,
+        OutcomeLabel::ShadowDeny,
     ];
 
     /// The label.
     pub const fn name(self) -> &'static str {
         match self {
-            Outcome::Allow => "allow",
-            Outcome::Delay => "delay",
-            Outcome::Deny => "deny",
-            Outcome::Error => "error",
-            Outcome::ShadowDeny => "shadow_deny",
+            OutcomeLabel::Allow => "allow",
+            OutcomeLabel::Delay => "delay",
+            OutcomeLabel::Deny => "deny",
+            OutcomeLabel::Error => "error",
+            OutcomeLabel::ShadowDeny => "shadow_deny",
         }
     }
 }
 
-const CELLS: usize = Outcome::ALL.len() * Source::ALL.len();
+const CELLS: usize = OutcomeLabel::ALL.len() * Source::ALL.len();
 
 /// The decisions of one rule through one edge, on cache lines of their own.
 type EdgeCounters = CachePadded<[Counter; CELLS]>;
@@ -113,7 +113,7 @@ pub struct RuleSeries {
     /// above, so that a request under one rule costs one addition.
     pub(super) matched_beside: CachePadded<Counter>,
     /// How often its denials are logged.
-    pub lines: LineGate,
+    pub log_throttle: LogThrottle,
 }
 
 impl RuleSeries {
@@ -124,13 +124,13 @@ impl RuleSeries {
                 CachePadded::new(std::array::from_fn(|_| Counter::default()))
             }),
             matched_beside: CachePadded::default(),
-            lines: LineGate::default(),
+            log_throttle: LogThrottle::default(),
         }
     }
 
     /// Decisions that the rule bound.
     pub(super) fn bound(&self) -> u64 {
-        let shadow = Outcome::ShadowDeny as usize * Source::ALL.len();
+        let shadow = OutcomeLabel::ShadowDeny as usize * Source::ALL.len();
         let cells = self.edges.iter().flat_map(|edge| &edge[..shadow]);
         cells.map(Counter::get).sum()
     }
@@ -146,7 +146,7 @@ impl RuleSeries {
     }
 
     /// Its counter of decisions that came by `edge`, ended as `outcome`, and were reached by `source`.
-    pub fn decisions(&self, edge: Edge, outcome: Outcome, source: Source) -> &Counter {
+    pub fn decisions(&self, edge: Edge, outcome: OutcomeLabel, source: Source) -> &Counter {
         &self.edges[edge as usize][outcome as usize * Source::ALL.len() + source as usize]
     }
 }
@@ -159,7 +159,7 @@ mod tests {
     fn every_combination_has_a_counter_of_its_own() {
         let series = RuleSeries::new("r");
         for edge in Edge::ALL {
-            for outcome in Outcome::ALL {
+            for outcome in OutcomeLabel::ALL {
                 for source in Source::ALL {
                     let counter = series.decisions(edge, outcome, source);
                     assert_eq!(counter.get(), 0, "{edge:?} {outcome:?} {source:?}");
@@ -168,7 +168,7 @@ mod tests {
             }
         }
         let each = Edge::ALL.len() * Source::ALL.len();
-        let outcomes = Outcome::ALL.len() - 1; // a shadow denial stands beside another outcome
+        let outcomes = OutcomeLabel::ALL.len() - 1; // a shadow denial stands beside another outcome
         assert_eq!(series.matches(), (outcomes * each) as u64);
     }
 

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use tidegate_core::store::FailureKind;
 
 use super::ahead;
-use super::exposition::{Exposition, Kind};
+use super::exposition::{Exposition, MetricKind};
 use super::series::{Counter, Gauge};
 use crate::resilience::{
-    ClockNews, ClockReading, Event, FailureCounts, LeaseFacts, Level, Overshoot,
+    ClockEvent, ClockLevel, ClockReading, FailureCounts, LeaseStats, Overshoot, StoreEvent,
 };
 
 /// What there is to say of a store when the page is written.
@@ -27,7 +27,7 @@ pub enum StoreFacts<'a> {
         /// Whether charges are made safe by replicas as rules ask.
         durability: DurabilityState,
         /// What became of units drawn in advance.
-        leases: LeaseFacts,
+        leases: LeaseStats,
         /// By how many units each lenient rule may be exceeded.
         overshoot: BTreeMap<Box<str>, Overshoot>,
     },
@@ -66,7 +66,7 @@ impl StoreFacts<'_> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DurabilityState {
     /// It is, or no rule asks.
-    Given,
+    Satisfied,
     /// It is not: such rules are decided as without the store.
     Failing,
 }
@@ -100,7 +100,7 @@ pub struct JournalFacts {
     /// Counters in them.
     pub written: u64,
     /// Decisions whose counts could not be kept.
-    pub unkept: u64,
+    pub lost: u64,
     /// Whether the last attempt failed.
     pub failing: bool,
 }
@@ -110,7 +110,7 @@ impl JournalFacts {
         if self.failing {
             DurabilityState::Failing
         } else {
-            DurabilityState::Given
+            DurabilityState::Satisfied
         }
     }
 }
@@ -121,10 +121,10 @@ pub struct SharedSeries {
     open: Gauge,
     opened: Counter,
     exact: Gauge,
-    losses: Counter,
-    seeded: Counter,
+    epoch_changes: Counter,
+    restored: Counter,
     trusted_early: Counter,
-    pushed: Counter,
+    written_back: Counter,
     unconfirmed: Counter,
     dropped: Counter,
     clock_jumps: Counter,
@@ -137,27 +137,29 @@ impl SharedSeries {
     }
 
     /// Counts an event.
-    pub fn notice(&self, event: &Event) {
+    pub fn record(&self, event: &StoreEvent) {
         match event {
-            Event::BreakerOpened { .. } => {
+            StoreEvent::BreakerOpened { .. } => {
                 self.open.set(1);
                 self.opened.inc();
             }
-            Event::BreakerClosed => self.open.set(0),
-            Event::Lost => {
+            StoreEvent::BreakerClosed => self.open.set(0),
+            StoreEvent::CountsLost => {
                 self.exact.set(0);
-                self.losses.inc();
+                self.epoch_changes.inc();
             }
-            Event::Seeded { counters, .. } => self.seeded.add(*counters as u64),
-            Event::TrustedEarly { .. } => self.trusted_early.inc(),
-            Event::Exact => self.exact.set(1),
-            Event::Pushed { units, .. } | Event::LatePushed { units } => self.pushed.add(*units),
-            Event::Unconfirmed { units } => self.unconfirmed.add(*units),
-            Event::PendingDropped { units } => self.dropped.add(*units),
-            Event::Clock(ClockNews::Jumped { .. }) => self.clock_jumps.inc(),
+            StoreEvent::Restored { counters, .. } => self.restored.add(*counters as u64),
+            StoreEvent::TrustedEarly { .. } => self.trusted_early.inc(),
+            StoreEvent::Exact => self.exact.set(1),
+            StoreEvent::WrittenBack { units, .. } | StoreEvent::LateWrittenBack { units } => {
+                self.written_back.add(*units)
+            }
+            StoreEvent::Unconfirmed { units } => self.unconfirmed.add(*units),
+            StoreEvent::PendingDropped { units } => self.dropped.add(*units),
+            StoreEvent::Clock(ClockEvent::Jumped { .. }) => self.clock_jumps.inc(),
             // Counted as a failure of its kind.
-            Event::RecordRefused { .. } => {}
-            Event::Clock(ClockNews::Level { .. }) => {} // read when the page is written
+            StoreEvent::RecordRejected { .. } => {}
+            StoreEvent::Clock(ClockEvent::Level { .. }) => {} // read when the page is written
         }
     }
 
@@ -174,61 +176,61 @@ impl SharedSeries {
     fn expose(&self, page: &mut Exposition) {
         page.single(
             "tidegate_store_breaker_open",
-            Kind::Gauge,
+            MetricKind::Gauge,
             "1 while the store is not asked because it failed.",
             self.open.get(),
         );
         page.single(
             "tidegate_store_breaker_opened_total",
-            Kind::Counter,
+            MetricKind::Counter,
             "How often the store was given up.",
             self.opened.get(),
         );
         page.single(
             "tidegate_store_exact",
-            Kind::Gauge,
+            MetricKind::Gauge,
             "1 while the store answers and is believed to hold every count.",
             u64::from(self.is_exact() && !self.is_open()),
         );
         page.single(
             "tidegate_store_losses_total",
-            Kind::Counter,
+            MetricKind::Counter,
             "How often the store was found to have lost counts.",
-            self.losses.get(),
+            self.epoch_changes.get(),
         );
         page.single(
             "tidegate_store_seeded_total",
-            Kind::Counter,
+            MetricKind::Counter,
             "Counters that this node put back into a store that had lost them.",
-            self.seeded.get(),
+            self.restored.get(),
         );
         page.single(
             "tidegate_store_trusted_early_total",
-            Kind::Counter,
+            MetricKind::Counter,
             "How often the store was trusted again before every node had put back what it remembers.",
             self.trusted_early.get(),
         );
         page.single(
             "tidegate_store_reconciled_units_total",
-            Kind::Counter,
+            MetricKind::Counter,
             "Units admitted without the store and charged to it afterwards.",
-            self.pushed.get(),
+            self.written_back.get(),
         );
         page.single(
             "tidegate_store_unconfirmed_units_total",
-            Kind::Counter,
+            MetricKind::Counter,
             "Units of charges whose reply was late, lost or an error; the store may count them twice.",
             self.unconfirmed.get(),
         );
         page.single(
             "tidegate_store_pending_dropped_units_total",
-            Kind::Counter,
+            MetricKind::Counter,
             "Units admitted without the store that it will never count: the table of pending charges was full.",
             self.dropped.get(),
         );
         page.single(
             "tidegate_store_clock_jumps_total",
-            Kind::Counter,
+            MetricKind::Counter,
             "How often the store's clock or this node's was set, or another store took over.",
             self.clock_jumps.get(),
         );
@@ -239,7 +241,7 @@ impl SharedSeries {
 fn expose_failures(page: &mut Exposition, failures: &FailureCounts) {
     page.family(
         "tidegate_store_errors_total",
-        Kind::Counter,
+        MetricKind::Counter,
         "Calls, pings and attempts to join the store that failed, by the kind of the failure.",
     );
     for kind in FailureKind::ALL {
@@ -252,18 +254,18 @@ fn expose_clock(page: &mut Exposition, clock: Option<&ClockReading>) {
     let Some(clock) = clock else { return };
     page.single(
         "tidegate_store_clock_offset_seconds",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "How far the store's clock is ahead of this node's; negative: behind.",
         clock.offset.nanos as f64 / 1e9,
     );
     page.single(
         "tidegate_store_clock_level",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "What that calls for: 0 nothing, 1 a warning, 2 an alarm.",
         match clock.level {
-            Level::Fine => 0,
-            Level::Warn => 1,
-            Level::Alarm => 2,
+            ClockLevel::Fine => 0,
+            ClockLevel::Warn => 1,
+            ClockLevel::Alarm => 2,
         },
     );
 }
@@ -271,43 +273,43 @@ fn expose_clock(page: &mut Exposition, clock: Option<&ClockReading>) {
 fn expose_memory(page: &mut Exposition, store: &MemoryFacts) {
     page.single(
         "tidegate_store_keys",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "Counters in the store.",
         store.keys,
     );
     page.single(
         "tidegate_store_bytes",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "Memory the counters take.",
         store.bytes,
     );
     page.single(
         "tidegate_store_cap_bytes",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "The most memory the counters may take.",
         store.cap_bytes,
     );
     page.single(
         "tidegate_store_overflow_total",
-        Kind::Counter,
+        MetricKind::Counter,
         "Charges that shared a counter because the store was full.",
         store.overflowed,
     );
     page.single(
         "tidegate_store_swept_total",
-        Kind::Counter,
+        MetricKind::Counter,
         "Counters freed because they were full again.",
         store.swept,
     );
     page.single(
         "tidegate_store_converted_total",
-        Kind::Counter,
+        MetricKind::Counter,
         "Counters converted to a limit with other parameters.",
         store.converted,
     );
     page.single(
         "tidegate_store_clock_steps_total",
-        Kind::Counter,
+        MetricKind::Counter,
         "Counters found ahead of the clock, which must have been set back.",
         store.clock_steps,
     );
@@ -317,7 +319,7 @@ fn expose_memory(page: &mut Exposition, store: &MemoryFacts) {
 fn expose_durability(page: &mut Exposition, kind: &str, state: DurabilityState) {
     page.family(
         "tidegate_durability_failing",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "1 while counts cannot be made as safe as rules with `durability` ask, which are decided as without \
          the store.",
     );
@@ -328,26 +330,26 @@ fn expose_durability(page: &mut Exposition, kind: &str, state: DurabilityState) 
 fn expose_journal(page: &mut Exposition, journal: &JournalFacts) {
     page.single(
         "tidegate_journal_failing",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "1 while durable counts cannot be written to the disk.",
         u64::from(journal.failing),
     );
     page.single(
         "tidegate_journal_commits_total",
-        Kind::Counter,
+        MetricKind::Counter,
         "Writes of durable counts, each of all that were waiting.",
         journal.commits,
     );
     page.single(
         "tidegate_journal_counters_total",
-        Kind::Counter,
+        MetricKind::Counter,
         "Counters in those writes.",
         journal.written,
     );
     page.single(
         "tidegate_journal_unkept_total",
-        Kind::Counter,
+        MetricKind::Counter,
         "Decisions whose counts were not on the disk in time.",
-        journal.unkept,
+        journal.lost,
     );
 }

@@ -22,15 +22,15 @@ pub struct UnmatchedRules {
 
 /// The counts of a rule set's series when it was loaded.
 #[derive(Debug)]
-pub(super) struct AtLoad {
+pub(super) struct LoadBaseline {
     matches: Box<[u64]>,
     requests: u64,
     reported: AtomicBool,
 }
 
-impl AtLoad {
+impl LoadBaseline {
     pub(super) fn of(series: &[Arc<RuleSeries>], none: &RuleSeries) -> Self {
-        AtLoad {
+        LoadBaseline {
             matches: series.iter().map(|series| series.matches()).collect(),
             requests: requests(series, none),
             reported: AtomicBool::new(false),
@@ -53,7 +53,7 @@ impl Metrics {
     /// seconds: it looks at every series.
     pub fn take_unmatched(&self) -> Option<UnmatchedRules> {
         let loaded = self.loaded.load_full()?;
-        let at_load = &loaded.at_load;
+        let at_load = &loaded.baseline;
         if at_load.reported.load(Relaxed) {
             return None;
         }

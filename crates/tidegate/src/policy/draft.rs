@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
-use tidegate_core::rules::{DomainForm, Faults, RuleSet, SourceFile, parse_for, parse_with};
+use tidegate_core::rules::{
+    DomainConfig, RuleErrors, RuleSet, SourceFile, parse_with_domains, parse_with_options,
+};
 
-use super::{LoadError, Policy, Reading, canon, read_keys};
+use super::{LoadError, Policy, PolicyOptions, ip_normalizer, read_keys};
 use crate::identity::KeyTable;
-use crate::live::{Part, Snapshot};
+use crate::live::{FileSnapshot, SnapshotFile};
 
 /// What is read where there is nothing to read.
 const NOTHING: SourceFile<'_> = SourceFile {
@@ -19,17 +21,17 @@ const NOTHING: SourceFile<'_> = SourceFile {
 
 /// What rules are made of, and made of again when some of it changes.
 #[derive(Clone, Debug)]
-pub(super) struct Made {
-    pub(super) reading: Reading,
+pub(super) struct PolicyInputs {
+    pub(super) options: PolicyOptions,
     /// Domains that came from elsewhere.
-    pub(super) domains: Arc<[DomainForm]>,
+    pub(super) domains: Arc<[DomainConfig]>,
     /// The files, if they are to be kept.
-    pub(super) files: Arc<Files>,
+    pub(super) files: Arc<RuleFiles>,
 }
 
 /// Files as they were read.
 #[derive(Debug, Default)]
-pub(super) struct Files {
+pub(super) struct RuleFiles {
     /// The file, or the folder.
     pub(super) root: PathBuf,
     /// Names and texts.
@@ -37,20 +39,20 @@ pub(super) struct Files {
 }
 
 /// Rules without the keys that belong to them.
-pub(super) struct Draft {
+pub(super) struct PolicyDraft {
     pub(super) rules: RuleSet,
     pub(super) keys_path: Option<PathBuf>,
     digest: [u8; 32],
-    made: Made,
+    inputs: PolicyInputs,
 }
 
-impl Files {
-    pub(super) fn of(root: &Path, snapshot: &Snapshot) -> io::Result<Self> {
-        let read = |part: &Part| Ok((part.path().display().to_string(), part.text()?));
-        Ok(Files {
+impl RuleFiles {
+    pub(super) fn of(root: &Path, snapshot: &FileSnapshot) -> io::Result<Self> {
+        let read = |file: &SnapshotFile| Ok((file.path().display().to_string(), file.text()?));
+        Ok(RuleFiles {
             root: root.to_owned(),
             texts: snapshot
-                .parts()
+                .files()
                 .iter()
                 .map(read)
                 .collect::<io::Result<_>>()?,
@@ -58,27 +60,34 @@ impl Files {
     }
 }
 
-impl Made {
+impl PolicyInputs {
     /// Of nothing yet.
-    pub(super) fn new(reading: Reading) -> Self {
-        Made {
-            reading,
+    pub(super) fn new(options: PolicyOptions) -> Self {
+        PolicyInputs {
+            options,
             domains: Arc::default(),
             files: Arc::default(),
         }
     }
 
     /// The same domains with other files.
-    pub(super) fn with_files(&self, files: Files) -> Result<Draft, Faults> {
-        self.with(Arc::new(files), Arc::clone(&self.domains))
+    pub(super) fn with_files(&self, files: RuleFiles) -> Result<PolicyDraft, RuleErrors> {
+        self.build(Arc::new(files), Arc::clone(&self.domains))
     }
 
     /// The same files with other domains.
-    pub(super) fn with_domains(&self, domains: Vec<DomainForm>) -> Result<Draft, Faults> {
-        self.with(Arc::clone(&self.files), domains.into())
+    pub(super) fn with_domains(
+        &self,
+        domains: Vec<DomainConfig>,
+    ) -> Result<PolicyDraft, RuleErrors> {
+        self.build(Arc::clone(&self.files), domains.into())
     }
 
-    fn with(&self, files: Arc<Files>, domains: Arc<[DomainForm]>) -> Result<Draft, Faults> {
+    fn build(
+        &self,
+        files: Arc<RuleFiles>,
+        domains: Arc<[DomainConfig]>,
+    ) -> Result<PolicyDraft, RuleErrors> {
         let mut sources: Vec<SourceFile<'_>> = Vec::new();
         for (name, text) in &files.texts {
             sources.push(SourceFile { name, text });
@@ -86,25 +95,27 @@ impl Made {
         if sources.is_empty() && domains.is_empty() {
             sources.push(NOTHING);
         }
-        let dialect = self.reading.dialect.clone();
+        let dialect = self.options.dialect.clone();
         // Files alone that say nothing are more likely a mistake than meant.
-        let rules = match self.reading.elsewhere || !domains.is_empty() {
-            true => parse_with(&sources, &domains, dialect)?,
-            false => parse_for(&sources, dialect)?,
+        let rules = match self.options.external_domains || !domains.is_empty() {
+            true => parse_with_domains(&sources, &domains, dialect)?,
+            false => parse_with_options(&sources, dialect)?,
         };
-        let keys_path = rules.keys_file().map(|keys| beside(&files.root, keys));
+        let keys_path = rules
+            .keys_file()
+            .map(|keys| resolve_keys_path(&files.root, keys));
         let digest = digest(&sources, &domains);
-        let files = match self.reading.elsewhere {
+        let files = match self.options.external_domains {
             true => files,
             false => Arc::default(),
         };
-        let reading = self.reading.clone();
-        Ok(Draft {
+        let options = self.options.clone();
+        Ok(PolicyDraft {
             rules,
             keys_path,
             digest,
-            made: Made {
-                reading,
+            inputs: PolicyInputs {
+                options,
                 domains,
                 files,
             },
@@ -112,14 +123,14 @@ impl Made {
     }
 }
 
-impl Draft {
+impl PolicyDraft {
     /// Of rules whose texts are not known.
-    pub(super) fn of(rules: RuleSet, made: Made) -> Self {
-        Draft {
+    pub(super) fn of(rules: RuleSet, inputs: PolicyInputs) -> Self {
+        PolicyDraft {
             rules,
             keys_path: None,
             digest: digest(&[], &[]),
-            made,
+            inputs,
         }
     }
 
@@ -129,8 +140,8 @@ impl Draft {
     }
 
     /// Whether these are the rules of `policy`, from the same files.
-    pub(super) fn is_of(&self, policy: &Policy) -> bool {
-        policy.given && policy.digest == self.digest
+    pub(super) fn is_same_as(&self, policy: &Policy) -> bool {
+        policy.configured && policy.digest == self.digest
     }
 
     pub(super) fn read_keys(self) -> Result<Policy, LoadError> {
@@ -138,24 +149,24 @@ impl Draft {
             None => None,
             Some(path) => Some(Arc::new(read_keys(path, &self.rules)?)),
         };
-        Ok(self.with(keys))
+        Ok(self.with_keys(keys))
     }
 
-    pub(super) fn with(self, keys: Option<Arc<KeyTable>>) -> Policy {
+    pub(super) fn with_keys(self, keys: Option<Arc<KeyTable>>) -> Policy {
         Policy {
-            canon: canon(&self.rules),
+            ip_normalizer: ip_normalizer(&self.rules),
             rules: Arc::new(self.rules),
             keys,
             keys_path: self.keys_path,
             digest: self.digest,
-            made: self.made,
-            given: true,
+            inputs: self.inputs,
+            configured: true,
         }
     }
 }
 
 /// Each part preceded by its length, so that no two sets of files read the same.
-fn digest(files: &[SourceFile<'_>], domains: &[DomainForm]) -> [u8; 32] {
+fn digest(files: &[SourceFile<'_>], domains: &[DomainConfig]) -> [u8; 32] {
     let mut hash = Sha256::new();
     let mut part = |bytes: &[u8]| {
         hash.update((bytes.len() as u64).to_be_bytes());
@@ -173,7 +184,7 @@ fn digest(files: &[SourceFile<'_>], domains: &[DomainForm]) -> [u8; 32] {
 }
 
 /// A keys file is named relative to the rules that name it.
-fn beside(rules: &Path, keys: &str) -> PathBuf {
+fn resolve_keys_path(rules: &Path, keys: &str) -> PathBuf {
     let folder = if rules.is_dir() {
         Some(rules)
     } else {

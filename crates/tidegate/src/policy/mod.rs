@@ -1,30 +1,32 @@
 //! What a limiter decides by: the rules in force and the keys they apply to, always swapped as one.
 //!
-//! [`Policy::load`] reads them from disk; a [`Follower`] keeps a limiter's policy as the files say.
+//! [`Policy::load`] reads them from disk; a [`PolicyFollower`] keeps a limiter's policy as the files say.
 //! Kept true: a policy is complete or does not come into force, the keys' tiers are the tiers of the
 //! very rules beside them, and whatever happens to the files, the last good policy stays. Files that
 //! are valid only together come into force together, in whatever order they were saved.
 
 mod draft;
-mod follow;
-mod reading;
+mod follower;
+mod options;
 
-pub use follow::{Follower, News};
-pub use reading::Reading;
+pub use follower::{PolicyEvent, PolicyFollower};
+pub use options::PolicyOptions;
 
 use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tidegate_core::rules::{DomainForm, Faults, RuleSet, SourceFile, Warning, lint_loaded};
-use tidegate_core::store::Abilities;
+use tidegate_core::rules::{
+    DomainConfig, RuleErrors, RuleSet, SourceFile, Warning, lint_with_keys,
+};
+use tidegate_core::store::Capabilities;
 use tidegate_core::units::Nanos;
 
-use crate::identity::keys::KeysError;
-use crate::identity::{Canon, KeyTable};
-use crate::live::{Snapshot, Target, Why};
-use draft::{Draft, Files, Made};
+use crate::identity::keys::KeyFileError;
+use crate::identity::{IpNormalizer, KeyTable};
+use crate::live::{FileError, FileSnapshot, Target};
+use draft::{PolicyDraft, PolicyInputs, RuleFiles};
 
 /// The rules and keys of one moment.
 #[derive(Clone, Debug)]
@@ -36,11 +38,11 @@ pub struct Policy {
     /// Where the keys came from.
     keys_path: Option<PathBuf>,
     digest: [u8; 32],
-    canon: Canon,
+    ip_normalizer: IpNormalizer,
     /// What the rules were made of, and are made of again when some of it changes.
-    made: Made,
+    inputs: PolicyInputs,
     /// Whether someone has said what is in force, be it nothing.
-    given: bool,
+    configured: bool,
 }
 
 /// Why a policy cannot come into force.
@@ -48,33 +50,33 @@ pub struct Policy {
 pub enum LoadError {
     /// A file is missing, too large or not a file.
     #[error(transparent)]
-    Files(#[from] Why),
+    Files(#[from] FileError),
     /// A file cannot be read.
     #[error("{0}; check the path and its permissions")]
     Read(io::Error),
     /// The rules have faults.
     #[error(transparent)]
-    Rules(#[from] Faults),
+    Rules(#[from] RuleErrors),
     /// The keys have faults.
     #[error(transparent)]
-    Keys(#[from] KeysError),
+    Keys(#[from] KeyFileError),
 }
 
 impl Policy {
     /// Rules without a list of keys. Their texts are not known here, so the digest is of nothing.
     pub fn of(rules: RuleSet) -> Self {
-        Draft::of(rules, Made::new(Abilities::MEMORY.into())).with(None)
+        PolicyDraft::of(rules, PolicyInputs::new(Capabilities::MEMORY.into())).with_keys(None)
     }
 
     /// No rules at all, to begin with until someone says what is in force.
     ///
     /// # Errors
     /// None; it is parsed like all others.
-    pub fn none(reading: impl Into<Reading>) -> Result<Self, Faults> {
-        let draft = Made::new(reading.into()).with_files(Files::default())?;
+    pub fn none(options: impl Into<PolicyOptions>) -> Result<Self, RuleErrors> {
+        let draft = PolicyInputs::new(options.into()).with_files(RuleFiles::default())?;
         Ok(Policy {
-            given: false,
-            ..draft.with(None)
+            configured: false,
+            ..draft.with_keys(None)
         })
     }
 
@@ -82,8 +84,8 @@ impl Policy {
     ///
     /// # Errors
     /// Every fault of the texts at once.
-    pub fn parse(files: &[SourceFile<'_>]) -> Result<Self, Faults> {
-        Self::parse_for(files, Abilities::MEMORY)
+    pub fn parse(files: &[SourceFile<'_>]) -> Result<Self, RuleErrors> {
+        Self::parse_for(files, Capabilities::MEMORY)
     }
 
     /// The same for a store with these abilities, or read in another way.
@@ -92,16 +94,16 @@ impl Policy {
     /// Every fault of the texts at once.
     pub fn parse_for(
         files: &[SourceFile<'_>],
-        reading: impl Into<Reading>,
-    ) -> Result<Self, Faults> {
+        options: impl Into<PolicyOptions>,
+    ) -> Result<Self, RuleErrors> {
         let text = |file: &SourceFile<'_>| (file.name.to_owned(), file.text.to_owned());
-        let files = Files {
+        let files = RuleFiles {
             texts: files.iter().map(text).collect(),
-            ..Files::default()
+            ..RuleFiles::default()
         };
-        let mut draft = Made::new(reading.into()).with_files(files)?;
+        let mut draft = PolicyInputs::new(options.into()).with_files(files)?;
         draft.keys_path = None;
-        Ok(draft.with(None))
+        Ok(draft.with_keys(None))
     }
 
     /// The same rules with a list of keys, whose tiers must be those of the rules.
@@ -116,29 +118,29 @@ impl Policy {
     /// # Errors
     /// Every fault of the files at once.
     pub fn load(path: &Path) -> Result<Self, LoadError> {
-        Self::load_for(path, Abilities::MEMORY)
+        Self::load_for(path, Capabilities::MEMORY)
     }
 
     /// The same for a store with these abilities, or read in another way.
     ///
     /// # Errors
     /// Every fault of the files at once.
-    pub fn load_for(path: &Path, reading: impl Into<Reading>) -> Result<Self, LoadError> {
-        let reading = reading.into();
-        let snapshot = Target::rules(path).pick(reading.pick).read()?;
-        let files = Files::of(path, &snapshot).map_err(LoadError::Read)?;
-        Made::new(reading).with_files(files)?.read_keys()
+    pub fn load_for(path: &Path, options: impl Into<PolicyOptions>) -> Result<Self, LoadError> {
+        let options = options.into();
+        let snapshot = Target::rules(path).filter(options.filter).read()?;
+        let files = RuleFiles::of(path, &snapshot).map_err(LoadError::Read)?;
+        PolicyInputs::new(options).with_files(files)?.read_keys()
     }
 
     /// The same files and keys beside these domains, which came from elsewhere: all that there are now.
-    /// The files must have been read to be kept, as [`Reading::elsewhere`] says.
+    /// The files must have been read to be kept, as [`PolicyOptions::external_domains`] says.
     ///
     /// # Errors
     /// Every fault of them, alone and together with the files.
-    pub fn beside(&self, domains: Vec<DomainForm>) -> Result<Self, Faults> {
-        let mut draft = self.made.with_domains(domains)?;
+    pub fn with_domains(&self, domains: Vec<DomainConfig>) -> Result<Self, RuleErrors> {
+        let mut draft = self.inputs.with_domains(domains)?;
         draft.keys_path.clone_from(&self.keys_path);
-        Ok(draft.with(self.keys.clone()))
+        Ok(draft.with_keys(self.keys.clone()))
     }
 
     /// What is allowed in these rules and probably not meant, at the time `now`: also names of keys that the
@@ -155,17 +157,17 @@ impl Policy {
         let unread = self.keys.is_none() && self.rules.keys_file().is_some();
         let is_listed = |name: &str| unread || listed.contains(name);
         let keys = self.keys.as_deref();
-        lint_loaded(&self.rules, now, is_listed, |digest| keys?.name_of(digest))
+        lint_with_keys(&self.rules, now, is_listed, |digest| keys?.name_of(digest))
     }
 
     /// Whether someone has said what is in force, be it nothing.
-    pub fn is_given(&self) -> bool {
-        self.given
+    pub fn is_configured(&self) -> bool {
+        self.configured
     }
 
     /// The form in which addresses are counted.
-    pub fn canon(&self) -> Canon {
-        self.canon
+    pub fn ip_normalizer(&self) -> IpNormalizer {
+        self.ip_normalizer
     }
 
     /// Which rules these are: a SHA-256 over the names and texts of their files, wherever the files
@@ -176,8 +178,9 @@ impl Policy {
 }
 
 /// How these rules tell one address from another.
-fn canon(rules: &RuleSet) -> Canon {
-    Canon::new(rules.identity().ipv6_prefix).expect("the rules' prefix was checked when read")
+fn ip_normalizer(rules: &RuleSet) -> IpNormalizer {
+    IpNormalizer::new(rules.identity().ipv6_prefix)
+        .expect("the rules' prefix was checked when read")
 }
 
 fn read_keys(path: &Path, rules: &RuleSet) -> Result<KeyTable, LoadError> {
@@ -185,45 +188,45 @@ fn read_keys(path: &Path, rules: &RuleSet) -> Result<KeyTable, LoadError> {
     keys_of(path, &snapshot, rules)
 }
 
-fn keys_of(path: &Path, snapshot: &Snapshot, rules: &RuleSet) -> Result<KeyTable, LoadError> {
+fn keys_of(path: &Path, snapshot: &FileSnapshot, rules: &RuleSet) -> Result<KeyTable, LoadError> {
     let name = path.display().to_string();
-    let part = snapshot
-        .parts()
+    let file = snapshot
+        .files()
         .first()
         .expect("a snapshot of one file has one part");
-    let reader = part.open().map_err(LoadError::Read)?;
+    let reader = file.open().map_err(LoadError::Read)?;
     Ok(KeyTable::read(&name, reader, rules.tiers())?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_core::rules::{Dialect, NodeForm, Place};
+    use tidegate_core::rules::{DescriptorConfig, ParseOptions, SourceLocation};
 
     const NATIVE: &str = "version: 1\nrules: [{ name: all, by: global, rate: 1/hour }]\n";
 
-    fn reading() -> Reading {
-        Reading {
-            elsewhere: true,
-            ..Dialect::from(Abilities::MEMORY).into()
+    fn options() -> PolicyOptions {
+        PolicyOptions {
+            external_domains: true,
+            ..ParseOptions::from(Capabilities::MEMORY).into()
         }
     }
 
-    fn domain(name: &str, key: &str) -> DomainForm {
-        let node = NodeForm {
+    fn domain(name: &str, key: &str) -> DomainConfig {
+        let node = DescriptorConfig {
             key: key.to_owned(),
-            limit: Some(tidegate_core::rules::LimitForm {
+            limit: Some(tidegate_core::rules::LimitConfig {
                 unit: "day".to_owned(),
                 requests_per_unit: 1,
                 ..Default::default()
             }),
-            ..NodeForm::default()
+            ..DescriptorConfig::default()
         };
         let file = format!("xds/{name}").into();
-        DomainForm {
-            place: Place { file, line: 0 },
+        DomainConfig {
+            location: SourceLocation { file, line: 0 },
             domain: name.to_owned(),
-            nodes: vec![node],
+            descriptors: vec![node],
         }
     }
 
@@ -275,39 +278,39 @@ rules:
     }
 
     #[test]
-    fn nothing_is_not_given_until_someone_says_it() {
-        let none = Policy::none(reading()).unwrap();
-        assert!(!none.is_given() && names(&none).is_empty());
-        let said = none.beside(Vec::new()).unwrap();
-        assert!(said.is_given() && names(&said).is_empty());
+    fn nothing_is_configured_until_someone_sets_it() {
+        let none = Policy::none(options()).unwrap();
+        assert!(!none.is_configured() && names(&none).is_empty());
+        let empty = none.with_domains(Vec::new()).unwrap();
+        assert!(empty.is_configured() && names(&empty).is_empty());
     }
 
     #[test]
     fn domains_change_beside_files_and_files_beside_domains() {
         let file = |text| SourceFile { name: "a", text };
-        let first = Policy::parse_for(&[file(NATIVE)], reading()).unwrap();
-        let both = first.beside(vec![domain("shop", "k")]).unwrap();
+        let first = Policy::parse_for(&[file(NATIVE)], options()).unwrap();
+        let both = first.with_domains(vec![domain("shop", "k")]).unwrap();
         assert!(both.rules.rule("all").is_some(), "{:?}", names(&both));
         assert!(both.rules.rule("shop.k").is_some(), "{:?}", names(&both));
         assert_ne!(first.digest(), both.digest());
-        let other = both.beside(vec![domain("mall", "k")]).unwrap();
+        let other = both.with_domains(vec![domain("mall", "k")]).unwrap();
         assert!(other.rules.rule("all").is_some() && other.rules.rule("shop.k").is_none());
-        let files = Files {
+        let files = RuleFiles {
             texts: vec![("a".to_owned(), NATIVE.replace("all", "every"))],
-            ..Files::default()
+            ..RuleFiles::default()
         };
-        let other = other.made.with_files(files).unwrap().with(None);
+        let other = other.inputs.with_files(files).unwrap().with_keys(None);
         assert!(other.rules.rule("every").is_some() && other.rules.rule("mall.k").is_some());
     }
 
     #[test]
-    fn a_domain_with_a_fault_is_told_by_the_name_of_its_resource() {
-        let none = Policy::none(reading()).unwrap();
-        let faults = none.beside(vec![domain("shop", "k"), domain("mall", "")]);
-        let told = faults.unwrap_err().to_string();
+    fn a_domain_with_an_error_is_reported_by_the_name_of_its_resource() {
+        let none = Policy::none(options()).unwrap();
+        let result = none.with_domains(vec![domain("shop", "k"), domain("mall", "")]);
+        let message = result.unwrap_err().to_string();
         assert!(
-            told.contains("xds/mall") && !told.contains("xds/shop"),
-            "{told}"
+            message.contains("xds/mall") && !message.contains("xds/shop"),
+            "{message}"
         );
     }
 }

@@ -1,16 +1,16 @@
 //! What is sealed comes back, and nothing else is taken for it.
 
 use super::*;
-use tidegate_mutations::{Attack, Numbers, inputs};
+use tidegate_mutations::{FuzzTarget, NumberEncoding, inputs};
 
 fn receipt() -> Receipt {
     Receipt {
-        kind: Kind::Charge,
+        kind: ReceiptKind::Charge,
         id: 42,
         charged: Nanos::from_secs(1),
         until: Nanos::from_secs(61),
         units: Vec::new(),
-        entries: vec![Entry {
+        charges: vec![ReceiptCharge {
             rule: "search".into(),
             rate: 1,
             tag: 7,
@@ -25,15 +25,18 @@ fn receipt() -> Receipt {
 fn what_is_sealed_can_be_opened() {
     let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
     let text = receipt().seal(&secret);
-    assert_eq!(Receipt::open(&text, Kind::Charge, &secret), Ok(receipt()));
+    assert_eq!(
+        Receipt::open(&text, ReceiptKind::Charge, &secret),
+        Ok(receipt())
+    );
 }
 
 #[test]
 fn a_receipt_of_one_kind_is_none_of_the_other() {
     let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
     for (kind, other) in [
-        (Kind::Charge, Kind::Reservation),
-        (Kind::Reservation, Kind::Charge),
+        (ReceiptKind::Charge, ReceiptKind::Reservation),
+        (ReceiptKind::Reservation, ReceiptKind::Charge),
     ] {
         let text = Receipt { kind, ..receipt() }.seal(&secret);
         assert!(Receipt::open(&text, kind, &secret).is_ok());
@@ -51,11 +54,11 @@ fn no_digit_can_be_changed_and_none_left_out() {
         altered[at] = if altered[at] == b'0' { b'1' } else { b'0' };
         let altered = String::from_utf8(altered).unwrap();
         assert_eq!(
-            Receipt::open(&altered, Kind::Charge, &secret),
+            Receipt::open(&altered, ReceiptKind::Charge, &secret),
             Err(ReceiptError::Forged)
         );
         assert_eq!(
-            Receipt::open(&text[..at], Kind::Charge, &secret),
+            Receipt::open(&text[..at], ReceiptKind::Charge, &secret),
             Err(ReceiptError::Forged)
         );
     }
@@ -64,12 +67,12 @@ fn no_digit_can_be_changed_and_none_left_out() {
 /// Even if the seal were broken, what is in it cannot do harm.
 #[test]
 fn no_payload_panics_or_takes_long() {
-    let good: Vec<Vec<u8>> = [Kind::Charge, Kind::Reservation]
+    let good: Vec<Vec<u8>> = [ReceiptKind::Charge, ReceiptKind::Reservation]
         .into_iter()
         .map(|kind| {
             let units = match kind {
-                Kind::Charge => Vec::new(),
-                Kind::Reservation => vec!["tokens".to_owned(), "calls".to_owned()],
+                ReceiptKind::Charge => Vec::new(),
+                ReceiptKind::Reservation => vec!["tokens".to_owned(), "calls".to_owned()],
             };
             let receipt = receipt();
             Receipt {
@@ -80,18 +83,18 @@ fn no_payload_panics_or_takes_long() {
             .payload()
         })
         .collect();
-    let attack = Attack {
+    let attack = FuzzTarget {
         parser: "receipts",
         seed: 0x5ea1,
         inputs: inputs::RECEIPTS,
-        good: &[&good[0], &good[1]],
+        corpus: &[&good[0], &good[1]],
         tokens: &[b"\0", b"\x01", b"\x02", b"\xff", b"\0\x06", b"search"],
-        nests: &[(b"\0\x01", b"a")],
-        numbers: Numbers::Digits,
-        longest: 4_000,
+        delimiters: &[(b"\0\x01", b"a")],
+        numbers: NumberEncoding::Digits,
+        max_len: 4_000,
     };
     let read = |payload: &[u8]| {
-        let kinds = [Kind::Charge, Kind::Reservation].into_iter();
+        let kinds = [ReceiptKind::Charge, ReceiptKind::Reservation].into_iter();
         kinds.filter_map(|kind| Receipt::read(payload, kind)).next()
     };
     let outcome = attack.run(
@@ -106,7 +109,7 @@ fn nonsense_is_refused() {
     let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
     for text in ["", "0", "zz", "é", "00", &"0".repeat(300_000)] {
         assert_eq!(
-            Receipt::open(text, Kind::Charge, &secret),
+            Receipt::open(text, ReceiptKind::Charge, &secret),
             Err(ReceiptError::Forged)
         );
     }

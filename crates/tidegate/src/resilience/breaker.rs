@@ -22,7 +22,7 @@ pub struct Breaker {
     state: BreakerState,
     /// Errors in a row.
     errors: u32,
-    recent: Recent,
+    recent: RecentCalls,
     /// Good pings in a row that close the breaker.
     needed: u32,
     closed_at: Option<Nanos>,
@@ -44,7 +44,7 @@ enum BreakerState {
 
 /// A change of a breaker, reported once.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Change {
+pub enum BreakerChange {
     /// It opened.
     Opened(FailureCause),
     /// It closed.
@@ -58,7 +58,7 @@ impl Breaker {
             settings,
             state: BreakerState::Closed,
             errors: 0,
-            recent: Recent::default(),
+            recent: RecentCalls::default(),
             needed: settings.good_pings,
             closed_at: None,
             in_flight: 0,
@@ -78,8 +78,8 @@ impl Breaker {
     }
 
     /// A call was answered, in time or late.
-    pub fn replied(&mut self, now: Nanos) -> Option<Change> {
-        self.left(Some(now));
+    pub fn replied(&mut self, now: Nanos) -> Option<BreakerChange> {
+        self.request_ended(Some(now));
         if self.state == BreakerState::Silent {
             return Some(self.close(now));
         }
@@ -89,27 +89,31 @@ impl Breaker {
     }
 
     /// A call ended with an error: the store said so, or the connection is lost.
-    pub fn failed(&mut self, now: Nanos, cause: impl FnOnce() -> FailureCause) -> Option<Change> {
-        self.left(Some(now));
+    pub fn failed(
+        &mut self,
+        now: Nanos,
+        cause: impl FnOnce() -> FailureCause,
+    ) -> Option<BreakerChange> {
+        self.request_ended(Some(now));
         self.count_error(now, cause)
     }
 
     /// Nobody waits for the reply any more. That says nothing about the store.
     pub fn abandoned(&mut self) {
-        self.left(None);
+        self.request_ended(None);
     }
 
     /// A request was not sent after all.
     pub fn unsent(&mut self) {
-        self.left(None);
+        self.request_ended(None);
         if self.in_flight == 0 {
             self.silent_since = None;
         }
     }
 
     /// A ping was answered, in time or late. While calls pass, it says nothing about them.
-    pub fn ping_replied(&mut self, now: Nanos) -> Option<Change> {
-        self.left(Some(now));
+    pub fn ping_replied(&mut self, now: Nanos) -> Option<BreakerChange> {
+        self.request_ended(Some(now));
         match self.state {
             BreakerState::Closed => None,
             BreakerState::Silent => Some(self.close(now)),
@@ -126,8 +130,8 @@ impl Breaker {
         &mut self,
         now: Nanos,
         cause: impl FnOnce() -> FailureCause,
-    ) -> Option<Change> {
-        self.left(Some(now));
+    ) -> Option<BreakerChange> {
+        self.request_ended(Some(now));
         self.ping_missed();
         self.count_error(now, cause)
     }
@@ -140,12 +144,12 @@ impl Breaker {
     }
 
     /// Opens the breaker if the store has been silent for too long.
-    pub fn check_silence(&mut self, now: Nanos) -> Option<Change> {
+    pub fn check_silence(&mut self, now: Nanos) -> Option<BreakerChange> {
         let silent = now.since(self.silent_since?);
-        if self.is_open() || silent < self.settings.silence {
+        if self.is_open() || silent < self.settings.silence_timeout {
             return None;
         }
-        if self.is_soon(now) {
+        if self.is_reopening(now) {
             self.open_for_pings(now);
         } else {
             self.state = BreakerState::Silent;
@@ -155,33 +159,40 @@ impl Breaker {
              drops packets",
             silent.millis_up()
         );
-        Some(Change::Opened(FailureCause::new(FailureKind::Silent, text)))
+        Some(BreakerChange::Opened(FailureCause::new(
+            FailureKind::Silent,
+            text,
+        )))
     }
 
-    fn count_error(&mut self, now: Nanos, cause: impl FnOnce() -> FailureCause) -> Option<Change> {
+    fn count_error(
+        &mut self,
+        now: Nanos,
+        cause: impl FnOnce() -> FailureCause,
+    ) -> Option<BreakerChange> {
         if self.is_open() {
             return None; // was in flight when it opened
         }
         self.errors += 1;
         self.recent.count(now, self.settings.window, true);
         let (calls, errors) = self.recent.sum();
-        let half = calls >= self.settings.half_of && 2 * errors >= calls;
-        if self.errors < self.settings.in_a_row && !half {
+        let half = calls >= self.settings.min_calls && 2 * errors >= calls;
+        if self.errors < self.settings.consecutive_errors && !half {
             return None;
         }
         self.open_for_pings(now);
-        Some(Change::Opened(cause()))
+        Some(BreakerChange::Opened(cause()))
     }
 
     /// Whether it closed so lately that opening again means the same trouble.
-    fn is_soon(&self, now: Nanos) -> bool {
-        let soon = |closed: Nanos| now.since(closed) <= self.settings.too_soon;
+    fn is_reopening(&self, now: Nanos) -> bool {
+        let soon = |closed: Nanos| now.since(closed) <= self.settings.reopen_window;
         self.closed_at.is_some_and(soon)
     }
 
     /// Opens it until good pings close it.
     fn open_for_pings(&mut self, now: Nanos) {
-        self.needed = if self.is_soon(now) {
+        self.needed = if self.is_reopening(now) {
             (self.needed * 2).min(self.settings.max_pings)
         } else {
             self.settings.good_pings
@@ -189,20 +200,20 @@ impl Breaker {
         self.state = BreakerState::Failing { good: 0 };
     }
 
-    /// A request is no longer in flight. `heard` is the time of what came back, if anything did.
-    fn left(&mut self, heard: Option<Nanos>) {
+    /// A request is no longer in flight. `replied_at` is the time of what came back, if anything did.
+    fn request_ended(&mut self, replied_at: Option<Nanos>) {
         self.in_flight = self.in_flight.saturating_sub(1);
-        if heard.is_some() {
-            self.silent_since = heard.filter(|_| self.in_flight > 0);
+        if replied_at.is_some() {
+            self.silent_since = replied_at.filter(|_| self.in_flight > 0);
         }
     }
 
-    fn close(&mut self, now: Nanos) -> Change {
+    fn close(&mut self, now: Nanos) -> BreakerChange {
         self.state = BreakerState::Closed;
         self.errors = 0;
-        self.recent = Recent::default();
+        self.recent = RecentCalls::default();
         self.closed_at = Some(now);
-        Change::Closed
+        BreakerChange::Closed
     }
 }
 
@@ -210,12 +221,12 @@ const BINS: usize = 10;
 
 /// Calls and errors of the last while, in ten bins.
 #[derive(Clone, Copy, Debug, Default)]
-struct Recent {
+struct RecentCalls {
     bin: u64,
     counts: [(u32, u32); BINS],
 }
 
-impl Recent {
+impl RecentCalls {
     fn count(&mut self, now: Nanos, window: Nanos, failed: bool) {
         let bin = now.get() / (window.get() / BINS as u64).max(1);
         let passed = bin.saturating_sub(self.bin).min(BINS as u64);
@@ -367,14 +378,17 @@ mod tests {
         let mut breaker = Breaker::new(BreakerSettings::default());
         let now = Nanos::from_secs(5);
         let changes = (0..9).filter_map(|_| breaker.failed(now, cause));
-        assert_eq!(changes.collect::<Vec<_>>(), [Change::Opened(cause())]);
+        assert_eq!(
+            changes.collect::<Vec<_>>(),
+            [BreakerChange::Opened(cause())]
+        );
         let changes = (0..9).filter_map(|_| breaker.ping_replied(now));
-        assert_eq!(changes.collect::<Vec<_>>(), [Change::Closed]);
+        assert_eq!(changes.collect::<Vec<_>>(), [BreakerChange::Closed]);
         breaker.sent(now);
         let later = now.plus(Nanos::from_millis(1_250));
         let silent = (0..9).filter_map(|_| breaker.check_silence(later));
-        let silent: Vec<Change> = silent.collect();
-        let [Change::Opened(cause)] = &silent[..] else {
+        let silent: Vec<BreakerChange> = silent.collect();
+        let [BreakerChange::Opened(cause)] = &silent[..] else {
             panic!("{silent:?}");
         };
         assert_eq!(cause.kind, FailureKind::Silent);

@@ -7,30 +7,30 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 #[derive(Clone, Debug)]
 pub(super) struct Bulkhead {
     taken: Arc<AtomicUsize>,
-    most: usize,
+    max: usize,
 }
 
 /// One permit, given back when dropped.
 #[derive(Debug)]
-pub(super) struct Permit(Arc<AtomicUsize>);
+pub(super) struct BulkheadPermit(Arc<AtomicUsize>);
 
 impl Bulkhead {
-    pub(super) fn new(most: usize) -> Self {
+    pub(super) fn new(max: usize) -> Self {
         Bulkhead {
             taken: Arc::default(),
-            most,
+            max,
         }
     }
 
     /// A permit, if there is one.
-    pub(super) fn enter(&self) -> Option<Permit> {
+    pub(super) fn enter(&self) -> Option<BulkheadPermit> {
         let taken = self.taken.fetch_add(1, Ordering::AcqRel);
-        let permit = Permit(Arc::clone(&self.taken));
-        (taken < self.most).then_some(permit)
+        let permit = BulkheadPermit(Arc::clone(&self.taken));
+        (taken < self.max).then_some(permit)
     }
 }
 
-impl Drop for Permit {
+impl Drop for BulkheadPermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }

@@ -10,22 +10,22 @@ use std::collections::VecDeque;
 use tidegate_core::units::Nanos;
 
 /// Exchanges that are remembered.
-const KEPT: usize = 8;
+const MAX_EXCHANGES: usize = 8;
 /// How fast clocks may drift apart before it counts as a step: 500 ppm, what slewing is allowed.
 const DRIFT_PER_SECOND: u64 = 500_000;
 
 /// How much disagreement is tolerated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Tolerance {
+pub struct ClockTolerance {
     /// Worth a warning.
     pub warn: Nanos,
     /// Worth waking someone.
     pub alarm: Nanos,
 }
 
-impl Default for Tolerance {
+impl Default for ClockTolerance {
     fn default() -> Self {
-        Tolerance {
+        ClockTolerance {
             warn: Nanos::from_millis(20),
             alarm: Nanos::from_millis(50),
         }
@@ -34,23 +34,23 @@ impl Default for Tolerance {
 
 /// How far the store is ahead of this node. Negative: behind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Offset {
+pub struct ClockOffset {
     /// In nanoseconds.
     pub nanos: i64,
     /// How far off that may be: half a round trip.
     pub error: Nanos,
 }
 
-impl Offset {
+impl ClockOffset {
     /// The least disagreement that this proves.
-    fn proven(self) -> Nanos {
+    fn min_disagreement(self) -> Nanos {
         Nanos::new(self.nanos.unsigned_abs()).since(self.error)
     }
 }
 
 /// What the disagreement calls for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub enum Level {
+pub enum ClockLevel {
     /// Nothing.
     #[default]
     Fine,
@@ -64,20 +64,20 @@ pub enum Level {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClockReading {
     /// The best estimate.
-    pub offset: Offset,
+    pub offset: ClockOffset,
     /// What it calls for.
-    pub level: Level,
+    pub level: ClockLevel,
 }
 
 /// Something to tell, once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ClockNews {
+pub enum ClockEvent {
     /// The level changed.
     Level {
         /// From now on.
-        level: Level,
+        level: ClockLevel,
         /// What was measured.
-        offset: Offset,
+        offset: ClockOffset,
     },
     /// A clock was set, or another store took over, and the offset moved by as much as is worth a
     /// warning. A clock that is slewed moves by less from one exchange to the next, and is not told of
@@ -90,22 +90,22 @@ pub enum ClockNews {
 
 /// One exchange with the store.
 #[derive(Clone, Copy, Debug)]
-struct Exchange {
+struct ClockExchange {
     at: Nanos,
-    offset: Offset,
+    offset: ClockOffset,
 }
 
 /// Watches one store node's clock.
 #[derive(Debug, Default)]
 pub struct ClockWatch {
-    tolerance: Tolerance,
-    exchanges: VecDeque<Exchange>,
-    level: Level,
+    tolerance: ClockTolerance,
+    exchanges: VecDeque<ClockExchange>,
+    level: ClockLevel,
 }
 
 impl ClockWatch {
     /// A watch that knows nothing yet.
-    pub fn new(tolerance: Tolerance) -> Self {
+    pub fn new(tolerance: ClockTolerance) -> Self {
         ClockWatch {
             tolerance,
             ..ClockWatch::default()
@@ -114,38 +114,38 @@ impl ClockWatch {
 
     /// The store said it was `store`; the question went out when the wall clock read `sent`, and
     /// the answer was there `took` later. What is to be told of it: at most a jump and a level.
-    pub fn note(&mut self, sent: Nanos, took: Nanos, store: Nanos) -> Vec<ClockNews> {
+    pub fn record(&mut self, sent: Nanos, took: Nanos, store: Nanos) -> Vec<ClockEvent> {
         let half = Nanos::new(took.get() / 2);
-        let now = Exchange {
+        let now = ClockExchange {
             at: sent,
-            offset: Offset {
+            offset: ClockOffset {
                 nanos: difference(store, sent.plus(half)),
                 error: took.since(half),
             },
         };
-        let mut news = Vec::new();
+        let mut events = Vec::new();
         if let Some(by) = self.jump(&now) {
             self.exchanges.clear();
             if by.unsigned_abs() >= self.tolerance.warn.get() {
-                news.push(ClockNews::Jumped { by });
+                events.push(ClockEvent::Jumped { by });
             }
         }
-        if self.exchanges.len() == KEPT {
+        if self.exchanges.len() == MAX_EXCHANGES {
             self.exchanges.pop_front();
         }
         self.exchanges.push_back(now);
-        news.extend(self.change());
-        news
+        events.extend(self.change());
+        events
     }
 
     /// The best estimate, once there was an answer.
-    pub fn offset(&self) -> Option<Offset> {
+    pub fn offset(&self) -> Option<ClockOffset> {
         let best = self.exchanges.iter().min_by_key(|one| one.offset.error);
         best.map(|best| best.offset)
     }
 
     /// What the present disagreement calls for.
-    pub fn level(&self) -> Level {
+    pub fn level(&self) -> ClockLevel {
         self.level
     }
 
@@ -156,7 +156,7 @@ impl ClockWatch {
     }
 
     /// How far the offset moved, if the newest exchange cannot be true together with the best one.
-    fn jump(&self, now: &Exchange) -> Option<i64> {
+    fn jump(&self, now: &ClockExchange) -> Option<i64> {
         let best = self.exchanges.iter().min_by_key(|one| one.offset.error)?;
         let seconds = now.at.since(best.at).secs_up().saturating_add(1);
         let drift = Nanos::new(seconds.saturating_mul(DRIFT_PER_SECOND));
@@ -167,23 +167,23 @@ impl ClockWatch {
 
     /// The level, if it is another. It falls only when the offset is a fifth below what raised it, so
     /// that one at the edge does not flicker.
-    fn change(&mut self) -> Option<ClockNews> {
+    fn change(&mut self) -> Option<ClockEvent> {
         let offset = self.offset()?;
-        let proven = offset.proven();
+        let disagreement = offset.min_disagreement();
         let from = |bound: Nanos, level| match self.level >= level {
             true => Nanos::new(bound.get() / 5 * 4),
             false => bound,
         };
-        let level = if proven >= from(self.tolerance.alarm, Level::Alarm) {
-            Level::Alarm
-        } else if proven >= from(self.tolerance.warn, Level::Warn) {
-            Level::Warn
+        let level = if disagreement >= from(self.tolerance.alarm, ClockLevel::Alarm) {
+            ClockLevel::Alarm
+        } else if disagreement >= from(self.tolerance.warn, ClockLevel::Warn) {
+            ClockLevel::Warn
         } else {
-            Level::Fine
+            ClockLevel::Fine
         };
         let changed = level != self.level;
         self.level = level;
-        changed.then_some(ClockNews::Level { level, offset })
+        changed.then_some(ClockEvent::Level { level, offset })
     }
 }
 
@@ -203,19 +203,19 @@ mod tests {
     const START: Nanos = Nanos::from_secs(1_000_000);
 
     /// An exchange `secs` after the start that took `took_ms`, with the store `ahead_ms` ahead.
-    fn exchange(watch: &mut ClockWatch, secs: u64, took_ms: u64, ahead_ms: i64) -> Vec<ClockNews> {
+    fn exchange(watch: &mut ClockWatch, secs: u64, took_ms: u64, ahead_ms: i64) -> Vec<ClockEvent> {
         let sent = START.plus(Nanos::from_secs(secs));
         let middle = sent.get() + took_ms * 500_000;
         let store = middle.checked_add_signed(ahead_ms * 1_000_000).unwrap();
-        watch.note(sent, Nanos::from_millis(took_ms), Nanos::new(store))
+        watch.record(sent, Nanos::from_millis(took_ms), Nanos::new(store))
     }
 
-    fn levels(news: &[ClockNews]) -> Vec<Level> {
-        let level = |news: &ClockNews| match news {
-            ClockNews::Level { level, .. } => Some(*level),
-            ClockNews::Jumped { .. } => None,
+    fn levels(events: &[ClockEvent]) -> Vec<ClockLevel> {
+        let level = |event: &ClockEvent| match event {
+            ClockEvent::Level { level, .. } => Some(*level),
+            ClockEvent::Jumped { .. } => None,
         };
-        news.iter().filter_map(level).collect()
+        events.iter().filter_map(level).collect()
     }
 
     #[test]
@@ -233,24 +233,24 @@ mod tests {
     fn a_slow_exchange_proves_nothing() {
         let mut watch = ClockWatch::default();
         assert_eq!(exchange(&mut watch, 0, 200, 60), []);
-        assert_eq!(watch.level(), Level::Fine);
+        assert_eq!(watch.level(), ClockLevel::Fine);
     }
 
     #[test]
-    fn levels_are_told_once_and_do_not_flicker() {
+    fn levels_are_reported_once_and_do_not_flicker() {
         let mut watch = ClockWatch::default();
-        assert_eq!(levels(&exchange(&mut watch, 0, 2, 22)), [Level::Warn]);
+        assert_eq!(levels(&exchange(&mut watch, 0, 2, 22)), [ClockLevel::Warn]);
         assert_eq!(exchange(&mut watch, 1, 2, 22), []);
         let mut watch = ClockWatch::default();
-        assert_eq!(levels(&exchange(&mut watch, 0, 2, 52)), [Level::Alarm]);
+        assert_eq!(levels(&exchange(&mut watch, 0, 2, 52)), [ClockLevel::Alarm]);
         for secs in 1..20 {
             assert_eq!(exchange(&mut watch, secs, 2, 50), [], "second {secs}");
         }
         let mut later = (20..60).flat_map(|secs| exchange(&mut watch, secs * 60, 2, 0));
         assert!(matches!(
             later.next(),
-            Some(ClockNews::Level {
-                level: Level::Fine,
+            Some(ClockEvent::Level {
+                level: ClockLevel::Fine,
                 ..
             })
         ));
@@ -264,36 +264,36 @@ mod tests {
             assert_eq!(exchange(&mut watch, secs, 1, 0), []);
         }
         let two_hours_ms = 2 * 3_600 * 1_000;
-        let news = exchange(&mut watch, 8, 1, two_hours_ms);
+        let events = exchange(&mut watch, 8, 1, two_hours_ms);
         assert_eq!(
-            news[0],
-            ClockNews::Jumped {
+            events[0],
+            ClockEvent::Jumped {
                 by: two_hours_ms * 1_000_000
             }
         );
-        assert_eq!(levels(&news), [Level::Alarm]);
+        assert_eq!(levels(&events), [ClockLevel::Alarm]);
         let back = exchange(&mut watch, 9, 1, 0);
         assert_eq!(
             back[0],
-            ClockNews::Jumped {
+            ClockEvent::Jumped {
                 by: -two_hours_ms * 1_000_000
             }
         );
-        assert_eq!(levels(&back), [Level::Fine]);
+        assert_eq!(levels(&back), [ClockLevel::Fine]);
     }
 
     /// chrony slews by up to a tenth. Told at every ping, that would be five lines a second.
     #[test]
-    fn a_clock_that_is_slewed_is_followed_and_not_told_of_as_jumps() {
+    fn a_clock_that_is_slewed_is_followed_and_reports_no_jumps() {
         let mut watch = ClockWatch::default();
-        let mut told = Vec::new();
+        let mut events = Vec::new();
         for tenths in 0..100 {
             let sent = START.plus(Nanos::from_millis(tenths * 100));
             let store = sent.plus(Nanos::from_millis(tenths * 8));
-            told.extend(watch.note(sent, Nanos::ZERO, store));
+            events.extend(watch.record(sent, Nanos::ZERO, store));
         }
-        assert_eq!(levels(&told), [Level::Warn, Level::Alarm]);
-        assert_eq!(told.len(), 2, "{told:?}");
+        assert_eq!(levels(&events), [ClockLevel::Warn, ClockLevel::Alarm]);
+        assert_eq!(events.len(), 2, "{events:?}");
         assert_eq!(watch.offset().unwrap().nanos, 792_000_000);
     }
 
@@ -301,11 +301,11 @@ mod tests {
     fn drift_is_no_jump() {
         let mut watch = ClockWatch::default();
         for hour in 0..48 {
-            let news = exchange(&mut watch, hour * 3_600, 1, hour.try_into().unwrap());
+            let events = exchange(&mut watch, hour * 3_600, 1, hour.try_into().unwrap());
             assert!(
-                !news
+                !events
                     .iter()
-                    .any(|news| matches!(news, ClockNews::Jumped { .. }))
+                    .any(|event| matches!(event, ClockEvent::Jumped { .. }))
             );
         }
         assert!(watch.offset().unwrap().nanos >= 40_000_000);

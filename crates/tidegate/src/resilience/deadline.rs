@@ -7,8 +7,8 @@ use std::task::Poll;
 use tidegate_core::store::{ChargeSet, WorkKind};
 use tidegate_core::units::Nanos;
 
-use super::settings::Settings;
-use super::undo::Manner;
+use super::refund::ChargeKind;
+use super::settings::ResilienceSettings;
 use crate::runtime::Runtime;
 
 /// How long calls wait for the store where no rule says it.
@@ -20,7 +20,7 @@ pub(super) struct Budgets {
 }
 
 impl Budgets {
-    pub(super) fn of(settings: &Settings) -> Self {
+    pub(super) fn of(settings: &ResilienceSettings) -> Self {
         Budgets {
             decision: settings.budget,
             long_work: settings.budget.max(settings.long_work_budget),
@@ -29,13 +29,13 @@ impl Budgets {
     }
 
     /// What a decision on `sets` has.
-    pub(super) fn of_sets(&self, sets: &[&ChargeSet<'_>], manner: Manner) -> Nanos {
+    pub(super) fn of_sets(&self, sets: &[&ChargeSet<'_>], kind: ChargeKind) -> Nanos {
         // A batch that has a request in it is answered as soon as that one has to be.
         let is_long = |set: &&ChargeSet<'_>| set.work == WorkKind::LongWork;
-        let usual = match manner {
-            Manner::Charge if sets.iter().all(is_long) => self.long_work,
-            Manner::Charge => self.decision,
-            Manner::Reserve { .. } => self.long_work,
+        let usual = match kind {
+            ChargeKind::Charge if sets.iter().all(is_long) => self.long_work,
+            ChargeKind::Charge => self.decision,
+            ChargeKind::Reserve { .. } => self.long_work,
         };
         budget_of(sets, usual)
     }
@@ -51,11 +51,13 @@ impl Budgets {
 /// acknowledgement takes longer than is usual.
 fn budget_of(sets: &[&ChargeSet<'_>], usual: Nanos) -> Nanos {
     let charges = || sets.iter().flat_map(|set| &set.charges);
-    let said = charges().filter_map(|charge| charge.terms.budget).min();
-    let silent = charges().any(|charge| charge.terms.budget.is_none());
-    match said {
-        Some(said) if silent && !sets.iter().any(|set| set.waits()) => said.min(usual),
-        Some(said) => said,
+    let shortest = charges().filter_map(|charge| charge.options.budget).min();
+    let any_unset = charges().any(|charge| charge.options.budget.is_none());
+    match shortest {
+        Some(shortest) if any_unset && !sets.iter().any(|set| set.requires_durability()) => {
+            shortest.min(usual)
+        }
+        Some(shortest) => shortest,
         None => usual,
     }
 }
@@ -73,12 +75,12 @@ pub(super) async fn within<R: Runtime, F: Future + ?Sized>(
     budget: Nanos,
     mut call: Pin<&mut F>,
 ) -> Option<F::Output> {
-    let mut over = pin!(runtime.sleep(budget));
+    let mut timeout = pin!(runtime.sleep(budget));
     poll_fn(|context| {
-        if let Poll::Ready(answer) = call.as_mut().poll(context) {
-            return Poll::Ready(Some(answer));
+        if let Poll::Ready(output) = call.as_mut().poll(context) {
+            return Poll::Ready(Some(output));
         }
-        over.as_mut().poll(context).map(|()| None)
+        timeout.as_mut().poll(context).map(|()| None)
     })
     .await
 }

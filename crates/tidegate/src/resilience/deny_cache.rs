@@ -13,37 +13,35 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tidegate_core::algorithms::{Algorithm, Figures, Limit, Retry, Verdict};
-use tidegate_core::pass_on;
+use tidegate_core::delegate_store;
 use tidegate_core::store::{
-    Charge, ChargeSet, Counting, Outcome, Reading, Refund, Refunded, Reserve, Role, Settle,
-    Settled, Source, Store, StoreError,
+    Charge, ChargeSet, Counting, LimitReading, Outcome, Refund, Refunded, Reserve, Role, Settle,
+    Settled, Source, Store, StoreResult,
 };
 use tidegate_core::units::{Cost, Nanos};
 
 use crate::runtime::Runtime;
 
-type Answer<T> = Result<T, StoreError>;
-
 /// The longest a refusal is remembered where nodes decide ahead: what is held elsewhere may come back at
 /// any moment, and a word by which others are refused is no older than this.
-const AHEAD: Nanos = Nanos::from_millis(50);
+const MAX_AGE_AHEAD: Nanos = Nanos::from_millis(50);
 
 /// Longer would be noticed by those who wait.
-pub(super) const LONGEST_HOLD: Nanos = Nanos::from_millis(20);
+pub(super) const MAX_DENIAL_HOLD: Nanos = Nanos::from_millis(20);
 
 /// Remembers what a store refused.
 pub struct DenyCache<S, R> {
     store: S,
     runtime: R,
-    places: Box<[Mutex<Option<Denial>>]>,
-    at_most: Nanos,
-    unsettled: Option<Unsettled>,
+    entries: Box<[Mutex<Option<DenyCacheEntry>>]>,
+    max_age: Nanos,
+    has_late_charges: Option<HasLateCharges>,
 }
 
 /// Whether a late reply may still change what can be admitted of a counter.
-pub(super) type Unsettled = Arc<dyn Fn(u128) -> bool + Send + Sync>;
+pub(super) type HasLateCharges = Arc<dyn Fn(u128) -> bool + Send + Sync>;
 
-struct Denial {
+struct DenyCacheEntry {
     counter: u128,
     /// The limit as it was, with the longest delay the caller would take.
     limit: Limit,
@@ -54,37 +52,37 @@ struct Denial {
     at: Nanos,
     until: Nanos,
     /// What every limit of that request said, by counter and limit.
-    said: SmallVec<[(u128, Said, Reading); 2]>,
+    readings: SmallVec<[(u128, LimitVersion, LimitReading); 2]>,
 }
 
 /// Under which limit something was said, and up to how much of it: its tag and capacity.
-type Said = (u32, u64);
+type LimitVersion = (u32, u64);
 
-fn said_under(limit: &Limit) -> Said {
+fn limit_version(limit: &Limit) -> LimitVersion {
     (limit.tag(), limit.capacity())
 }
 
 impl<S: Store, R: Runtime> DenyCache<S, R> {
-    /// Remembers `most` refusals of `store`, each for `at_most` at most.
-    pub fn new(store: S, runtime: R, most: usize, at_most: Nanos) -> Self {
+    /// Remembers `max_entries` refusals of `store`, each for `max_age` at most.
+    pub fn new(store: S, runtime: R, max_entries: usize, max_age: Nanos) -> Self {
         DenyCache {
             store,
             runtime,
-            places: (0..most.max(1)).map(|_| Mutex::default()).collect(),
-            at_most,
-            unsettled: None,
+            entries: (0..max_entries.max(1)).map(|_| Mutex::default()).collect(),
+            max_age,
+            has_late_charges: None,
         }
     }
 
     /// Denials of a counter that is `unsettled` are neither remembered nor repeated.
-    pub(super) fn unless(mut self, unsettled: Unsettled) -> Self {
-        self.unsettled = Some(unsettled);
+    pub(super) fn bypass_when(mut self, has_late_charges: HasLateCharges) -> Self {
+        self.has_late_charges = Some(has_late_charges);
         self
     }
 
-    fn is_unsettled(&self, counter: u128) -> bool {
-        let unsettled = self.unsettled.as_ref();
-        unsettled.is_some_and(|unsettled| unsettled(counter))
+    fn has_late_charges(&self, counter: u128) -> bool {
+        let predicate = self.has_late_charges.as_ref();
+        predicate.is_some_and(|predicate| predicate(counter))
     }
 
     /// The store behind it.
@@ -92,38 +90,38 @@ impl<S: Store, R: Runtime> DenyCache<S, R> {
         &self.store
     }
 
-    fn place(&self, counter: u128) -> &Mutex<Option<Denial>> {
-        let at = (counter ^ (counter >> 64)) as u64 % self.places.len() as u64;
-        &self.places[at as usize]
+    fn entry(&self, counter: u128) -> &Mutex<Option<DenyCacheEntry>> {
+        let at = (counter ^ (counter >> 64)) as u64 % self.entries.len() as u64;
+        &self.entries[at as usize]
     }
 
     /// A refusal that still stands, if one is known and all the request asks about is known with it.
-    fn known(&self, set: &ChargeSet<'_>, now: Nanos) -> Option<Outcome> {
+    fn find(&self, set: &ChargeSet<'_>, now: Nanos) -> Option<Outcome> {
         let enforced = set.charges.iter().filter(|c| c.role == Role::Enforce);
         enforced.into_iter().find_map(|charge| {
-            let place = self.place(charge.counter()).lock();
-            let denial = place.as_ref()?;
-            let stands = denial.counter == charge.counter()
-                && now < denial.until
-                && charge.cost >= denial.cost
-                && *charge.limit == denial.limit;
-            if !stands || self.is_unsettled(charge.counter()) {
+            let entry = self.entry(charge.counter()).lock();
+            let found = entry.as_ref()?;
+            let is_valid = found.counter == charge.counter()
+                && now < found.until
+                && charge.cost >= found.cost
+                && *charge.limit == found.limit;
+            if !is_valid || self.has_late_charges(charge.counter()) {
                 return None;
             }
-            denial.again(set, now.since(denial.sent))
+            found.replay(set, now.since(found.sent))
         })
     }
 
-    fn remember(&self, set: &ChargeSet<'_>, outcome: &Outcome, sent: Nanos) {
-        let known = matches!(outcome.source, Source::Exact | Source::Lenient);
-        if outcome.admitted || !known {
+    fn record_denial(&self, set: &ChargeSet<'_>, outcome: &Outcome, sent: Nanos) {
+        let is_cacheable = matches!(outcome.source, Source::Exact | Source::Lenient);
+        if outcome.admitted || !is_cacheable {
             return;
         }
-        let said = || {
+        let readings = || {
             let each = set.charges.iter().zip(&outcome.readings);
             each.map(|(charge, reading)| {
-                let told = held(*reading, hold_of(charge));
-                (charge.counter(), said_under(&charge.limit), told)
+                let held_reading = extend_to_hold(*reading, denial_hold_of(charge));
+                (charge.counter(), limit_version(&charge.limit), held_reading)
             })
         };
         for (charge, reading) in set.charges.iter().zip(&outcome.readings) {
@@ -139,38 +137,38 @@ impl<S: Store, R: Runtime> DenyCache<S, R> {
                 .iter()
                 .filter(|c| c.counter() == charge.counter());
             let several = named.count() > 1;
-            if charge.role != Role::Enforce || several || self.is_unsettled(charge.counter()) {
+            if charge.role != Role::Enforce || several || self.has_late_charges(charge.counter()) {
                 continue;
             }
-            let denial = Denial {
+            let entry = DenyCacheEntry {
                 counter: charge.counter(),
                 limit: charge.limit.as_ref().clone(),
                 cost: charge.cost,
                 sent,
                 at: outcome.at,
-                until: sent.plus(wait.min(self.at_most(charge)).max(hold_of(charge))),
-                said: said().collect(),
+                until: sent.plus(wait.min(self.max_age(charge)).max(denial_hold_of(charge))),
+                readings: readings().collect(),
             };
-            *self.place(charge.counter()).lock() = Some(denial);
+            *self.entry(charge.counter()).lock() = Some(entry);
         }
     }
 
     /// The longest a refusal is remembered.
-    fn at_most(&self, charge: &Charge<'_>) -> Nanos {
-        match charge.terms.counting {
-            Counting::Exact => self.at_most,
-            Counting::Leased | Counting::Lenient => self.at_most.min(AHEAD),
+    fn max_age(&self, charge: &Charge<'_>) -> Nanos {
+        match charge.options.counting {
+            Counting::Exact => self.max_age,
+            Counting::Leased | Counting::Lenient => self.max_age.min(MAX_AGE_AHEAD),
         }
     }
 
-    fn forget(&self, set: &ChargeSet<'_>) {
+    fn invalidate(&self, set: &ChargeSet<'_>) {
         for charge in &set.charges {
-            let mut place = self.place(charge.counter()).lock();
-            if place
+            let mut entry = self.entry(charge.counter()).lock();
+            if entry
                 .as_ref()
                 .is_some_and(|d| d.counter == charge.counter())
             {
-                *place = None;
+                *entry = None;
             }
         }
     }
@@ -181,23 +179,23 @@ impl<S: Store, R: Runtime> DenyCache<S, R> {
 /// meanwhile is not lost, it waits in the bucket, as long as it is little of what that holds. Exact
 /// counting promises the shortest wait there is, so it has none of this; and what a window gives back
 /// comes all at once at an edge, for which nobody asks bit by bit.
-pub(super) fn hold(limit: &Limit) -> Nanos {
+pub(super) fn denial_hold(limit: &Limit) -> Nanos {
     let quarter = Nanos::new(limit.full_window().get() / 4);
     match limit.algorithm() {
         Algorithm::FixedWindow | Algorithm::SlidingWindowStrict => Nanos::ZERO,
-        _ => quarter.min(LONGEST_HOLD),
+        _ => quarter.min(MAX_DENIAL_HOLD),
     }
 }
 
-fn hold_of(charge: &Charge<'_>) -> Nanos {
-    match charge.terms.counting {
+fn denial_hold_of(charge: &Charge<'_>) -> Nanos {
+    match charge.options.counting {
         Counting::Exact => Nanos::ZERO,
-        Counting::Leased | Counting::Lenient => hold(&charge.limit),
+        Counting::Leased | Counting::Lenient => denial_hold(&charge.limit),
     }
 }
 
 /// What is told of a refusal that stands for `hold` at least.
-fn held(mut reading: Reading, hold: Nanos) -> Reading {
+fn extend_to_hold(mut reading: LimitReading, hold: Nanos) -> LimitReading {
     if let Verdict::Deny {
         retry: Retry::After(wait),
     } = &mut reading.verdict
@@ -209,20 +207,20 @@ fn held(mut reading: Reading, hold: Nanos) -> Reading {
     reading
 }
 
-impl Denial {
+impl DenyCacheEntry {
     /// The same answer, `passed` later.
-    fn again(&self, set: &ChargeSet<'_>, passed: Nanos) -> Option<Outcome> {
+    fn replay(&self, set: &ChargeSet<'_>, passed: Nanos) -> Option<Outcome> {
         let readings = set.charges.iter().map(|charge| {
-            let mut said = self.said.iter();
-            let found = said.find(|(counter, under, _)| {
-                *counter == charge.counter() && *under == said_under(&charge.limit)
+            let mut known = self.readings.iter();
+            let found = known.find(|(counter, version, _)| {
+                *counter == charge.counter() && *version == limit_version(&charge.limit)
             });
-            found.map(|(_, _, reading)| later(*reading, passed))
+            found.map(|(_, _, reading)| aged(*reading, passed))
         });
         Some(Outcome {
             admitted: false,
             readings: readings.collect::<Option<_>>()?,
-            seen: Vec::new(),
+            snapshots: Vec::new(),
             at: self.at.plus(passed),
             source: Source::DenyCache,
             clock_stepped: false,
@@ -230,7 +228,7 @@ impl Denial {
     }
 }
 
-fn later(reading: Reading, passed: Nanos) -> Reading {
+fn aged(reading: LimitReading, passed: Nanos) -> LimitReading {
     let verdict = match reading.verdict {
         Verdict::Deny {
             retry: Retry::After(wait),
@@ -239,7 +237,7 @@ fn later(reading: Reading, passed: Nanos) -> Reading {
         },
         same => same,
     };
-    Reading {
+    LimitReading {
         verdict,
         figures: Figures {
             remaining: reading.figures.remaining,
@@ -250,67 +248,67 @@ fn later(reading: Reading, passed: Nanos) -> Reading {
 }
 
 impl<S: Store, R: Runtime> Store for DenyCache<S, R> {
-    async fn charge(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
+    async fn charge(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         let sent = self.runtime.now();
-        if let Some(known) = self.known(set, sent) {
-            return Ok(known);
+        if let Some(cached) = self.find(set, sent) {
+            return Ok(cached);
         }
         let outcome = self.store.charge(set).await?;
-        self.remember(set, &outcome, sent);
+        self.record_denial(set, &outcome, sent);
         Ok(outcome)
     }
 
     /// What is not known is asked about together.
-    async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<Answer<Outcome>> {
+    async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
         let sent = self.runtime.now();
-        let mut outcomes: Vec<Option<Answer<Outcome>>> = Vec::with_capacity(sets.len());
-        outcomes.extend(sets.iter().map(|set| self.known(set, sent).map(Ok)));
+        let mut outcomes: Vec<Option<StoreResult<Outcome>>> = Vec::with_capacity(sets.len());
+        outcomes.extend(sets.iter().map(|set| self.find(set, sent).map(Ok)));
         let unknown = |i: &usize| outcomes[*i].is_none();
         let unknown: Vec<usize> = (0..sets.len()).filter(unknown).collect();
-        let asked: Vec<&ChargeSet<'_>> = unknown.iter().map(|i| sets[*i]).collect();
-        let answers = match asked.is_empty() {
+        let uncached: Vec<&ChargeSet<'_>> = unknown.iter().map(|i| sets[*i]).collect();
+        let replies = match uncached.is_empty() {
             true => Vec::new(),
-            false => self.store.charge_each(&asked).await,
+            false => self.store.charge_each(&uncached).await,
         };
-        for (i, answer) in unknown.into_iter().zip(answers) {
-            if let Ok(outcome) = &answer {
-                self.remember(sets[i], outcome, sent);
+        for (i, reply) in unknown.into_iter().zip(replies) {
+            if let Ok(outcome) = &reply {
+                self.record_denial(sets[i], outcome, sent);
             }
-            outcomes[i] = Some(answer);
+            outcomes[i] = Some(reply);
         }
         outcomes.into_iter().flatten().collect()
     }
 
-    pass_on!(self => self.store; peek, grant, force, seed, hold, renew, release, inspect);
+    delegate_store!(self => self.store; peek, draw, force, restore, acquire, renew, release, inspect);
 
-    async fn refund(&self, refund: &Refund<'_>) -> Answer<Refunded> {
+    async fn refund(&self, refund: &Refund<'_>) -> StoreResult<Refunded> {
         let refunded = self.store.refund(refund).await;
-        self.forget(&refund.set);
+        self.invalidate(&refund.set);
         refunded
     }
 
     /// A refusal that is known stands for an estimate too. One that passed has perhaps brought others
     /// back: what was refused of the same counters is asked about again.
-    async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
+    async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
         let sent = self.runtime.now();
-        if let Some(known) = self.known(&reserve.set, sent) {
-            return Ok(known);
+        if let Some(cached) = self.find(&reserve.set, sent) {
+            return Ok(cached);
         }
         let outcome = self.store.reserve(reserve).await?;
-        self.forget(&reserve.set);
-        self.remember(&reserve.set, &outcome, sent);
+        self.invalidate(&reserve.set);
+        self.record_denial(&reserve.set, &outcome, sent);
         Ok(outcome)
     }
 
-    async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
+    async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
         let settled = self.store.settle(settle).await;
-        self.forget(&settle.set);
+        self.invalidate(&settle.set);
         settled
     }
 
-    async fn reset(&self, set: &ChargeSet<'_>) -> Answer<u64> {
+    async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
         let forgotten = self.store.reset(set).await;
-        self.forget(set);
+        self.invalidate(set);
         forgotten
     }
 }

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use tidegate_core::store::{FailureCause, Life};
+use tidegate_core::store::{Epoch, FailureCause};
 
-use super::clock_watch::ClockNews;
+use super::clock_watch::ClockEvent;
 
 /// Something about the store changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Event {
+pub enum StoreEvent {
     /// The store is no longer called.
     BreakerOpened {
         /// Why.
@@ -17,11 +17,11 @@ pub enum Event {
     /// It is called again.
     BreakerClosed,
     /// The store has lost counts, or another took over. Decisions are local from here on.
-    Lost,
+    CountsLost,
     /// What this node remembers is in the store.
-    Seeded {
+    Restored {
         /// The life it was merged into.
-        life: Life,
+        epoch: Epoch,
         /// How many counters.
         counters: usize,
     },
@@ -34,7 +34,7 @@ pub enum Event {
     /// Decisions are exact again.
     Exact,
     /// Local spending was charged to the store.
-    Pushed {
+    WrittenBack {
         /// How many counters.
         counters: usize,
         /// How many units.
@@ -47,7 +47,7 @@ pub enum Event {
         units: u64,
     },
     /// Units were charged to the store that had been admitted while its reply was late.
-    LatePushed {
+    LateWrittenBack {
         /// How many units.
         units: u64,
     },
@@ -59,13 +59,13 @@ pub enum Event {
     },
     /// A record of the store cannot be used: its subject is decided by this node's share. Comes once a minute at
     /// most.
-    RecordRefused {
+    RecordRejected {
         /// Which record, and why.
         cause: FailureCause,
     },
     /// The store's clock and this node's agree less or more than before, or one of them was set.
-    Clock(ClockNews),
+    Clock(ClockEvent),
 }
 
 /// Someone who wants to know. It must neither wait nor fail.
-pub type Watcher = Arc<dyn Fn(Event) + Send + Sync>;
+pub type Watcher = Arc<dyn Fn(StoreEvent) + Send + Sync>;

@@ -10,29 +10,27 @@ use std::sync::Arc;
 use smallvec::smallvec;
 use tidegate_core::algorithms::Verdict;
 use tidegate_core::store::{
-    Charge, ChargeSet, Granted, Held, Hold, Inspection, Kept, Life, NodeId, Outcome, Probe,
-    Reading, Refund, Refunded, Reserve, Role, Seed, Settle, Settled, Slot, Source, Store,
-    StoreError,
+    Charge, ChargeSet, Epoch, HashSlot, Inspection, LeaseReply, LimitReading, NodeId, Outcome,
+    PermitReply, PermitRequest, Probe, Refund, Refunded, ReservationState, Reserve, Restore, Role,
+    Settle, Settled, Source, Store, StoreError, StoreResult,
 };
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::{Cost, Nanos};
 
 use super::clock_watch::ClockReading;
 use super::event::Watcher;
-use super::guard::{Away, ChargeReply, LATE, LateReply, doubtful};
+use super::guard::{ChargeReply, LATE_REPLY_TIMEOUT, LateReply, StoreCallError, untrusted};
 use super::late::{LateId, Payment, Payments};
-use super::local::slots_of;
-use super::memory::Memory;
-use super::node::{Node, Outstanding, SentIn};
-use super::owned::{OwnedCharge, OwnedSet};
-use super::settings::Settings;
-use super::undo::{Manner, Readings, before, refund_of, unused};
+use super::local_fallback::permit_share;
+use super::node_state::NodeState;
+use super::owned_charge::{OwnedCharge, OwnedSet};
+use super::refund::{ChargeKind, Readings, readings_before, refund_of, settle_as_unused};
+use super::settings::ResilienceSettings;
+use super::supervisor::{OutstandingRequest, RequestStamp, ShardSupervisor};
 use crate::runtime::Runtime;
 
-type Answer<T> = Result<T, StoreError>;
-
 /// A decision, and what is outstanding of it.
-pub(super) struct Decided {
+pub(super) struct FallbackDecision {
     pub(super) outcome: Outcome,
     late: LateTicket,
 }
@@ -45,9 +43,9 @@ enum LateTicket {
     Unsent(Payments),
 }
 
-impl From<Outcome> for Decided {
+impl From<Outcome> for FallbackDecision {
     fn from(outcome: Outcome) -> Self {
-        Decided {
+        FallbackDecision {
             outcome,
             late: LateTicket::None,
         }
@@ -55,110 +53,128 @@ impl From<Outcome> for Decided {
 }
 
 /// A store and what stands in for it. Clones are the same.
-pub struct Fallback<S, R> {
-    node: Arc<Node<S, R>>,
+pub struct FallbackStore<S, R> {
+    supervisor: Arc<ShardSupervisor<S, R>>,
 }
 
-impl<S, R> Clone for Fallback<S, R> {
+impl<S, R> Clone for FallbackStore<S, R> {
     fn clone(&self) -> Self {
-        Fallback {
-            node: Arc::clone(&self.node),
+        FallbackStore {
+            supervisor: Arc::clone(&self.supervisor),
         }
     }
 }
 
-impl<S: Store + Probe + 'static, R: Runtime> Fallback<S, R> {
+impl<S: Store + Probe + 'static, R: Runtime> FallbackStore<S, R> {
     /// Stands in for `store`, as the node `me`. Starts without the store.
-    pub fn new(store: S, runtime: R, me: NodeId, settings: Settings, watcher: Watcher) -> Self {
+    pub fn new(
+        store: S,
+        runtime: R,
+        me: NodeId,
+        settings: ResilienceSettings,
+        watcher: Watcher,
+    ) -> Self {
         // The time of day has to do until the store tells its own.
         let wall = runtime.wall();
-        let memory = Arc::new(Memory::new(wall, &settings));
-        Fallback::beside(store, memory, runtime, me, wall, settings, watcher)
+        let node_state = Arc::new(NodeState::new(wall, &settings));
+        FallbackStore::with_shared_state(store, node_state, runtime, me, wall, settings, watcher)
     }
 
     /// The same for one store of several, with a memory that they share.
-    pub(super) fn beside(
+    pub(super) fn with_shared_state(
         store: S,
-        memory: Arc<Memory>,
+        node_state: Arc<NodeState>,
         runtime: R,
         me: NodeId,
         wall: Nanos,
-        settings: Settings,
+        settings: ResilienceSettings,
         watcher: Watcher,
     ) -> Self {
-        let node = Node::new(Some(store), memory, runtime, me, wall, settings, watcher);
-        node.begin();
-        Fallback { node }
+        let supervisor = ShardSupervisor::new(
+            Some(store),
+            node_state,
+            runtime,
+            me,
+            wall,
+            settings,
+            watcher,
+        );
+        supervisor.start();
+        FallbackStore { supervisor }
     }
 
     /// Stands in for no store at all.
-    pub(super) fn of_nothing(
-        memory: Arc<Memory>,
+    pub(super) fn without_store(
+        node_state: Arc<NodeState>,
         runtime: R,
         me: NodeId,
         wall: Nanos,
-        settings: Settings,
+        settings: ResilienceSettings,
     ) -> Self {
-        let nobody = Arc::new(|_| {});
-        Fallback {
-            node: Node::new(None, memory, runtime, me, wall, settings, nobody),
+        let no_watcher = Arc::new(|_| {});
+        FallbackStore {
+            supervisor: ShardSupervisor::new(
+                None, node_state, runtime, me, wall, settings, no_watcher,
+            ),
         }
     }
 
     /// The slot that a subject is in, if it is in this store.
-    pub(super) fn slot(&self, subject: Fingerprint) -> Option<Slot> {
-        self.node.guard.slot(subject)
+    pub(super) fn hash_slot(&self, subject: Fingerprint) -> Option<HashSlot> {
+        self.supervisor.guard.hash_slot(subject)
     }
 
     /// The store's present life.
-    pub(super) fn life(&self) -> Option<Life> {
-        self.node.guard.life()
+    pub(super) fn epoch(&self) -> Option<Epoch> {
+        self.supervisor.guard.epoch()
     }
 
     /// The same while the store is believed about the counter of `charge`. One that does not tell has one
     /// life, whichever.
-    pub(super) fn life_of(&self, charge: &Charge<'_>) -> Option<Life> {
-        let believed = !self.node.decides(&ChargeSet::of_one(charge.clone()));
-        believed.then(|| self.life().unwrap_or(Life(0)))
+    pub(super) fn epoch_of(&self, charge: &Charge<'_>) -> Option<Epoch> {
+        let trusted = !self
+            .supervisor
+            .decides_locally(&ChargeSet::of_one(charge.clone()));
+        trusted.then(|| self.epoch().unwrap_or(Epoch(0)))
     }
 
     /// Whether the store answers and is believed to hold every count.
     pub(super) fn is_exact(&self) -> bool {
-        self.node.is_exact() && !self.node.guard.is_open()
+        self.supervisor.is_exact() && !self.supervisor.guard.is_open()
     }
 
     /// Counters have come to this store that it may never have held.
-    pub(super) fn may_lack_counts(&self) {
-        self.node.may_lack_counts();
+    pub(super) fn mark_counts_missing(&self) {
+        self.supervisor.mark_counts_missing();
     }
 
     /// The store's time, as far as this node can tell.
-    pub(super) fn time(&self) -> Nanos {
-        self.node.store_time()
+    pub(super) fn store_time(&self) -> Nanos {
+        self.supervisor.store_time()
     }
 
     /// The nodes as last listed, to be kept for the next start; none until the list is complete.
-    pub fn roster(&self) -> Vec<NodeId> {
-        self.node.roster()
+    pub fn members(&self) -> Vec<NodeId> {
+        self.supervisor.members()
     }
 
     /// How far the store's clock is from this node's, once it has answered.
     pub fn clock_reading(&self) -> Option<ClockReading> {
-        self.node.clock_reading()
+        self.supervisor.clock_reading()
     }
 
     /// Charges a set, without the store if it is later than `until` or would be.
-    pub(super) async fn charge_by(
+    pub(super) async fn charge_with_deadline(
         &self,
         until: Nanos,
         set: &ChargeSet<'_>,
-        manner: Manner,
-    ) -> Decided {
-        if self.node.decides(set) {
-            return self.decide_locally(set, manner).into();
+        kind: ChargeKind,
+    ) -> FallbackDecision {
+        if self.supervisor.decides_locally(set) {
+            return self.decide_locally(set, kind).into();
         }
-        let decided = self.charge_all(until, &[set], manner).await.pop();
-        decided.unwrap_or_else(|| self.decide_locally(set, manner).into())
+        let decided = self.charge_all(until, &[set], kind).await.pop();
+        decided.unwrap_or_else(|| self.decide_locally(set, kind).into())
     }
 
     /// Charges sets that the store decides, each on its own.
@@ -166,26 +182,26 @@ impl<S: Store + Probe + 'static, R: Runtime> Fallback<S, R> {
         &self,
         until: Nanos,
         sets: &[&ChargeSet<'_>],
-        manner: Manner,
-    ) -> Vec<Decided> {
-        let node = &self.node;
-        let sent = node.sent_now();
-        match node.guard.charge_all(until, sets, manner).await {
-            Ok(ChargeReply::InTime(answers)) => {
-                let mut answers = answers.into_iter();
+        kind: ChargeKind,
+    ) -> Vec<FallbackDecision> {
+        let supervisor = &self.supervisor;
+        let sent = supervisor.sent_now();
+        match supervisor.guard.charge_all(until, sets, kind).await {
+            Ok(ChargeReply::InTime(replies)) => {
+                let mut replies = replies.into_iter();
                 let decided = sets
                     .iter()
-                    .map(|set| self.decide_in_time(set, answers.next(), sent, manner));
+                    .map(|set| self.decide_in_time(set, replies.next(), sent, kind));
                 decided.collect()
             }
-            Ok(ChargeReply::Late(late)) => self.decide_late(sets, late, manner),
-            Err(Away::Full | Away::NoTime) if node.is_exact() => {
-                let decided = sets.iter().map(|set| self.decide_unsent(set, manner));
+            Ok(ChargeReply::Late(late)) => self.decide_late(sets, late, kind),
+            Err(StoreCallError::BulkheadFull | StoreCallError::NoTime) if supervisor.is_exact() => {
+                let decided = sets.iter().map(|set| self.decide_unsent(set, kind));
                 decided.collect()
             }
             Err(_) => {
-                let decided = sets.iter().map(|set| self.decide_locally(set, manner));
-                decided.map(Decided::from).collect()
+                let decided = sets.iter().map(|set| self.decide_locally(set, kind));
+                decided.map(FallbackDecision::from).collect()
             }
         }
     }
@@ -194,21 +210,21 @@ impl<S: Store + Probe + 'static, R: Runtime> Fallback<S, R> {
     fn decide_in_time(
         &self,
         set: &ChargeSet<'_>,
-        answer: Option<Answer<Outcome>>,
-        sent: SentIn,
-        manner: Manner,
-    ) -> Decided {
-        let node = &self.node;
-        let was_sent = answer.as_ref().is_some_and(was_sent);
-        let outcome = answer.and_then(Result::ok);
-        let outcome = outcome.filter(|outcome| node.believes_still(set, outcome, sent));
+        reply: Option<StoreResult<Outcome>>,
+        sent: RequestStamp,
+        kind: ChargeKind,
+    ) -> FallbackDecision {
+        let supervisor = &self.supervisor;
+        let was_sent = reply.as_ref().is_some_and(was_sent);
+        let outcome = reply.and_then(Result::ok);
+        let outcome = outcome.filter(|outcome| supervisor.still_trusts_reply(set, outcome, sent));
         let Some(mut outcome) = outcome else {
             if was_sent {
-                node.unconfirmed(set);
+                supervisor.report_unconfirmed(set);
             }
-            return self.decide_locally(set, manner).into();
+            return self.decide_locally(set, kind).into();
         };
-        if !outcome.admitted && manner == Manner::Charge && node.pays_by_credits(set) {
+        if !outcome.admitted && kind == ChargeKind::Charge && supervisor.pays_by_credits(set) {
             outcome.admitted = true;
             outcome.source = Source::Late;
             for (charge, reading) in set.charges.iter().zip(&mut outcome.readings) {
@@ -225,170 +241,185 @@ impl<S: Store + Probe + 'static, R: Runtime> Fallback<S, R> {
         &self,
         sets: &[&ChargeSet<'_>],
         late: LateReply,
-        manner: Manner,
-    ) -> Vec<Decided> {
-        let node = &self.node;
-        let trusted = node.is_exact() && !node.guard.is_open();
+        kind: ChargeKind,
+    ) -> Vec<FallbackDecision> {
+        let supervisor = &self.supervisor;
+        let trusted = supervisor.is_exact() && !supervisor.guard.is_open();
         let mut requests = Vec::with_capacity(sets.len());
         let decided = sets.iter().map(|set| {
             let unpaid = || set.charges.iter().map(|_| Payment::None).collect();
-            let (mut decided, payments) = match manner {
-                _ if !trusted => (self.decide_locally(set, manner).into(), unpaid()),
-                Manner::Charge => {
-                    let (outcome, payments) = node.decide_late(set);
-                    (Decided::from(outcome), payments)
+            let (mut decided, payments) = match kind {
+                _ if !trusted => (self.decide_locally(set, kind).into(), unpaid()),
+                ChargeKind::Charge => {
+                    let (outcome, payments) = supervisor.decide_late(set);
+                    (FallbackDecision::from(outcome), payments)
                 }
                 // It may be settled before the reply arrives: this node keeps it, and what the store reserves
                 // is settled with nothing.
-                Manner::Reserve { .. } => (self.decide_unsent(set, manner), unpaid()),
+                ChargeKind::Reserve { .. } => (self.decide_unsent(set, kind), unpaid()),
             };
             let charges = set.charges.iter().map(OwnedCharge::of);
-            let (late, at) = (&node.memory.late, decided.outcome.at);
-            let id = late.update(|ledger| ledger.open(charges, payments, at));
-            node.unconfirmed(set);
+            let (late, at) = (&supervisor.node_state.late, decided.outcome.at);
+            let id = late.update(|ledger| ledger.insert_request(charges, payments, at));
+            supervisor.report_unconfirmed(set);
             let set = OwnedSet::of(set);
-            requests.push(Outstanding { id, set });
-            if trusted && manner == Manner::Charge {
+            requests.push(OutstandingRequest { id, set });
+            if trusted && kind == ChargeKind::Charge {
                 decided.late = LateTicket::Outstanding(id);
             }
             decided
         });
         let decided = decided.collect();
-        node.await_late(late, requests, manner);
+        supervisor.await_late(late, requests, kind);
         decided
     }
 
     /// There is no time or no room for a call: decided as if the reply were late, and owed at once.
-    fn decide_unsent(&self, set: &ChargeSet<'_>, manner: Manner) -> Decided {
-        let node = &self.node;
-        let (outcome, payments) = node.decide_late(set);
+    fn decide_unsent(&self, set: &ChargeSet<'_>, kind: ChargeKind) -> FallbackDecision {
+        let supervisor = &self.supervisor;
+        let (outcome, payments) = supervisor.decide_late(set);
         if outcome.admitted {
-            node.owe_late(set, &payments);
-            node.reserve_here(set, &outcome, manner);
+            supervisor.write_back_unsent(set, &payments);
+            supervisor.reserve_here(set, &outcome, kind);
         }
-        Decided {
+        FallbackDecision {
             outcome,
             late: LateTicket::Unsent(payments),
         }
     }
 
-    /// What `charge_by` would answer.
-    pub(super) async fn peek_by(&self, until: Nanos, set: &ChargeSet<'_>) -> Outcome {
-        let node = &self.node;
-        if !node.decides(set) {
-            if let Ok(outcome) = node.guard.peek_by(until, set).await {
+    /// What `charge_with_deadline` would answer.
+    pub(super) async fn peek_with_deadline(&self, until: Nanos, set: &ChargeSet<'_>) -> Outcome {
+        let supervisor = &self.supervisor;
+        if !supervisor.decides_locally(set) {
+            if let Ok(outcome) = supervisor.guard.peek_with_deadline(until, set).await {
                 return outcome;
             }
-            if node.is_exact() && !node.guard.is_open() {
-                return node.peek_late(set);
+            if supervisor.is_exact() && !supervisor.guard.is_open() {
+                return supervisor.peek_late(set);
             }
         }
-        let (memory, division) = (&node.memory, |counter| node.division(counter));
-        let now = node.store_time();
-        memory.local.peek(set, division, &memory.mirror, now)
+        let (node_state, division) = (&supervisor.node_state, |counter| {
+            supervisor.division(counter)
+        });
+        let now = supervisor.store_time();
+        node_state
+            .local_fallback
+            .peek(set, division, &node_state.mirror, now)
     }
 
     /// Takes back a charge of a moment ago, wherever it was made, because the request that it was for
     /// was refused elsewhere. The readings as they were before it.
-    pub(super) fn take_back(
+    pub(super) fn refund_decided(
         &self,
         set: &ChargeSet<'_>,
-        decided: Decided,
-        life: Option<Life>,
-        manner: Manner,
+        decided: FallbackDecision,
+        epoch: Option<Epoch>,
+        kind: ChargeKind,
     ) -> Readings {
-        let Decided { outcome, late } = decided;
+        let FallbackDecision { outcome, late } = decided;
         match (outcome.source, late) {
             (Source::Late, LateTicket::Outstanding(id)) => {
-                self.take_back_late(set, id, outcome, life, manner)
+                self.refund_late(set, id, outcome, epoch, kind)
             }
             (Source::Late, LateTicket::Unsent(payments)) => {
-                let (owed, now) = (&self.node.memory.local.owed, self.node.store_time());
-                if let Manner::Reserve { id, lasts } = manner {
-                    let settle = unused(id, lasts, set.clone(), &outcome);
-                    self.node.memory.reserved.close(&settle);
+                let (write_back, now) = (
+                    &self.supervisor.node_state.local_fallback.write_back,
+                    self.supervisor.store_time(),
+                );
+                if let ChargeKind::Reserve { id, ttl: lasts } = kind {
+                    let settle = settle_as_unused(id, lasts, set.clone(), &outcome);
+                    self.supervisor.node_state.reservations.close(&settle);
                 }
                 for (charge, payment) in set.charges.iter().zip(payments) {
-                    if payment == Payment::Part {
-                        owed.cancel(&OwnedCharge::of(charge), now);
+                    if payment == Payment::Share {
+                        write_back.cancel(&OwnedCharge::of(charge), now);
                     }
                 }
-                self.node.peek_late(set).readings
+                self.supervisor.peek_late(set).readings
             }
-            (Source::Fallback, _) => self.take_back_locally(set, &outcome, manner),
+            (Source::Fallback, _) => self.refund_locally(set, &outcome, kind),
             _ => {
-                let readings = before(set, &outcome);
-                self.node.guard.give_back(set, outcome, life, manner);
+                let readings = readings_before(set, &outcome);
+                self.supervisor
+                    .guard
+                    .refund_in_background(set, outcome, epoch, kind);
                 readings
             }
         }
     }
 
-    fn take_back_late(
+    fn refund_late(
         &self,
         set: &ChargeSet<'_>,
         id: LateId,
         outcome: Outcome,
-        life: Option<Life>,
-        manner: Manner,
+        epoch: Option<Epoch>,
+        kind: ChargeKind,
     ) -> Readings {
-        let node = &self.node;
-        let now = (node.runtime.now(), node.store_time());
-        let outstanding = node.memory.late.update(|ledger| ledger.withdraw(id, now));
+        let supervisor = &self.supervisor;
+        let now = (supervisor.runtime.now(), supervisor.store_time());
+        let outstanding = supervisor
+            .node_state
+            .late
+            .update(|ledger| ledger.withdraw(id, now));
         if !outstanding {
-            node.guard.give_back(set, outcome, life, manner);
+            supervisor
+                .guard
+                .refund_in_background(set, outcome, epoch, kind);
         }
-        node.peek_late(set).readings
+        supervisor.peek_late(set).readings
     }
 
-    fn take_back_locally(
-        &self,
-        set: &ChargeSet<'_>,
-        outcome: &Outcome,
-        manner: Manner,
-    ) -> Readings {
-        let (node, memory) = (&self.node, &self.node.memory);
-        if let Manner::Reserve { id, lasts } = manner {
-            memory
-                .reserved
-                .close(&unused(id, lasts, set.clone(), outcome));
+    fn refund_locally(&self, set: &ChargeSet<'_>, outcome: &Outcome, kind: ChargeKind) -> Readings {
+        let (supervisor, node_state) = (&self.supervisor, &self.supervisor.node_state);
+        if let ChargeKind::Reserve { id, ttl: lasts } = kind {
+            node_state
+                .reservations
+                .close(&settle_as_unused(id, lasts, set.clone(), outcome));
         }
-        let division = |counter| node.division(counter);
-        let now = node.store_time();
-        let refund = refund_of(&node.runtime, set.clone(), outcome);
-        memory.local.refund(&refund, division, now);
-        let peeked = memory.local.peek(set, division, &memory.mirror, now);
+        let division = |counter| supervisor.division(counter);
+        let now = supervisor.store_time();
+        let refund = refund_of(&supervisor.runtime, set.clone(), outcome);
+        node_state.local_fallback.refund(&refund, division, now);
+        let peeked = node_state
+            .local_fallback
+            .peek(set, division, &node_state.mirror, now);
         peeked.readings
     }
 
     /// Decides by this node's shares, which count what is unconfirmed.
-    pub(super) fn decide_locally(&self, set: &ChargeSet<'_>, manner: Manner) -> Outcome {
-        let (node, memory) = (&self.node, &self.node.memory);
-        node.share_unconfirmed(set);
-        let division = |counter| node.division(counter);
-        let (mirror, now) = (&memory.mirror, node.store_time());
-        let outcome = memory.local.charge(set, division, mirror, now);
+    pub(super) fn decide_locally(&self, set: &ChargeSet<'_>, kind: ChargeKind) -> Outcome {
+        let (supervisor, node_state) = (&self.supervisor, &self.supervisor.node_state);
+        supervisor.count_unconfirmed(set);
+        let division = |counter| supervisor.division(counter);
+        let (mirror, now) = (&node_state.mirror, supervisor.store_time());
+        let outcome = node_state.local_fallback.charge(set, division, mirror, now);
         if outcome.admitted {
-            node.owes();
-            node.reserve_here(set, &outcome, manner);
+            supervisor.schedule_push();
+            supervisor.reserve_here(set, &outcome, kind);
         }
         outcome
     }
 
     /// Corrects an estimate that was admitted here without the store: here as long as the store does not
     /// know of it, and there once it was told. What is lost on the way stays charged.
-    async fn correct(&self, settle: &Settle<'_>, found: &[Kept]) -> Answer<()> {
-        let more = settle.charged_on_top(found);
+    async fn correct_estimate(
+        &self,
+        settle: &Settle<'_>,
+        found: &[ReservationState],
+    ) -> StoreResult<()> {
+        let more = settle.extra_charges(found);
         if !more.charges.is_empty() {
             self.force(&more).await?;
         }
-        let back = settle.given_back(found);
-        if !back.charges.is_empty() {
+        let refundable = settle.refunds(found);
+        if !refundable.charges.is_empty() {
             let refund = Refund {
                 id: settle.id,
-                charged: settle.given_back_of(found),
-                until: self.time().plus(LATE),
-                set: back,
+                charged_at: settle.refunds_charged_at(found),
+                expires_at: self.store_time().plus(LATE_REPLY_TIMEOUT),
+                set: refundable,
             };
             let _lost_or_done = self.refund_estimate(&refund).await;
         }
@@ -396,33 +427,33 @@ impl<S: Store + Probe + 'static, R: Runtime> Fallback<S, R> {
     }
 
     /// Refunds what was not used of an estimate that only this node knows.
-    async fn refund_estimate(&self, refund: &Refund<'_>) -> Answer<Refunded> {
-        let node = &self.node;
-        if !node.decides(&refund.set) {
-            return node.guard.refund(refund).await;
+    async fn refund_estimate(&self, refund: &Refund<'_>) -> StoreResult<Refunded> {
+        let supervisor = &self.supervisor;
+        if !supervisor.decides_locally(&refund.set) {
+            return supervisor.guard.refund(refund).await;
         }
-        let division = |counter| node.division(counter);
-        let local = &node.memory.local;
-        Ok(local.refund(refund, division, node.store_time()))
+        let division = |counter| supervisor.division(counter);
+        let local = &supervisor.node_state.local_fallback;
+        Ok(local.refund(refund, division, supervisor.store_time()))
     }
 }
 
 /// A grant as the charge that it is.
-fn as_charge<'a>(charge: &Charge<'a>, granted: &Granted) -> (ChargeSet<'a>, Outcome) {
-    let units = Cost::new(granted.units);
+fn as_charge<'a>(charge: &Charge<'a>, lease: &LeaseReply) -> (ChargeSet<'a>, Outcome) {
+    let units = Cost::new(lease.units);
     let set = ChargeSet::of_one(Charge {
         cost: units.unwrap_or(charge.cost),
         ..charge.clone()
     });
-    let reading = Reading {
+    let reading = LimitReading {
         verdict: Verdict::Allow { delay: Nanos::ZERO },
-        figures: granted.figures,
+        figures: lease.figures,
     };
     let outcome = Outcome {
         admitted: units.is_some(),
         readings: smallvec![reading],
-        seen: granted.seen.iter().cloned().collect(),
-        at: granted.at,
+        snapshots: lease.snapshot.iter().cloned().collect(),
+        at: lease.at,
         source: Source::Exact,
         clock_stepped: false,
     };
@@ -431,199 +462,215 @@ fn as_charge<'a>(charge: &Charge<'a>, granted: &Granted) -> (ChargeSet<'a>, Outc
 
 /// Whether a store may have done what it was asked. Who was turned away at once was not heard: a crowd of
 /// those must not be remembered.
-fn was_sent<T>(answer: &Answer<T>) -> bool {
-    match answer {
-        Ok(_) | Err(StoreError::Refused { .. }) => true,
+fn was_sent<T>(reply: &StoreResult<T>) -> bool {
+    match reply {
+        Ok(_) | Err(StoreError::Rejected { .. }) => true,
         Err(StoreError::Unavailable { waited, .. }) => *waited > Nanos::ZERO,
     }
 }
 
-impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
-    async fn charge(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        let decided = self.charge_by(Nanos::MAX, set, Manner::Charge).await;
+impl<S: Store + Probe + 'static, R: Runtime> Store for FallbackStore<S, R> {
+    async fn charge(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
+        let decided = self
+            .charge_with_deadline(Nanos::MAX, set, ChargeKind::Charge)
+            .await;
         Ok(decided.outcome)
     }
 
     /// Those that need the store are asked about together.
-    async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<Answer<Outcome>> {
-        let node = &self.node;
+    async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
+        let supervisor = &self.supervisor;
         let remote: Vec<usize> = (0..sets.len())
-            .filter(|i| !node.decides(sets[*i]))
+            .filter(|i| !supervisor.decides_locally(sets[*i]))
             .collect();
         let sent: Vec<&ChargeSet<'_>> = remote.iter().map(|i| sets[*i]).collect();
         let mut outcomes: Vec<Option<Outcome>> = sets.iter().map(|_| None).collect();
         if !sent.is_empty() {
-            let decided = self.charge_all(Nanos::MAX, &sent, Manner::Charge).await;
+            let decided = self.charge_all(Nanos::MAX, &sent, ChargeKind::Charge).await;
             for (i, decided) in remote.into_iter().zip(decided) {
                 outcomes[i] = Some(decided.outcome);
             }
         }
         let decided = outcomes.into_iter().zip(sets);
         let decided = decided.map(|(outcome, set)| {
-            Ok(outcome.unwrap_or_else(|| self.decide_locally(set, Manner::Charge)))
+            Ok(outcome.unwrap_or_else(|| self.decide_locally(set, ChargeKind::Charge)))
         });
         decided.collect()
     }
 
-    async fn peek(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        Ok(self.peek_by(Nanos::MAX, set).await)
+    async fn peek(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
+        Ok(self.peek_with_deadline(Nanos::MAX, set).await)
     }
 
     /// What was admitted here is given back here while the store does not know of it.
     /// Only the store knows whether an id was refunded before: every node would refund it once. While the store
     /// cannot be called this is an error, and may be sent again.
-    async fn refund(&self, refund: &Refund<'_>) -> Answer<Refunded> {
-        if self.node.decides(&refund.set) {
-            return Err(doubtful());
+    async fn refund(&self, refund: &Refund<'_>) -> StoreResult<Refunded> {
+        if self.supervisor.decides_locally(&refund.set) {
+            return Err(untrusted());
         }
-        self.node.guard.refund(refund).await
+        self.supervisor.guard.refund(refund).await
     }
 
     /// Units are drawn in advance from the one true counter only. They are in the mirror like any charge,
     /// and so put back into a store that lost them.
-    async fn grant(&self, charge: &Charge<'_>) -> Answer<Granted> {
-        let node = &self.node;
-        if node.decides(&ChargeSet::of_one(charge.clone())) {
-            return Err(doubtful());
+    async fn draw(&self, charge: &Charge<'_>) -> StoreResult<LeaseReply> {
+        let supervisor = &self.supervisor;
+        if supervisor.decides_locally(&ChargeSet::of_one(charge.clone())) {
+            return Err(untrusted());
         }
-        let sent = node.sent_now();
-        let granted = node.guard.grant(charge).await?;
-        let (set, outcome) = as_charge(charge, &granted);
-        match node.believes_still(&set, &outcome, sent) {
-            true => Ok(granted),
-            false => Err(doubtful()),
+        let sent = supervisor.sent_now();
+        let lease = supervisor.guard.draw(charge).await?;
+        let (set, outcome) = as_charge(charge, &lease);
+        match supervisor.still_trusts_reply(&set, &outcome, sent) {
+            true => Ok(lease),
+            false => Err(untrusted()),
         }
     }
 
     /// A debt cannot be decided locally: it is owed until the store can be told.
-    async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        let node = &self.node;
-        if !node.decides(set) {
-            let sent = node.sent_now();
-            let answer = node.guard.force(set).await;
-            let was_sent = was_sent(&answer);
-            if let Ok(outcome) = answer
-                && node.believes_still(set, &outcome, sent)
+    async fn force(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
+        let supervisor = &self.supervisor;
+        if !supervisor.decides_locally(set) {
+            let sent = supervisor.sent_now();
+            let reply = supervisor.guard.force(set).await;
+            let was_sent = was_sent(&reply);
+            if let Ok(outcome) = reply
+                && supervisor.still_trusts_reply(set, &outcome, sent)
             {
                 return Ok(outcome);
             }
             if was_sent {
-                node.unconfirmed(set);
+                supervisor.report_unconfirmed(set);
             }
         }
-        let division = |counter| node.division(counter);
-        let now = node.store_time();
-        let outcome = node
-            .memory
-            .local
-            .force(set, division, &node.memory.mirror, now);
-        node.owes();
+        let division = |counter| supervisor.division(counter);
+        let now = supervisor.store_time();
+        let outcome = supervisor.node_state.local_fallback.force(
+            set,
+            division,
+            &supervisor.node_state.mirror,
+            now,
+        );
+        supervisor.schedule_push();
         Ok(outcome)
     }
 
-    async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
-        let manner = Manner::of(reserve);
-        let decided = self.charge_by(Nanos::MAX, &reserve.set, manner).await;
+    async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
+        let kind = ChargeKind::of(reserve);
+        let decided = self
+            .charge_with_deadline(Nanos::MAX, &reserve.set, kind)
+            .await;
         Ok(decided.outcome)
     }
 
     /// What the store remembers only the store can settle: while it cannot be asked this is an error, and
     /// may be asked again.
-    async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
-        let reserved = &self.node.memory.reserved;
+    async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
+        let reserved = &self.supervisor.node_state.reservations;
         if reserved.is_settled(settle) {
             return Ok(Settled::Already);
         }
-        let found = reserved.settle(settle, self.time());
-        if found.iter().all(|kept| *kept == Kept::Nothing) {
-            return self.node.guard.settle(settle).await;
+        let found = reserved.settle(settle, self.store_time());
+        if found
+            .iter()
+            .all(|reservation| *reservation == ReservationState::Unknown)
+        {
+            return self.supervisor.guard.settle(settle).await;
         }
-        self.correct(settle, &found).await?;
-        Ok(settle.outcome(&found, self.time()))
+        self.correct_estimate(settle, &found).await?;
+        Ok(settle.outcome(&found, self.store_time()))
     }
 
-    async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
-        self.node.guard.seed(seeds).await
+    async fn restore(&self, restores: &[Restore<'_>]) -> StoreResult<()> {
+        self.supervisor.guard.restore(restores).await
     }
 
     /// A slot that the store gave is remembered here too: it is put back if the store loses it, and
     /// counts toward this node's share while the store is away.
-    async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
-        let (node, slots) = (&self.node, &self.node.memory.slots);
-        let (sent, life) = (node.runtime.now(), node.known_life());
-        let mut asked = false;
-        if node.gives_slots() {
-            let answer = node.guard.hold(hold).await;
-            asked = was_sent(&answer);
-            if let Ok(held) = answer
-                && node.believes_slots(life)
+    async fn acquire(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
+        let (supervisor, permits) = (&self.supervisor, &self.supervisor.node_state.permits);
+        let (sent, epoch) = (supervisor.runtime.now(), supervisor.known_epoch());
+        let mut was_requested = false;
+        if supervisor.may_acquire() {
+            let reply = supervisor.guard.acquire(permit).await;
+            was_requested = was_sent(&reply);
+            if let Ok(permit_reply) = reply
+                && supervisor.trusts_permits(epoch)
             {
-                if held.granted {
-                    slots.given(hold, sent);
+                if permit_reply.granted {
+                    permits.record_acquired(permit, sent);
                 }
-                return Ok(held);
+                return Ok(permit_reply);
             }
         }
-        let share = slots_of(hold, node.division(hold.counter()));
-        let held = slots.take(hold, share, node.runtime.now());
-        if asked && !held.granted {
-            slots.leaves(hold, node.runtime.now()); // its answer may only be late
+        let share = permit_share(permit, supervisor.division(permit.counter()));
+        let permit_reply = permits.acquire(permit, share, supervisor.runtime.now());
+        if was_requested && !permit_reply.granted {
+            permits.begin_release(permit, supervisor.runtime.now()); // its answer may only be late
         }
-        Ok(held)
+        Ok(permit_reply)
     }
 
     /// Without the store, a slot that this node knows lasts on. Of others nothing can be said.
-    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
-        let (node, slots) = (&self.node, &self.node.memory.slots);
-        let (sent, life) = (node.runtime.now(), node.known_life());
-        let was_open = slots.is_open(hold, sent);
-        let answer = match node.is_exact() {
-            true if slots.is_only_here(hold, sent) => node.register(hold).await,
-            true => node.guard.renew(hold).await,
-            false => Err(doubtful()),
+    async fn renew(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
+        let (supervisor, permits) = (&self.supervisor, &self.supervisor.node_state.permits);
+        let (sent, epoch) = (supervisor.runtime.now(), supervisor.known_epoch());
+        let was_open = permits.is_open(permit, sent);
+        let reply = match supervisor.is_exact() {
+            true if permits.is_local_only(permit, sent) => supervisor.register_permit(permit).await,
+            true => supervisor.guard.renew(permit).await,
+            false => Err(untrusted()),
         };
-        let now = node.runtime.now();
-        let believed = answer.is_ok() && node.believes_slots(life);
-        match answer {
-            Ok(held) if believed => {
-                match (held.granted, was_open && !slots.is_open(hold, now)) {
-                    (true, false) => slots.given(hold, sent),
+        let now = supervisor.runtime.now();
+        let trusted = reply.is_ok() && supervisor.trusts_permits(epoch);
+        match reply {
+            Ok(permit_reply) if trusted => {
+                match (
+                    permit_reply.granted,
+                    was_open && !permits.is_open(permit, now),
+                ) {
+                    (true, false) => permits.record_acquired(permit, sent),
                     (true, true) => {} // given back meanwhile
-                    (false, _) => slots.left(hold),
+                    (false, _) => permits.released(permit),
                 }
-                Ok(held)
+                Ok(permit_reply)
             }
-            Ok(_) => slots.renew(hold, now).ok_or_else(doubtful),
-            Err(error) => slots.renew(hold, now).ok_or(error),
+            Ok(_) => permits.renew(permit, now).ok_or_else(untrusted),
+            Err(error) => permits.renew(permit, now).ok_or(error),
         }
     }
 
     /// Wherever the slot was taken. If the store cannot be told now, it will be.
-    async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
-        let (node, slots) = (&self.node, &self.node.memory.slots);
-        slots.leaves(hold, node.runtime.now());
-        if node.is_exact() && node.guard.release(hold).await.is_ok() {
-            slots.left(hold);
+    async fn release(&self, permit: &PermitRequest<'_>) -> StoreResult<()> {
+        let (supervisor, permits) = (&self.supervisor, &self.supervisor.node_state.permits);
+        permits.begin_release(permit, supervisor.runtime.now());
+        if supervisor.is_exact() && supervisor.guard.release(permit).await.is_ok() {
+            permits.released(permit);
         }
         Ok(())
     }
 
     /// What only this node has counted is no answer: a client who has used everything would seem to have used
     /// nothing.
-    async fn inspect(&self, set: &ChargeSet<'_>) -> Answer<Vec<Option<Inspection>>> {
-        self.node.guard.inspect(set).await
+    async fn inspect(&self, set: &ChargeSet<'_>) -> StoreResult<Vec<Option<Inspection>>> {
+        self.supervisor.guard.inspect(set).await
     }
 
     /// Here nothing is forgotten before the store has answered: whoever is told that nothing was reset has
     /// lost nothing.
-    async fn reset(&self, set: &ChargeSet<'_>) -> Answer<u64> {
-        let (node, memory) = (&self.node, &self.node.memory);
-        let there = node.guard.reset(set).await?;
+    async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
+        let (supervisor, node_state) = (&self.supervisor, &self.supervisor.node_state);
+        let there = supervisor.guard.reset(set).await?;
         for charge in &set.charges {
-            memory.mirror.forget(charge.counter());
-            memory.slots.forget(charge.counter());
+            node_state.mirror.forget(charge.counter());
+            node_state.permits.forget(charge.counter());
         }
-        memory.reserved.forget(set);
-        Ok(there.max(memory.local.reset(set, node.store_time())))
+        node_state.reservations.forget(set);
+        Ok(there.max(
+            node_state
+                .local_fallback
+                .reset(set, supervisor.store_time()),
+        ))
     }
 }

@@ -10,11 +10,11 @@ use parking_lot::Mutex;
 use tidegate_core::store::{FailureCause, FailureKind};
 use tidegate_core::units::Nanos;
 
-use super::breaker::{Breaker, Change};
-use super::bulkhead::{Bulkhead, Permit};
-use super::event::{Event, Watcher};
+use super::breaker::{Breaker, BreakerChange};
+use super::bulkhead::{Bulkhead, BulkheadPermit};
+use super::event::{StoreEvent, Watcher};
 use super::failure_counts::FailureCounts;
-use super::settings::Settings;
+use super::settings::ResilienceSettings;
 
 /// The breaker of one store and the bound on its calls.
 pub(super) struct InFlight {
@@ -25,22 +25,24 @@ pub(super) struct InFlight {
     /// When the breaker last closed.
     closed_at: AtomicU64,
     /// When the newest call was sent that was answered.
-    answered: AtomicU64,
-    refusals: Mutex<Reminder>,
+    newest_replied: AtomicU64,
+    record_errors: Mutex<ReportThrottle>,
 }
 
 /// Says a thing that goes on once in a while.
 #[derive(Default)]
-struct Reminder {
+struct ReportThrottle {
     last: Option<Nanos>,
 }
 
 /// How often a record that cannot be used is reported.
-const REMIND_EVERY: Nanos = Nanos::from_secs(60);
+const REPORT_INTERVAL: Nanos = Nanos::from_secs(60);
 
-impl Reminder {
+impl ReportThrottle {
     fn is_due(&mut self, now: Nanos) -> bool {
-        let is_due = self.last.is_none_or(|last| now.since(last) >= REMIND_EVERY);
+        let is_due = self
+            .last
+            .is_none_or(|last| now.since(last) >= REPORT_INTERVAL);
         if is_due {
             self.last = Some(now);
         }
@@ -50,31 +52,31 @@ impl Reminder {
 
 /// Why a call may not be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Barred {
+pub(super) enum CallBlockedError {
     /// The breaker is open.
-    Open,
+    BreakerOpen,
     /// Too many calls are in flight.
-    Full,
+    BulkheadFull,
 }
 
 /// A call in flight. Dropped, it counts as abandoned.
 pub(super) struct CallInFlight {
-    of: Arc<InFlight>,
-    _permit: Option<Permit>,
+    in_flight: Arc<InFlight>,
+    _permit: Option<BulkheadPermit>,
     sent: Nanos,
     reported: bool,
 }
 
 impl InFlight {
-    pub(super) fn new(settings: &Settings, watcher: Watcher) -> Arc<Self> {
+    pub(super) fn new(settings: &ResilienceSettings, watcher: Watcher) -> Arc<Self> {
         Arc::new(InFlight {
             breaker: Mutex::new(Breaker::new(settings.breaker)),
-            calls: Bulkhead::new(settings.in_flight),
+            calls: Bulkhead::new(settings.max_in_flight),
             failures: Arc::clone(&settings.failures),
             watcher,
             closed_at: AtomicU64::new(0),
-            answered: AtomicU64::new(0),
-            refusals: Mutex::default(),
+            newest_replied: AtomicU64::new(0),
+            record_errors: Mutex::default(),
         })
     }
 
@@ -83,12 +85,12 @@ impl InFlight {
     }
 
     /// A call is about to be sent.
-    pub(super) fn enter(self: &Arc<Self>, now: Nanos) -> Result<CallInFlight, Barred> {
+    pub(super) fn enter(self: &Arc<Self>, now: Nanos) -> Result<CallInFlight, CallBlockedError> {
         let mut breaker = self.breaker.lock();
         if breaker.is_open() {
-            return Err(Barred::Open);
+            return Err(CallBlockedError::BreakerOpen);
         }
-        let permit = self.calls.enter().ok_or(Barred::Full)?;
+        let permit = self.calls.enter().ok_or(CallBlockedError::BulkheadFull)?;
         breaker.sent(now);
         Ok(self.call(Some(permit), now))
     }
@@ -99,9 +101,9 @@ impl InFlight {
         self.call(None, now)
     }
 
-    fn call(self: &Arc<Self>, permit: Option<Permit>, sent: Nanos) -> CallInFlight {
+    fn call(self: &Arc<Self>, permit: Option<BulkheadPermit>, sent: Nanos) -> CallInFlight {
         CallInFlight {
-            of: Arc::clone(self),
+            in_flight: Arc::clone(self),
             _permit: permit,
             sent,
             reported: false,
@@ -126,18 +128,18 @@ impl InFlight {
         Nanos::new(self.closed_at.load(Ordering::Acquire))
     }
 
-    fn update(&self, now: Nanos, event: impl FnOnce(&mut Breaker) -> Option<Change>) {
+    fn update(&self, now: Nanos, event: impl FnOnce(&mut Breaker) -> Option<BreakerChange>) {
         let change = event(&mut self.breaker.lock());
         match change {
-            Some(Change::Opened(cause)) => {
+            Some(BreakerChange::Opened(cause)) => {
                 if cause.kind == FailureKind::Silent {
                     self.failures.record(&cause); // no call of its own failed
                 }
-                (self.watcher)(Event::BreakerOpened { cause });
+                (self.watcher)(StoreEvent::BreakerOpened { cause });
             }
-            Some(Change::Closed) => {
+            Some(BreakerChange::Closed) => {
                 self.closed_at.store(now.get(), Ordering::Release);
-                (self.watcher)(Event::BreakerClosed);
+                (self.watcher)(StoreEvent::BreakerClosed);
             }
             None => {}
         }
@@ -148,71 +150,73 @@ impl CallInFlight {
     /// The call was not sent: there is no store yet to send it to.
     pub(super) fn unsent(mut self) {
         self.reported = true;
-        self.of.breaker.lock().unsent();
+        self.in_flight.breaker.lock().unsent();
     }
 
     /// The store answered, in time or late.
     pub(super) fn replied(mut self, now: Nanos) {
-        self.answered();
-        self.of.update(now, |breaker| breaker.replied(now));
+        self.mark_replied();
+        self.in_flight.update(now, |breaker| breaker.replied(now));
     }
 
     /// The call ended with an error.
     pub(super) fn failed(mut self, now: Nanos, cause: FailureCause) {
-        self.of.failures.record(&cause);
+        self.in_flight.failures.record(&cause);
         if self.is_outdated() {
             return;
         }
         self.reported = true;
-        self.of.update(now, |breaker| breaker.failed(now, || cause));
+        self.in_flight
+            .update(now, |breaker| breaker.failed(now, || cause));
     }
 
     /// The store answered that it cannot use a record. That says nothing about others: it serves.
-    pub(super) fn refused(self, now: Nanos, cause: FailureCause) {
-        let of = Arc::clone(&self.of);
-        of.failures.record(&cause);
+    pub(super) fn record_rejected(self, now: Nanos, cause: FailureCause) {
+        let in_flight = Arc::clone(&self.in_flight);
+        in_flight.failures.record(&cause);
         self.replied(now);
-        if of.refusals.lock().is_due(now) {
-            (of.watcher)(Event::RecordRefused { cause });
+        if in_flight.record_errors.lock().is_due(now) {
+            (in_flight.watcher)(StoreEvent::RecordRejected { cause });
         }
     }
 
     /// The ping was answered.
     pub(super) fn ping_replied(mut self, now: Nanos) {
-        self.answered();
-        self.of.update(now, |breaker| breaker.ping_replied(now));
+        self.mark_replied();
+        self.in_flight
+            .update(now, |breaker| breaker.ping_replied(now));
     }
 
     /// The ping ended with an error.
     pub(super) fn ping_failed(mut self, now: Nanos, cause: FailureCause) {
-        self.of.failures.record(&cause);
+        self.in_flight.failures.record(&cause);
         if self.is_outdated() {
             return;
         }
         self.reported = true;
-        self.of
+        self.in_flight
             .update(now, |breaker| breaker.ping_failed(now, || cause));
     }
 }
 
 impl CallInFlight {
-    fn answered(&mut self) {
+    fn mark_replied(&mut self) {
         self.reported = true;
-        let answered = &self.of.answered;
-        answered.fetch_max(self.sent.get(), Ordering::AcqRel);
+        let newest_replied = &self.in_flight.newest_replied;
+        newest_replied.fetch_max(self.sent.get(), Ordering::AcqRel);
     }
 
     /// Whether the store has answered what was sent after this call: then its failure says nothing about the
     /// store. A connection that was replaced fails all of its calls at once, long after.
     fn is_outdated(&self) -> bool {
-        self.sent.get() < self.of.answered.load(Ordering::Acquire)
+        self.sent.get() < self.in_flight.newest_replied.load(Ordering::Acquire)
     }
 }
 
 impl Drop for CallInFlight {
     fn drop(&mut self) {
         if !self.reported {
-            self.of.breaker.lock().abandoned();
+            self.in_flight.breaker.lock().abandoned();
         }
     }
 }

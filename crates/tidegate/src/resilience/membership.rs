@@ -4,7 +4,7 @@
 //! cores decide locally, and none waits for another.
 
 use tidegate_core::algorithms::Division;
-use tidegate_core::store::{Life, NodeId};
+use tidegate_core::store::{Epoch, NodeId};
 
 use crate::runtime::mix;
 
@@ -22,7 +22,7 @@ pub(super) struct Membership {
     /// What all nodes together admit without the store, in hundredths of each limit.
     pub(super) share_percent: u32,
     /// The epoch that the store is known by.
-    pub(super) epoch: Option<Life>,
+    pub(super) epoch: Option<Epoch>,
 }
 
 impl Membership {
@@ -32,7 +32,7 @@ impl Membership {
         Division {
             percent: self.share_percent,
             nodes: self.nodes,
-            place: self.rank(counter),
+            rank: self.rank(counter),
         }
     }
 
@@ -67,7 +67,7 @@ mod tests {
     fn the_ranks_of_all_nodes_differ() {
         let all = [1, 2, 3, 4];
         for counter in 0..100 {
-            let rank = |me| of(me, &all, true).division(counter).place;
+            let rank = |me| of(me, &all, true).division(counter).rank;
             let mut ranks = all.map(rank);
             ranks.sort_unstable();
             assert_eq!(ranks, [0, 1, 2, 3].map(Some));
@@ -76,8 +76,8 @@ mod tests {
 
     #[test]
     fn a_node_has_no_rank_in_a_list_that_may_lack_others_or_lacks_itself() {
-        assert_eq!(of(1, &[1, 2], false).division(7).place, None);
-        assert_eq!(of(3, &[1, 2], true).division(7).place, None);
-        assert!(of(1, &[1, 2], true).division(7).place.is_some());
+        assert_eq!(of(1, &[1, 2], false).division(7).rank, None);
+        assert_eq!(of(3, &[1, 2], true).division(7).rank, None);
+        assert!(of(1, &[1, 2], true).division(7).rank.is_some());
     }
 }

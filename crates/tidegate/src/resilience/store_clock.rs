@@ -21,7 +21,7 @@ pub(super) struct StoreClock {
     gap: AtomicU64,
     /// The quickest round trip, and when its reply arrived.
     quickest: AtomicU64,
-    noted: AtomicU64,
+    quickest_at: AtomicU64,
 }
 
 impl StoreClock {
@@ -30,21 +30,21 @@ impl StoreClock {
         StoreClock {
             gap: AtomicU64::new(wall.get().wrapping_sub(now.get())),
             quickest: AtomicU64::new(u64::MAX),
-            noted: AtomicU64::new(now.get()),
+            quickest_at: AtomicU64::new(now.get()),
         }
     }
 
     /// The store's time was `at`, in the reply to what was sent at `sent` and answered at `now`.
-    pub(super) fn note(&self, sent: Nanos, now: Nanos, at: Nanos) {
+    pub(super) fn record(&self, sent: Nanos, now: Nanos, at: Nanos) {
         let took = now.since(sent).get();
         let quickest = self.quickest.load(Ordering::Relaxed);
-        let noted = Nanos::new(self.noted.load(Ordering::Relaxed));
-        let aged = quickest.saturating_add(now.since(noted).get() / DRIFT);
+        let quickest_at = Nanos::new(self.quickest_at.load(Ordering::Relaxed));
+        let aged = quickest.saturating_add(now.since(quickest_at).get() / DRIFT);
         let usual = quickest.saturating_mul(2).max(QUICK.get());
         let is_set = !self.is_possible(sent, took, at, aged.max(usual));
         if took <= aged || is_set {
             self.quickest.store(took, Ordering::Relaxed);
-            self.noted.store(now.get(), Ordering::Relaxed);
+            self.quickest_at.store(now.get(), Ordering::Relaxed);
         } else if took > usual {
             return;
         }
@@ -81,7 +81,7 @@ mod tests {
         let hour = Nanos::from_secs(3_600);
         let clock = StoreClock::new(MS(0), MS(7));
         for (sent, now) in replies {
-            clock.note(MS(*sent), MS(*now), MS(*sent).plus(hour));
+            clock.record(MS(*sent), MS(*now), MS(*sent).plus(hour));
         }
         let now = MS(60_000);
         let error = now.plus(hour).since(clock.at(now));
@@ -113,9 +113,9 @@ mod tests {
     fn a_clock_that_was_set_shows_in_a_slow_reply() {
         let clock = StoreClock::new(MS(0), MS(0));
         let hour = Nanos::from_secs(3_600);
-        clock.note(MS(0), MS(2), MS(1).plus(hour));
+        clock.record(MS(0), MS(2), MS(1).plus(hour));
         for (sent, set) in [(1_000, hour.plus(hour)), (2_000, Nanos::from_secs(60))] {
-            clock.note(MS(sent), MS(sent + 100), MS(sent + 50).plus(set));
+            clock.record(MS(sent), MS(sent + 100), MS(sent + 50).plus(set));
             assert_eq!(clock.at(MS(9_000)), MS(9_000).plus(set));
         }
     }

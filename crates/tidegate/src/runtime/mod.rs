@@ -3,14 +3,14 @@
 //! Injected, so that the simulator runs the same code on a virtual clock with a seeded scheduler.
 
 #[cfg(feature = "redis")]
-mod on_tokio;
+mod tokio_runtime;
 
 use std::future::Future;
 
 use tidegate_core::units::Nanos;
 
 #[cfg(feature = "redis")]
-pub use on_tokio::TokioRuntime;
+pub use tokio_runtime::TokioRuntime;
 
 /// Time, waiting, tasks and chance. Clones are handles to the same.
 pub trait Runtime: Clone + Send + Sync + 'static {
@@ -29,9 +29,9 @@ pub trait Runtime: Clone + Send + Sync + 'static {
     /// Any number, to spread things. Not a secret.
     fn random(&self) -> u64;
 
-    /// Anything from 0 to `most`.
-    fn jitter(&self, most: Nanos) -> Nanos {
-        let part = (u128::from(most.get()) * u128::from(self.random())) >> 64;
+    /// Anything from 0 to `max`.
+    fn jitter(&self, max: Nanos) -> Nanos {
+        let part = (u128::from(max.get()) * u128::from(self.random())) >> 64;
         Nanos::new(u64::try_from(part).unwrap_or(0))
     }
 }

@@ -8,19 +8,19 @@
 use std::sync::Arc;
 
 use tidegate::clock::ManualClock;
-use tidegate::engine::{Decision, Fate};
+use tidegate::engine::{Decision, DecisionKind};
 use tidegate::identity::Digest;
 use tidegate::request::{ApiKey, Request};
 use tidegate::rules::{RuleSet, SourceFile, parse};
 use tidegate::store::Refunded;
 use tidegate::stores::memory::MemoryStore;
 use tidegate::units::{Cost, Nanos};
-use tidegate::{Limiter, Policy, Retry, Secret, Standing};
+use tidegate::{LimitUsage, Limiter, Policy, Retry, Secret};
 
 /// An hour that begins every window there is: 2026-01-05 00:00 UTC, a Monday.
 pub(crate) const START: Nanos = Nanos::from_secs(1_767_571_200);
 
-pub(crate) struct Bench {
+pub(crate) struct TestLimiter {
     pub(crate) limiter: Limiter<MemoryStore<Arc<ManualClock>>>,
     clock: Arc<ManualClock>,
 }
@@ -54,26 +54,26 @@ pub(crate) fn request(words: &str) -> Request<'_> {
                 });
             }
             "cost" => request.cost = Cost::new(value.parse().unwrap()),
-            "patience" => request.patience = Some(Nanos::from_millis(value.parse().unwrap())),
+            "patience" => request.max_delay = Some(Nanos::from_millis(value.parse().unwrap())),
             name => request.attributes.push((name.into(), value.into())),
         }
     }
     request
 }
 
-impl Bench {
+impl TestLimiter {
     pub(crate) fn new(text: &str) -> Self {
         let clock = Arc::new(ManualClock::at(START));
         let store = MemoryStore::new(Arc::clone(&clock));
         let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
         let limiter = Limiter::new(store, Policy::of(rules(text)), secret, clock.clone());
-        Bench { limiter, clock }
+        TestLimiter { limiter, clock }
     }
 
     pub(crate) fn in_shadow(text: &str) -> Self {
-        let Bench { limiter, clock } = Bench::new(text);
+        let TestLimiter { limiter, clock } = TestLimiter::new(text);
         let limiter = limiter.in_shadow();
-        Bench { limiter, clock }
+        TestLimiter { limiter, clock }
     }
 
     pub(crate) fn advance(&self, nanos: u64) {
@@ -109,22 +109,24 @@ impl Bench {
     pub(crate) fn check(&self, words: &str, want: &str) {
         let decision = self.decide(request(words));
         let rule = || decision.binding().unwrap().rule.name().to_string();
-        let found = match decision.fate() {
-            Fate::Allow => "allow".to_owned(),
-            Fate::Delay(wait) => format!("delay {}s", wait.secs_up()),
-            Fate::Deny(Retry::After(wait)) => format!("deny {} {}s", rule(), wait.secs_up()),
-            Fate::Deny(Retry::Never) => format!("never {}", rule()),
-            Fate::Unavailable => "unavailable".to_owned(),
-            Fate::Block { .. } => "block".to_owned(),
+        let found = match decision.kind() {
+            DecisionKind::Allow => "allow".to_owned(),
+            DecisionKind::Delay(wait) => format!("delay {}s", wait.secs_up()),
+            DecisionKind::Deny(Retry::After(wait)) => {
+                format!("deny {} {}s", rule(), wait.secs_up())
+            }
+            DecisionKind::Deny(Retry::Never) => format!("never {}", rule()),
+            DecisionKind::Unavailable => "unavailable".to_owned(),
+            DecisionKind::Block { .. } => "block".to_owned(),
         };
         let same = found == want || (want.split(' ').count() == 2 && found.starts_with(want));
         assert!(same, "{words}: found `{found}`, want `{want}`");
     }
 
     #[track_caller]
-    pub(crate) fn refused(&self, words: &str) -> Nanos {
-        match self.decide(request(words)).fate() {
-            Fate::Deny(Retry::After(wait)) => wait,
+    pub(crate) fn denied_for(&self, words: &str) -> Nanos {
+        match self.decide(request(words)).kind() {
+            DecisionKind::Deny(Retry::After(wait)) => wait,
             other => panic!("{words}: {other:?}"),
         }
     }
@@ -137,14 +139,14 @@ impl Bench {
         ready(self.limiter.refund(receipt)).unwrap()
     }
 
-    pub(crate) fn standing(&self, words: &str) -> Vec<Standing> {
+    pub(crate) fn usage(&self, words: &str) -> Vec<LimitUsage> {
         ready(self.limiter.view().inspect(request(words))).unwrap()
     }
 
     /// What the client has used of one rule.
     pub(crate) fn used(&self, words: &str, rule: &str) -> u64 {
-        let standings = self.standing(words);
-        let of_rule = standings.into_iter().find(|found| found.rule == rule);
+        let usages = self.usage(words);
+        let of_rule = usages.into_iter().find(|found| found.rule == rule);
         let inspection = of_rule.and_then(|found| found.inspection);
         inspection.map_or(0, |inspection| inspection.used)
     }
@@ -154,7 +156,7 @@ impl Bench {
 pub(crate) fn ready<T>(future: impl Future<Output = T>) -> T {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match std::pin::pin!(future).poll(&mut context) {
-        std::task::Poll::Ready(answer) => answer,
+        std::task::Poll::Ready(result) => result,
         std::task::Poll::Pending => panic!("memory does not wait"),
     }
 }

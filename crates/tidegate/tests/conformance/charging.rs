@@ -4,11 +4,11 @@ use tidegate_core::algorithms::{Algorithm, Retry, Verdict};
 use tidegate_core::store::{Role, Source, Store};
 use tidegate_core::subject::RuleName;
 
-use super::{Counter, Rig, charge, inspect, limit, set, tokens, used};
+use super::{ConformanceCounter, Rig, charge, inspect, limit, set, tokens, used};
 
 pub async fn each_algorithm_admits_its_limit_and_no_more(rig: &impl Rig) {
     for algorithm in Algorithm::ALL {
-        let (counter, limit) = (Counter::new(), limit(rig, algorithm, 5));
+        let (counter, limit) = (ConformanceCounter::new(), limit(rig, algorithm, 5));
         let mut admitted = 0;
         for _ in 0..8 {
             let outcome = charge(rig, [counter.enforce(&limit, 1)]).await;
@@ -21,18 +21,21 @@ pub async fn each_algorithm_admits_its_limit_and_no_more(rig: &impl Rig) {
 }
 
 pub async fn a_reading_stands_after_the_charge_or_as_found(rig: &impl Rig) {
-    let (counter, limit) = (Counter::new(), limit(rig, Algorithm::FixedWindow, 10));
+    let (counter, limit) = (
+        ConformanceCounter::new(),
+        limit(rig, Algorithm::FixedWindow, 10),
+    );
     let first = charge(rig, [counter.enforce(&limit, 7)]).await;
     assert_eq!(first.readings[0].figures.remaining, 3);
-    let refused = charge(rig, [counter.enforce(&limit, 4)]).await;
-    assert!(!refused.admitted);
-    assert_eq!(refused.readings[0].figures.remaining, 3);
+    let denied = charge(rig, [counter.enforce(&limit, 4)]).await;
+    assert!(!denied.admitted);
+    assert_eq!(denied.readings[0].figures.remaining, 3);
 }
 
 pub async fn a_refusal_by_the_last_limit_leaves_the_others_as_they_were(rig: &impl Rig) {
     for algorithm in Algorithm::ALL {
         let (wide, tight) = (limit(rig, algorithm, 100), limit(rig, algorithm, 2));
-        let [a, b, fresh, c] = [(); 4].map(|()| Counter::new());
+        let [a, b, fresh, c] = [(); 4].map(|()| ConformanceCounter::new());
         charge(
             rig,
             [
@@ -52,13 +55,9 @@ pub async fn a_refusal_by_the_last_limit_leaves_the_others_as_they_were(rig: &im
             fresh.enforce(&wide, 1),
             c.enforce(&tight, 1),
         ];
-        let refused = charge(rig, all).await;
-        assert!(!refused.admitted, "{algorithm}");
-        let allows: Vec<bool> = refused
-            .readings
-            .iter()
-            .map(|r| r.verdict.allows())
-            .collect();
+        let denied = charge(rig, all).await;
+        assert!(!denied.admitted, "{algorithm}");
+        let allows: Vec<bool> = denied.readings.iter().map(|r| r.verdict.allows()).collect();
         assert_eq!(allows, [true, true, true, false], "{algorithm}");
         let after = [
             inspect(rig, a.enforce(&wide, 1)).await,
@@ -74,16 +73,16 @@ pub async fn a_refusal_by_the_last_limit_leaves_the_others_as_they_were(rig: &im
 
 pub async fn a_ceiling_leaves_the_rest_to_those_who_may_use_more(rig: &impl Rig) {
     for algorithm in Algorithm::ALL {
-        let (counter, all) = (Counter::new(), limit(rig, algorithm, 20));
-        let [low, middle] = [16, 19].map(|units| all.up_to(units));
+        let (counter, all) = (ConformanceCounter::new(), limit(rig, algorithm, 20));
+        let [low, middle] = [16, 19].map(|units| all.with_ceiling(units));
         let mut admitted = [0; 3];
         for (i, limit) in [&low, &middle, &all, &low].into_iter().enumerate() {
             for _ in 0..21 {
                 let outcome = charge(rig, [counter.enforce(limit, 1)]).await;
                 admitted[i % 3] += u64::from(outcome.admitted);
                 let left = limit.capacity().saturating_sub(admitted.iter().sum());
-                let told = outcome.readings[0].figures.remaining;
-                assert_eq!(told, left, "{algorithm}: {admitted:?}");
+                let remaining = outcome.readings[0].figures.remaining;
+                assert_eq!(remaining, left, "{algorithm}: {admitted:?}");
             }
         }
         assert_eq!(admitted, [16, 3, 1], "{algorithm}");
@@ -99,17 +98,17 @@ pub async fn a_ceiling_leaves_the_rest_to_those_who_may_use_more(rig: &impl Rig)
 pub async fn a_refusal_by_a_ceiling_leaves_the_others_as_they_were(rig: &impl Rig) {
     for algorithm in Algorithm::ALL {
         let all = limit(rig, algorithm, 10);
-        let low = all.up_to(8);
+        let low = all.with_ceiling(8);
         // Of one subject, so that they are charged in one step by every store.
-        let shared = Counter::new();
-        let wide = Counter {
+        let shared = ConformanceCounter::new();
+        let wide = ConformanceCounter {
             rule: RuleName::new("wide"),
             subject: shared.subject,
         };
         charge(rig, [shared.enforce(&all, 8)]).await;
         let both = |limit| [wide.enforce(&all, 1), shared.enforce(limit, 1)];
-        let refused = charge(rig, both(&low)).await;
-        assert!(!refused.admitted, "{algorithm}");
+        let denied = charge(rig, both(&low)).await;
+        assert!(!denied.admitted, "{algorithm}");
         assert_eq!(used(rig, &wide, &all).await, 0, "{algorithm}");
         assert_eq!(used(rig, &shared, &all).await, 8, "{algorithm}");
         assert!(charge(rig, both(&all)).await.admitted, "{algorithm}");
@@ -120,7 +119,7 @@ pub async fn a_refusal_by_a_ceiling_leaves_the_others_as_they_were(rig: &impl Ri
 
 pub async fn a_shadow_never_refuses_and_is_charged_only_with_the_request(rig: &impl Rig) {
     let (roomy, tight) = (tokens(rig, 10), tokens(rig, 1));
-    let (enforced, shadow) = (Counter::new(), Counter::new());
+    let (enforced, shadow) = (ConformanceCounter::new(), ConformanceCounter::new());
     for (passes, shadow_used) in [(true, 1), (true, 1)] {
         let both = [
             enforced.enforce(&roomy, 1),
@@ -131,7 +130,7 @@ pub async fn a_shadow_never_refuses_and_is_charged_only_with_the_request(rig: &i
         assert_eq!(used(rig, &shadow, &tight).await, shadow_used);
     }
     // Refused by the enforced limit: the shadow says what it would, and is not charged.
-    let other = Counter::new();
+    let other = ConformanceCounter::new();
     let both = [
         enforced.enforce(&roomy, 10),
         other.charge(&tight, 1, Role::Shadow),
@@ -146,7 +145,7 @@ pub async fn a_shadow_never_refuses_and_is_charged_only_with_the_request(rig: &i
 
 pub async fn quotas_refuse_only_when_none_has_room(rig: &impl Rig) {
     let (small, large) = (tokens(rig, 1), tokens(rig, 2));
-    let (a, b) = (Counter::new(), Counter::new());
+    let (a, b) = (ConformanceCounter::new(), ConformanceCounter::new());
     for (admitted, used_a, used_b) in [(true, 1, 1), (true, 1, 2), (false, 1, 2)] {
         let both = [
             a.charge(&small, 1, Role::Quota),
@@ -159,16 +158,16 @@ pub async fn quotas_refuse_only_when_none_has_room(rig: &impl Rig) {
 }
 
 pub async fn a_counter_named_twice_is_charged_twice(rig: &impl Rig) {
-    let (counter, limit) = (Counter::new(), tokens(rig, 3));
+    let (counter, limit) = (ConformanceCounter::new(), tokens(rig, 3));
     let twice = || [counter.enforce(&limit, 1), counter.enforce(&limit, 1)];
     assert!(charge(rig, twice()).await.admitted);
-    let refused = charge(rig, twice()).await;
-    assert!(!refused.admitted, "one is left and two are asked");
+    let denied = charge(rig, twice()).await;
+    assert!(!denied.admitted, "one is left and two are asked");
     assert_eq!(used(rig, &counter, &limit).await, 2);
 }
 
 pub async fn a_peek_answers_like_a_charge_and_spends_nothing(rig: &impl Rig) {
-    let (counter, limit) = (Counter::new(), tokens(rig, 2));
+    let (counter, limit) = (ConformanceCounter::new(), tokens(rig, 2));
     charge(rig, [counter.enforce(&limit, 1)]).await;
     for (cost, admitted) in [(1, true), (2, false), (1, true)] {
         let peeked = rig
@@ -183,7 +182,7 @@ pub async fn a_peek_answers_like_a_charge_and_spends_nothing(rig: &impl Rig) {
 
 pub async fn a_cost_above_the_capacity_fits_never(rig: &impl Rig) {
     for algorithm in Algorithm::ALL {
-        let (counter, limit) = (Counter::new(), limit(rig, algorithm, 5));
+        let (counter, limit) = (ConformanceCounter::new(), limit(rig, algorithm, 5));
         let outcome = charge(rig, [counter.enforce(&limit, 6)]).await;
         let never = Verdict::Deny {
             retry: Retry::Never,
@@ -194,7 +193,7 @@ pub async fn a_cost_above_the_capacity_fits_never(rig: &impl Rig) {
 }
 
 pub async fn a_batch_is_decided_in_order(rig: &impl Rig) {
-    let (counter, limit) = (Counter::new(), tokens(rig, 2));
+    let (counter, limit) = (ConformanceCounter::new(), tokens(rig, 2));
     let sets = [1, 5, 1, 1].map(|cost| set([counter.enforce(&limit, cost)]));
     let outcomes = rig.store().charge_each(&sets.each_ref()).await;
     let admitted: Vec<bool> = outcomes

@@ -1,19 +1,19 @@
 //! What changes a counter besides a charge: refunds, grants, debts, seeds, resets.
 
 use tidegate_core::algorithms::Algorithm;
-use tidegate_core::store::{Refund, Refunded, Seed, Store};
+use tidegate_core::store::{Refund, Refunded, Restore, Store};
 use tidegate_core::units::Nanos;
 
-use super::{Counter, HOUR, Rig, anyone, charge, inspect, limit, set, tokens, used};
+use super::{ConformanceCounter, HOUR, Rig, anyone, charge, inspect, limit, set, tokens, used};
 
 pub async fn a_refund_gives_back_once(rig: &impl Rig) {
     for algorithm in Algorithm::ALL {
-        let (counter, limit) = (Counter::new(), limit(rig, algorithm, 10));
+        let (counter, limit) = (ConformanceCounter::new(), limit(rig, algorithm, 10));
         let charged = charge(rig, [counter.enforce(&limit, 4)]).await;
         let refund = |id| Refund {
             id,
-            charged: charged.at,
-            until: charged.at.plus(HOUR),
+            charged_at: charged.at,
+            expires_at: charged.at.plus(HOUR),
             set: set([counter.enforce(&limit, 4)]),
         };
         let id = anyone().bits();
@@ -31,14 +31,14 @@ pub async fn a_refund_gives_back_once(rig: &impl Rig) {
 
 /// A full refund after part has drained would lift the bound of the bucket.
 pub async fn a_refund_is_capped_by_what_has_not_drained(rig: &impl Rig) {
-    let (counter, limit) = (Counter::new(), tokens(rig, 10));
+    let (counter, limit) = (ConformanceCounter::new(), tokens(rig, 10));
     let charged = charge(rig, [counter.enforce(&limit, 4)]).await;
     rig.advance(Nanos::from_secs(720)); // two tokens
     charge(rig, [counter.enforce(&limit, 8)]).await;
     let refund = Refund {
         id: anyone().bits(),
-        charged: charged.at,
-        until: charged.at.plus(HOUR),
+        charged_at: charged.at,
+        expires_at: charged.at.plus(HOUR),
         set: set([counter.enforce(&limit, 4)]),
     };
     rig.store().refund(&refund).await.expect("a refund");
@@ -49,29 +49,29 @@ pub async fn a_refund_is_capped_by_what_has_not_drained(rig: &impl Rig) {
     );
 }
 
-pub async fn a_grant_takes_half_of_what_is_left_or_an_eighth_of_what_is_asked(rig: &impl Rig) {
+pub async fn a_lease_takes_half_of_what_is_left_or_an_eighth_of_what_is_requested(rig: &impl Rig) {
     for algorithm in [Algorithm::TokenBucket, Algorithm::FixedWindow] {
         let by_half = [(4, 4, 6), (24, 3, 3), (2, 2, 1), (8, 1, 0), (5, 0, 0)];
-        check_grants(rig, algorithm, &by_half).await;
+        check_draws(rig, algorithm, &by_half).await;
         let by_eighth = [(56, 7, 3), (20, 3, 0), (5, 0, 0)];
-        check_grants(rig, algorithm, &by_eighth).await;
+        check_draws(rig, algorithm, &by_eighth).await;
     }
 }
 
 /// Of ten, what is asked for, given and left.
-async fn check_grants(rig: &impl Rig, algorithm: Algorithm, grants: &[(u64, u64, u64)]) {
-    let (counter, limit) = (Counter::new(), limit(rig, algorithm, 10));
-    for (asked, got, left) in grants {
-        let granted = rig.store().grant(&counter.enforce(&limit, *asked)).await;
-        let granted = granted.expect("a store that answers");
-        let told = (granted.units, granted.figures.remaining);
-        assert_eq!(told, (*got, *left), "of {asked} by {algorithm}");
+async fn check_draws(rig: &impl Rig, algorithm: Algorithm, draws: &[(u64, u64, u64)]) {
+    let (counter, limit) = (ConformanceCounter::new(), limit(rig, algorithm, 10));
+    for (requested, got, left) in draws {
+        let drawn = rig.store().draw(&counter.enforce(&limit, *requested)).await;
+        let drawn = drawn.expect("a store that answers");
+        let found = (drawn.units, drawn.figures.remaining);
+        assert_eq!(found, (*got, *left), "of {requested} by {algorithm}");
     }
 }
 
 pub async fn a_forced_charge_is_a_debt(rig: &impl Rig) {
     for algorithm in Algorithm::ALL {
-        let (counter, limit) = (Counter::new(), limit(rig, algorithm, 10));
+        let (counter, limit) = (ConformanceCounter::new(), limit(rig, algorithm, 10));
         charge(rig, [counter.enforce(&limit, 6)]).await;
         let forced = rig.store().force(&set([counter.enforce(&limit, 9)])).await;
         let forced = forced.expect("a store that answers");
@@ -90,14 +90,19 @@ pub async fn a_forced_charge_is_a_debt(rig: &impl Rig) {
 
 pub async fn a_seed_raises_a_counter_and_never_lowers_it(rig: &impl Rig) {
     for algorithm in Algorithm::ALL {
-        let (counter, limit) = (Counter::new(), limit(rig, algorithm, 10));
-        let now = charge(rig, [Counter::new().enforce(&limit, 1)]).await.at;
-        for (seeded, want) in [(4, 4), (2, 4), (7, 7)] {
-            let seed = Seed {
+        let (counter, limit) = (ConformanceCounter::new(), limit(rig, algorithm, 10));
+        let now = charge(rig, [ConformanceCounter::new().enforce(&limit, 1)])
+            .await
+            .at;
+        for (restored, want) in [(4, 4), (2, 4), (7, 7)] {
+            let restore = Restore {
                 charge: counter.enforce(&limit, 1),
-                state: limit.holding(seeded, now),
+                state: limit.with_used(restored, now),
             };
-            rig.store().seed(&[seed]).await.expect("a seed that fits");
+            rig.store()
+                .restore(&[restore])
+                .await
+                .expect("a seed that fits");
             assert_eq!(used(rig, &counter, &limit).await, want, "{algorithm}");
         }
     }
@@ -105,7 +110,7 @@ pub async fn a_seed_raises_a_counter_and_never_lowers_it(rig: &impl Rig) {
 
 pub async fn inspection_shows_use_and_reset_forgets_it(rig: &impl Rig) {
     for algorithm in Algorithm::ALL {
-        let (counter, limit) = (Counter::new(), limit(rig, algorithm, 10));
+        let (counter, limit) = (ConformanceCounter::new(), limit(rig, algorithm, 10));
         assert_eq!(inspect(rig, counter.enforce(&limit, 1)).await, None);
         charge(rig, [counter.enforce(&limit, 3)]).await;
         let found = inspect(rig, counter.enforce(&limit, 1))

@@ -8,22 +8,22 @@
 mod changed_limits;
 mod charging;
 mod correcting;
+mod permits;
 mod reserving;
-mod slots;
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::store::{Charge, ChargeSet, Inspection, Outcome, Role, Store, Terms};
+use tidegate_core::store::{Charge, ChargeSet, Inspection, Outcome, Role, RuleOptions, Store};
 use tidegate_core::subject::{Fingerprint, FingerprintKey, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
 pub use self::changed_limits::*;
 pub use self::charging::*;
 pub use self::correcting::*;
+pub use self::permits::*;
 pub use self::reserving::*;
-pub use self::slots::*;
 
 /// A store and its time.
 pub trait Rig {
@@ -37,7 +37,7 @@ pub trait Rig {
 
 /// Calls the macro `$each` with what it is given and then the name of every claim.
 #[macro_export]
-macro_rules! every_claim {
+macro_rules! every_conformance_test {
     ($each:ident! { $($given:tt)* }) => {
         $each! {
             $($given)*;
@@ -54,7 +54,7 @@ macro_rules! every_claim {
             a_batch_is_decided_in_order
             a_refund_gives_back_once
             a_refund_is_capped_by_what_has_not_drained
-            a_grant_takes_half_of_what_is_left_or_an_eighth_of_what_is_asked
+            a_lease_takes_half_of_what_is_left_or_an_eighth_of_what_is_requested
             a_forced_charge_is_a_debt
             a_reservation_is_charged_and_settled_once
             more_than_was_estimated_is_a_debt
@@ -94,21 +94,21 @@ pub fn anyone() -> Fingerprint {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let run = std::process::id();
-    let mut hasher = FingerprintKey::new([42; 16]).subject("conformance");
+    let mut hasher = FingerprintKey::new([42; 16]).hasher("conformance");
     hasher.part(&run.to_le_bytes());
     hasher.part(&number.to_le_bytes());
     hasher.finish()
 }
 
 /// A counter of its own for each call.
-pub struct Counter {
+pub struct ConformanceCounter {
     pub rule: RuleName,
     pub subject: Fingerprint,
 }
 
-impl Counter {
+impl ConformanceCounter {
     pub fn new() -> Self {
-        Counter {
+        ConformanceCounter {
             rule: RuleName::new("conformance"),
             subject: anyone(),
         }
@@ -122,7 +122,7 @@ impl Counter {
             limit: Cow::Borrowed(limit),
             cost: Cost::new(cost).expect("a cost"),
             role,
-            terms: &Terms::USUAL,
+            options: &RuleOptions::DEFAULT,
         }
     }
 
@@ -145,7 +145,7 @@ async fn inspect(rig: &impl Rig, charge: Charge<'_>) -> Option<Inspection> {
     inspections.expect("a store that answers")[0]
 }
 
-async fn used(rig: &impl Rig, counter: &Counter, limit: &Limit) -> u64 {
+async fn used(rig: &impl Rig, counter: &ConformanceCounter, limit: &Limit) -> u64 {
     let inspection = inspect(rig, counter.enforce(limit, 1)).await;
     inspection.map_or(0, |found| found.used)
 }

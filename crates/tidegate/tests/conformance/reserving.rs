@@ -6,13 +6,13 @@ use tidegate_core::store::{
 };
 use tidegate_core::units::Nanos;
 
-use super::{Counter, Rig, anyone, charge, limit, set, tokens, used};
+use super::{ConformanceCounter, Rig, anyone, charge, limit, set, tokens, used};
 
 /// How long reservations of these claims last.
 const LASTS: Nanos = Nanos::from_secs(60);
 
 /// A reservation as a client sees it: made, then settled any number of times.
-pub struct Reserved<'a> {
+pub struct ConformanceReservation<'a> {
     pub outcome: Outcome,
     id: u128,
     set: ChargeSet<'a>,
@@ -21,21 +21,21 @@ pub struct Reserved<'a> {
 pub async fn reserve<'a, R: Rig>(
     rig: &R,
     charges: impl IntoIterator<Item = Charge<'a>>,
-) -> Reserved<'a> {
+) -> ConformanceReservation<'a> {
     let reserve = Reserve {
         id: anyone().bits(),
-        lasts: LASTS,
+        ttl: LASTS,
         set: set(charges),
     };
     let outcome = rig.store().reserve(&reserve).await;
-    Reserved {
+    ConformanceReservation {
         outcome: outcome.expect("a store that answers"),
         id: reserve.id,
         set: reserve.set,
     }
 }
 
-impl Reserved<'_> {
+impl ConformanceReservation<'_> {
     pub async fn settle<R: Rig>(&self, rig: &R, used: &[u64]) -> Settled {
         self.settle_as(rig, Used::Known(used.iter().copied().collect()))
             .await
@@ -44,8 +44,8 @@ impl Reserved<'_> {
     pub async fn settle_as<R: Rig>(&self, rig: &R, used: Used) -> Settled {
         let settle = Settle {
             id: self.id,
-            charged: self.outcome.at,
-            until: self.outcome.at.plus(LASTS),
+            charged_at: self.outcome.at,
+            expires_at: self.outcome.at.plus(LASTS),
             set: self.set.clone(),
             used,
         };
@@ -56,7 +56,7 @@ impl Reserved<'_> {
 
 pub async fn a_reservation_is_charged_and_settled_once(rig: &impl Rig) {
     for algorithm in Algorithm::ALL {
-        let (counter, limit) = (Counter::new(), limit(rig, algorithm, 100));
+        let (counter, limit) = (ConformanceCounter::new(), limit(rig, algorithm, 100));
         let reserved = reserve(rig, [counter.enforce(&limit, 40)]).await;
         assert!(reserved.outcome.admitted);
         assert_eq!(used(rig, &counter, &limit).await, 40, "{algorithm}");
@@ -75,13 +75,13 @@ pub async fn a_reservation_is_charged_and_settled_once(rig: &impl Rig) {
 
 pub async fn more_than_was_estimated_is_a_debt(rig: &impl Rig) {
     for algorithm in Algorithm::ALL {
-        let (counter, limit) = (Counter::new(), limit(rig, algorithm, 100));
+        let (counter, limit) = (ConformanceCounter::new(), limit(rig, algorithm, 100));
         let reserved = reserve(rig, [counter.enforce(&limit, 90)]).await;
         assert_eq!(reserved.settle(rig, &[130]).await, Settled::Done);
         assert_eq!(used(rig, &counter, &limit).await, 130, "{algorithm}");
-        let refused = reserve(rig, [counter.enforce(&limit, 1)]).await;
-        assert!(!refused.outcome.admitted, "{algorithm}");
-        let huge = Counter::new();
+        let denied = reserve(rig, [counter.enforce(&limit, 1)]).await;
+        assert!(!denied.outcome.admitted, "{algorithm}");
+        let huge = ConformanceCounter::new();
         let reserved = reserve(rig, [huge.enforce(&limit, 1)]).await;
         assert_eq!(reserved.settle(rig, &[u64::MAX]).await, Settled::Done);
         let twice = used(rig, &huge, &limit).await;
@@ -91,10 +91,10 @@ pub async fn more_than_was_estimated_is_a_debt(rig: &impl Rig) {
 
 pub async fn an_estimate_comes_back_with_the_next_reservation_after_its_end(rig: &impl Rig) {
     for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingLog] {
-        let (counter, limit) = (Counter::new(), limit(rig, algorithm, 100));
+        let (counter, limit) = (ConformanceCounter::new(), limit(rig, algorithm, 100));
         reserve(rig, [counter.enforce(&limit, 60)]).await;
-        let refused = reserve(rig, [counter.enforce(&limit, 50)]).await;
-        assert!(!refused.outcome.admitted, "{algorithm}: not yet");
+        let denied = reserve(rig, [counter.enforce(&limit, 50)]).await;
+        assert!(!denied.outcome.admitted, "{algorithm}: not yet");
         rig.advance(LASTS);
         let again = reserve(rig, [counter.enforce(&limit, 50)]).await;
         assert!(again.outcome.admitted, "{algorithm}");
@@ -106,22 +106,25 @@ pub async fn an_estimate_comes_back_with_the_next_reservation_after_its_end(rig:
         assert_eq!(used(rig, &counter, &limit).await, 60, "{algorithm}");
         // A refused one brings back too.
         rig.advance(LASTS);
-        let refused = reserve(rig, [counter.enforce(&limit, 101)]).await;
-        assert!(!refused.outcome.admitted);
+        let denied = reserve(rig, [counter.enforce(&limit, 101)]).await;
+        assert!(!denied.outcome.admitted);
         assert_eq!(used(rig, &counter, &limit).await, 0, "{algorithm}");
     }
 }
 
 pub async fn who_settles_after_the_estimate_came_back_is_charged_once(rig: &impl Rig) {
-    let (counter, limit) = (Counter::new(), limit(rig, Algorithm::FixedWindow, 100));
+    let (counter, limit) = (
+        ConformanceCounter::new(),
+        limit(rig, Algorithm::FixedWindow, 100),
+    );
     let late = reserve(rig, [counter.enforce(&limit, 60)]).await;
-    let told = reserve(rig, [counter.enforce(&limit, 20)]).await;
+    let made = reserve(rig, [counter.enforce(&limit, 20)]).await;
     // In time, though its end is over: nobody has brought it back yet.
     let unnoticed = reserve(rig, [counter.enforce(&limit, 10)]).await;
     rig.advance(LASTS);
     assert_eq!(unnoticed.settle(rig, &[5]).await, Settled::Done);
-    assert_eq!(told.settle_as(rig, Used::Unsaid).await, Settled::Done);
-    assert_eq!(told.settle_as(rig, Used::Unsaid).await, Settled::Already);
+    assert_eq!(made.settle_as(rig, Used::Unknown).await, Settled::Done);
+    assert_eq!(made.settle_as(rig, Used::Unknown).await, Settled::Already);
     assert_eq!(used(rig, &counter, &limit).await, 65);
     reserve(rig, [counter.enforce(&limit, 1)]).await;
     assert_eq!(used(rig, &counter, &limit).await, 6, "60 came back");
@@ -129,15 +132,18 @@ pub async fn who_settles_after_the_estimate_came_back_is_charged_once(rig: &impl
         assert_eq!(late.settle(rig, &[actual]).await, want);
         assert_eq!(used(rig, &counter, &limit).await, 56);
     }
-    assert_eq!(told.settle(rig, &[4]).await, Settled::Late);
+    assert_eq!(made.settle(rig, &[4]).await, Settled::Late);
     assert_eq!(used(rig, &counter, &limit).await, 60);
 }
 
 pub async fn who_settles_too_late_changes_nothing(rig: &impl Rig) {
-    let (counter, limit) = (Counter::new(), limit(rig, Algorithm::FixedWindow, 100));
+    let (counter, limit) = (
+        ConformanceCounter::new(),
+        limit(rig, Algorithm::FixedWindow, 100),
+    );
     let late = reserve(rig, [counter.enforce(&limit, 60)]).await;
     let back = reserve(rig, [counter.enforce(&limit, 20)]).await;
-    assert_eq!(back.settle_as(rig, Used::Unsaid).await, Settled::Done);
+    assert_eq!(back.settle_as(rig, Used::Unknown).await, Settled::Done);
     rig.advance(LASTS.plus(LASTS));
     for reserved in [&late, &back] {
         assert_eq!(reserved.settle(rig, &[90]).await, Settled::Lapsed);
@@ -154,7 +160,7 @@ pub async fn a_reservation_is_all_or_nothing_and_a_refused_one_leaves_nothing(ri
         limit(rig, Algorithm::FixedWindow, 100),
         limit(rig, Algorithm::FixedWindow, 10),
     );
-    let [a, b, shadow] = [(); 3].map(|()| Counter::new());
+    let [a, b, shadow] = [(); 3].map(|()| ConformanceCounter::new());
     let all = |cost| {
         [
             a.enforce(&wide, cost),
@@ -162,10 +168,10 @@ pub async fn a_reservation_is_all_or_nothing_and_a_refused_one_leaves_nothing(ri
             shadow.charge(&tight, cost, Role::Shadow),
         ]
     };
-    let refused = reserve(rig, all(11)).await;
-    assert!(!refused.outcome.admitted);
+    let denied = reserve(rig, all(11)).await;
+    assert!(!denied.outcome.admitted);
     assert_eq!(used(rig, &a, &wide).await, 0);
-    assert_eq!(refused.settle(rig, &[50, 50, 50]).await, Settled::Already);
+    assert_eq!(denied.settle(rig, &[50, 50, 50]).await, Settled::Already);
     assert_eq!(used(rig, &a, &wide).await, 0, "nothing was reserved");
     charge(rig, [shadow.enforce(&tight, 5)]).await;
     let reserved = reserve(rig, all(6)).await;
@@ -179,7 +185,7 @@ pub async fn a_reservation_is_all_or_nothing_and_a_refused_one_leaves_nothing(ri
 
 /// As for refunds: what has drained meanwhile cannot be given back once more.
 pub async fn a_late_settlement_gives_back_only_what_has_not_drained(rig: &impl Rig) {
-    let (counter, limit) = (Counter::new(), tokens(rig, 3_600)); // one a second
+    let (counter, limit) = (ConformanceCounter::new(), tokens(rig, 3_600)); // one a second
     let reserved = reserve(rig, [counter.enforce(&limit, 100)]).await;
     rig.advance(Nanos::from_secs(40));
     charge(rig, [counter.enforce(&limit, 200)]).await;
@@ -189,7 +195,10 @@ pub async fn a_late_settlement_gives_back_only_what_has_not_drained(rig: &impl R
 }
 
 pub async fn reservations_of_one_counter_do_not_touch_each_other(rig: &impl Rig) {
-    let (counter, limit) = (Counter::new(), limit(rig, Algorithm::FixedWindow, 1_000));
+    let (counter, limit) = (
+        ConformanceCounter::new(),
+        limit(rig, Algorithm::FixedWindow, 1_000),
+    );
     let mut all = Vec::new();
     for _ in 0..20 {
         all.push(reserve(rig, [counter.enforce(&limit, 10)]).await);
@@ -207,10 +216,10 @@ pub async fn reservations_of_one_counter_do_not_touch_each_other(rig: &impl Rig)
 /// A reset forgave the estimate once. Given back besides, it would take as much from what was charged since.
 pub async fn what_was_reserved_before_a_reset_never_comes_back(rig: &impl Rig) {
     let limit = limit(rig, Algorithm::FixedWindow, 1_000);
-    let [counter, other] = [(); 2].map(|()| Counter::new());
+    let [counter, other] = [(); 2].map(|()| ConformanceCounter::new());
     let settled = reserve(rig, [counter.enforce(&limit, 300)]).await;
     let late = reserve(rig, [counter.enforce(&limit, 200)]).await;
-    assert_eq!(late.settle_as(rig, Used::Unsaid).await, Settled::Done);
+    assert_eq!(late.settle_as(rig, Used::Unknown).await, Settled::Done);
     reserve(rig, [counter.enforce(&limit, 400)]).await;
     let untouched = reserve(rig, [other.enforce(&limit, 100)]).await;
     let reset = rig.store().reset(&set([counter.enforce(&limit, 1)])).await;

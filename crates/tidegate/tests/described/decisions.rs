@@ -1,10 +1,10 @@
 //! What descriptors are told, and what they are charged.
 
-use tidegate::described::{Manner, RefusedPays, ZeroHits};
+use tidegate::envoy::{ChargeOnDenial, DescriptorOptions, ZeroHits};
 use tidegate::request::Request;
 use tidegate::units::Nanos;
 
-use crate::bench::{Bench, described};
+use crate::fixture::{DescriptorFixture, described};
 
 const SIMPLE: &str = "
 domain: d
@@ -18,7 +18,7 @@ descriptors:
 
 #[test]
 fn a_limit_lets_just_as_many_pass_in_each_window() {
-    let bench = Bench::new(SIMPLE);
+    let bench = DescriptorFixture::new(SIMPLE);
     bench.check("user=a", "pass: ok 2 of 3/minute");
     bench.check("user=a", "pass: ok 1 of 3/minute");
     bench.check("user=a", "pass: ok 0 of 3/minute");
@@ -55,28 +55,28 @@ descriptors:
   - key: exempt
 ";
 
-fn all() -> Manner {
-    Manner {
-        refused: RefusedPays::All,
-        zero_hits: ZeroHits::OverWhenExceeded,
-        ..Manner::default()
+fn all() -> DescriptorOptions {
+    DescriptorOptions {
+        charge_on_denial: ChargeOnDenial::All,
+        zero_hits: ZeroHits::OverAboveLimit,
+        ..DescriptorOptions::default()
     }
 }
 
 #[test]
 fn a_refused_request_pays_nothing() {
-    let bench = Bench::new(THREE_KINDS);
+    let bench = DescriptorFixture::new(THREE_KINDS);
     bench.check("path=/ hits=2", "pass: ok 0 of 2/hour");
     for _ in 0..3 {
-        let refused = "refuse: ok 3 of 3/minute | over 0 of 2/hour";
-        bench.check("user=a | path=/", refused);
+        let denied = "refuse: ok 3 of 3/minute | over 0 of 2/hour";
+        bench.check("user=a | path=/", denied);
     }
     bench.check("user=a", "pass: ok 2 of 3/minute");
 }
 
 #[test]
-fn in_the_manner_of_the_reference_a_refused_request_pays_all_its_limits() {
-    let bench = Bench::new(THREE_KINDS).in_manner(all());
+fn with_reference_options_a_denied_request_pays_all_its_limits() {
+    let bench = DescriptorFixture::new(THREE_KINDS).with_options(all());
     bench.check("path=/ hits=2", "pass: ok 0 of 2/hour");
     bench.check(
         "user=a | path=/",
@@ -91,20 +91,20 @@ fn in_the_manner_of_the_reference_a_refused_request_pays_all_its_limits() {
 
 #[test]
 fn under_the_flag_that_stops_counting_only_what_refuses_is_paid() {
-    let bench = Bench::new(THREE_KINDS).in_manner(Manner {
-        refused: RefusedPays::Violated,
-        ..Manner::default()
+    let bench = DescriptorFixture::new(THREE_KINDS).with_options(DescriptorOptions {
+        charge_on_denial: ChargeOnDenial::Violated,
+        ..DescriptorOptions::default()
     });
     bench.check("path=/", "pass: ok 1 of 2/hour");
-    let refused = "refuse: ok 3 of 3/minute | over 0 of 2/hour";
-    bench.check("user=a | path=/ hits=2", refused);
+    let denied = "refuse: ok 3 of 3/minute | over 0 of 2/hour";
+    bench.check("user=a | path=/ hits=2", denied);
     bench.check("user=a", "pass: ok 2 of 3/minute");
     bench.check("path=/", "refuse: over 0 of 2/hour");
 }
 
 #[test]
 fn what_does_not_fit_is_refused_whole_and_a_smaller_one_still_fits() {
-    let bench = Bench::new(THREE_KINDS);
+    let bench = DescriptorFixture::new(THREE_KINDS);
     bench.check("user=a hits=4", "refuse: over 0 of 3/minute");
     bench.check("user=a hits=2", "pass: ok 1 of 3/minute");
     bench.check("user=a hits=2", "refuse: over 0 of 3/minute");
@@ -112,8 +112,8 @@ fn what_does_not_fit_is_refused_whole_and_a_smaller_one_still_fits() {
 }
 
 #[test]
-fn a_limit_in_shadow_is_told_to_be_empty_and_refuses_nothing() {
-    let bench = Bench::new(THREE_KINDS);
+fn a_limit_in_shadow_is_reported_empty_and_denies_nothing() {
+    let bench = DescriptorFixture::new(THREE_KINDS);
     bench.check("watched=x", "pass: ok 0 of 1/minute");
     bench.check("watched=x", "pass: watched 0 of 1/minute");
     bench.check(
@@ -124,7 +124,7 @@ fn a_limit_in_shadow_is_told_to_be_empty_and_refuses_nothing() {
 
 #[test]
 fn of_budgets_one_with_room_is_enough() {
-    let bench = Bench::new(THREE_KINDS);
+    let bench = DescriptorFixture::new(THREE_KINDS);
     bench.check("a=1 | b=1", "pass: ok 0 of 1/minute | ok 1 of 2/minute");
     bench.check("a=1 | b=1", "pass: over 0 of 1/minute | ok 0 of 2/minute");
     bench.check(
@@ -138,19 +138,19 @@ fn of_budgets_one_with_room_is_enough() {
 
 #[test]
 fn a_budget_with_room_does_not_help_a_limit_that_is_over() {
-    let bench = Bench::new(THREE_KINDS);
+    let bench = DescriptorFixture::new(THREE_KINDS);
     bench.check("user=a hits=3", "pass: ok 0 of 3/minute");
     for _ in 0..2 {
-        let refused = "refuse: over 0 of 3/minute | ok 1 of 1/minute";
-        bench.check("user=a | a=1", refused);
+        let denied = "refuse: over 0 of 3/minute | ok 1 of 1/minute";
+        bench.check("user=a | a=1", denied);
     }
 }
 
 #[test]
 fn where_all_are_budgets_what_has_no_limit_passes() {
-    let bench = Bench::new(THREE_KINDS).in_manner(Manner {
+    let bench = DescriptorFixture::new(THREE_KINDS).with_options(DescriptorOptions {
         all_quota: true,
-        ..Manner::default()
+        ..DescriptorOptions::default()
     });
     bench.check("user=a hits=3", "pass: ok 0 of 3/minute");
     bench.check("user=a", "refuse: over 0 of 3/minute");
@@ -169,9 +169,9 @@ fn where_all_are_budgets_what_has_no_limit_passes() {
 
 #[test]
 fn where_all_is_shadow_statuses_stay_and_nothing_is_refused() {
-    let bench = Bench::new(THREE_KINDS).in_manner(Manner {
+    let bench = DescriptorFixture::new(THREE_KINDS).with_options(DescriptorOptions {
         all_shadow: true,
-        ..Manner::default()
+        ..DescriptorOptions::default()
     });
     bench.check("user=a hits=3", "pass: ok 0 of 3/minute");
     bench.check(
@@ -187,7 +187,7 @@ fn where_all_is_shadow_statuses_stay_and_nothing_is_refused() {
 
 #[test]
 fn a_limiter_in_shadow_takes_every_limit_for_one() {
-    let bench = Bench::new(THREE_KINDS).in_shadow();
+    let bench = DescriptorFixture::new(THREE_KINDS).in_shadow();
     bench.check("user=a hits=3", "pass: ok 0 of 3/minute");
     bench.check(
         "user=a | none=1",
@@ -197,7 +197,7 @@ fn a_limiter_in_shadow_takes_every_limit_for_one() {
 
 #[test]
 fn limits_of_nothing_and_without_bounds_ask_no_store() {
-    let bench = Bench::new(THREE_KINDS);
+    let bench = DescriptorFixture::new(THREE_KINDS);
     bench.check("none=1", "refuse: over 0 of 0/minute");
     bench.check("none=1 none", "refuse: over 0 of 0/minute");
     bench.check(
@@ -211,13 +211,13 @@ fn limits_of_nothing_and_without_bounds_ask_no_store() {
 
 #[test]
 fn a_question_without_hits_spends_nothing_and_is_over_when_nothing_is_left() {
-    let bench = Bench::new(THREE_KINDS);
+    let bench = DescriptorFixture::new(THREE_KINDS);
     bench.check("user=a none", "pass: ok 3 of 3/minute");
     bench.check("user=a hits=2", "pass: ok 1 of 3/minute");
     bench.check("user=a none", "pass: ok 1 of 3/minute");
     bench.check("user=a", "pass: ok 0 of 3/minute");
-    let refused = "refuse: over 0 of 3/minute | ok 2 of 2/hour";
-    bench.check("user=a none | path=/", refused);
+    let denied = "refuse: over 0 of 3/minute | ok 2 of 2/hour";
+    bench.check("user=a none | path=/", denied);
     bench.check("path=/ none", "pass: ok 2 of 2/hour");
     bench.check(
         "a=1 none | b=1 none",
@@ -238,8 +238,8 @@ fn a_question_without_hits_spends_nothing_and_is_over_when_nothing_is_left() {
 /// As the scripts of the reference check it: a budget that is just spent passes once more, and only what
 /// is charged beyond it makes it over.
 #[test]
-fn in_the_manner_of_the_reference_a_question_without_hits_is_over_above_the_limit() {
-    let bench = Bench::new(THREE_KINDS).in_manner(all());
+fn with_reference_options_a_request_without_hits_is_over_above_the_limit() {
+    let bench = DescriptorFixture::new(THREE_KINDS).with_options(all());
     bench.check("b=1 used=2", "pass: ok 0 of 2/minute");
     bench.check("b=1 none", "pass: ok 0 of 2/minute");
     bench.check("b=1 used=1", "refuse: over 0 of 2/minute");
@@ -267,7 +267,7 @@ fn in_the_manner_of_the_reference_a_question_without_hits_is_over_above_the_limi
 /// A denial that is counted at its limit is written under it only while it has counted no more.
 #[test]
 fn a_denial_under_a_smaller_limit_does_not_wipe_the_larger() {
-    let bench = Bench::new(THREE_KINDS).in_manner(all());
+    let bench = DescriptorFixture::new(THREE_KINDS).with_options(all());
     bench.check(
         "user=a limit=100/minute hits=99",
         "pass: ok 1 of 100/minute",
@@ -281,8 +281,8 @@ fn a_denial_under_a_smaller_limit_does_not_wipe_the_larger() {
 /// Under the flag that stops counting, hits of a descriptor's own were charged to limits that passed.
 #[test]
 fn under_the_flag_that_stops_counting_own_hits_are_paid_like_others() {
-    let bench = Bench::new(THREE_KINDS).in_manner(Manner {
-        refused: RefusedPays::Violated,
+    let bench = DescriptorFixture::new(THREE_KINDS).with_options(DescriptorOptions {
+        charge_on_denial: ChargeOnDenial::Violated,
         ..all()
     });
     bench.check("path=/ used=2", "pass: ok 0 of 2/hour");
@@ -294,17 +294,17 @@ fn under_the_flag_that_stops_counting_own_hits_are_paid_like_others() {
 }
 
 #[test]
-fn a_request_that_passes_only_because_all_is_shadow_is_told_apart() {
+fn a_request_that_passes_only_because_all_is_shadow_is_reported_as_such() {
     let shadowed = |words: &[&str], all_quota| {
-        let bench = Bench::new(THREE_KINDS).in_manner(Manner {
+        let bench = DescriptorFixture::new(THREE_KINDS).with_options(DescriptorOptions {
             all_shadow: true,
             all_quota,
             ..all()
         });
         let judged = words.iter().map(|words| {
             bench.judge(Request::default(), &described(words), |judged| {
-                assert!(!judged.over);
-                judged.shadowed
+                assert!(!judged.over_limit);
+                judged.shadow_denied
             })
         });
         judged.collect::<Vec<bool>>()
@@ -330,7 +330,7 @@ fn a_request_that_passes_only_because_all_is_shadow_is_told_apart() {
 /// Token budgets: what an answer has cost is known when it has been given.
 #[test]
 fn what_has_been_used_is_counted_though_it_does_not_fit() {
-    let bench = Bench::new(THREE_KINDS);
+    let bench = DescriptorFixture::new(THREE_KINDS);
     bench.check(
         "user=a used=2 | path=/",
         "pass: ok 1 of 3/minute | ok 1 of 2/hour",
@@ -354,7 +354,7 @@ fn what_has_been_used_is_counted_though_it_does_not_fit() {
 /// had counted was gone.
 #[test]
 fn what_has_been_used_under_a_smaller_limit_does_not_wipe_the_larger() {
-    let bench = Bench::new(THREE_KINDS);
+    let bench = DescriptorFixture::new(THREE_KINDS);
     bench.check(
         "user=a limit=100/minute hits=100",
         "pass: ok 0 of 100/minute",
@@ -367,7 +367,7 @@ fn what_has_been_used_under_a_smaller_limit_does_not_wipe_the_larger() {
 
 #[test]
 fn what_is_given_back_can_be_had_again_and_no_more() {
-    let bench = Bench::new(THREE_KINDS);
+    let bench = DescriptorFixture::new(THREE_KINDS);
     bench.check("user=a back=5", "pass: ok 3 of 3/minute");
     bench.check("user=a hits=3", "pass: ok 0 of 3/minute");
     bench.check("user=a back=1", "pass: ok 1 of 3/minute");
@@ -385,7 +385,7 @@ fn what_is_given_back_can_be_had_again_and_no_more() {
 
 #[test]
 fn a_limit_of_the_request_shares_the_counter_of_the_same_unit() {
-    let bench = Bench::new(THREE_KINDS);
+    let bench = DescriptorFixture::new(THREE_KINDS);
     bench.check("user=a limit=10/minute hits=2", "pass: ok 8 of 10/minute");
     bench.check("user=a", "pass: ok 0 of 3/minute");
     bench.check("user=a", "refuse: over 0 of 3/minute");
@@ -400,20 +400,20 @@ fn a_limit_of_the_request_shares_the_counter_of_the_same_unit() {
 }
 
 #[test]
-fn a_limit_above_what_a_window_holds_is_told_as_written_and_what_is_left_as_it_is() {
-    let bench = Bench::new(THREE_KINDS);
-    let (most, counted) = (u32::MAX, u32::MAX / 2);
-    let asked = format!("user=a limit={most}/year");
-    let told = format!("pass: ok {} of {most}/year", counted - 1);
-    bench.check(&asked, &told);
-    let told = format!("pass: ok 0 of {most}/year");
-    bench.check(&format!("{asked} hits={}", counted - 1), &told);
-    bench.check(&asked, &format!("refuse: over 0 of {most}/year"));
+fn a_limit_above_what_a_window_holds_is_reported_as_written_and_what_is_left_as_it_is() {
+    let bench = DescriptorFixture::new(THREE_KINDS);
+    let (max, counted) = (u32::MAX, u32::MAX / 2);
+    let words = format!("user=a limit={max}/year");
+    let want = format!("pass: ok {} of {max}/year", counted - 1);
+    bench.check(&words, &want);
+    let want = format!("pass: ok 0 of {max}/year");
+    bench.check(&format!("{words} hits={}", counted - 1), &want);
+    bench.check(&words, &format!("refuse: over 0 of {max}/year"));
 }
 
 #[test]
 fn one_counter_named_twice_is_charged_twice() {
-    let bench = Bench::new(THREE_KINDS);
+    let bench = DescriptorFixture::new(THREE_KINDS);
     bench.check(
         "user=a | user=a",
         "pass: ok 1 of 3/minute | ok 1 of 3/minute",
@@ -427,7 +427,7 @@ fn one_counter_named_twice_is_charged_twice() {
 
 #[test]
 fn one_counter_under_two_limits_is_charged_under_the_smaller() {
-    let bench = Bench::new(THREE_KINDS);
+    let bench = DescriptorFixture::new(THREE_KINDS);
     let both = "user=a hits=2 | user=a limit=9/minute hits=2";
     bench.check(both, "refuse: ok 3 of 3/minute | over 0 of 9/minute");
     bench.check("user=a hits=3", "pass: ok 0 of 3/minute");
@@ -450,7 +450,7 @@ fn windows_begin_at_multiples_of_their_length() {
         ("month", 30 * 86_400),
         ("year", 365 * 86_400),
     ] {
-        let bench = Bench::new(&text(unit));
+        let bench = DescriptorFixture::new(&text(unit));
         let (one, none) = (
             format!("pass: ok 0 of 1/{unit}"),
             format!("refuse: over 0 of 1/{unit}"),
@@ -465,7 +465,7 @@ fn windows_begin_at_multiples_of_their_length() {
 
 #[test]
 fn every_status_with_a_limit_tells_when_its_window_ends() {
-    let bench = Bench::new(THREE_KINDS);
+    let bench = DescriptorFixture::new(THREE_KINDS);
     bench.advance_secs(12);
     let request = described("user=a | path=/ hits=3 | none=1 | free=1 | other=1");
     let resets = bench.judge(Request::default(), &request, |judged| {
@@ -479,13 +479,13 @@ fn every_status_with_a_limit_tells_when_its_window_ends() {
 
 #[test]
 fn a_status_tells_what_was_used_before() {
-    let bench = Bench::new(THREE_KINDS);
+    let bench = DescriptorFixture::new(THREE_KINDS);
     let used = |words: &str| {
         bench.judge(Request::default(), &described(words), |judged| {
             judged.statuses[0].used_before
         })
     };
-    let asked = [
+    let requests = [
         "user=a hits=2",
         "user=a none",
         "user=a hits=3",
@@ -494,5 +494,5 @@ fn a_status_tells_what_was_used_before() {
         "user=a back=1",
         "user=a none",
     ];
-    assert_eq!(asked.map(used), [0, 2, 2, 2, 3, 3, 2]);
+    assert_eq!(requests.map(used), [0, 2, 2, 2, 3, 3, 2]);
 }

@@ -4,11 +4,11 @@ use std::fs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate::rules::Dialect;
-use tidegate::store::Abilities;
-use tidegate::{Follower, Policy};
+use tidegate::rules::ParseOptions;
+use tidegate::store::Capabilities;
+use tidegate::{Policy, PolicyFollower};
 
-use crate::bench::Bench;
+use crate::fixture::DescriptorFixture;
 
 fn descriptors(requests: u32) -> String {
     let limit = format!("{{ unit: minute, requests_per_unit: {requests} }}");
@@ -33,16 +33,16 @@ fn a_folder_of_both_kinds_comes_into_force_as_one_and_a_bad_file_keeps_the_old()
     let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
     write("envoy.yaml", &descriptors(3));
     write("ours.yaml", NATIVE);
-    let bench = Bench::of(Policy::load(folder.path()).unwrap());
+    let bench = DescriptorFixture::of(Policy::load(folder.path()).unwrap());
     let live = bench.limiter.policy();
-    let follower = Follower::start(Arc::clone(live), folder.path(), |_| {}).unwrap();
+    let follower = PolicyFollower::start(Arc::clone(live), folder.path(), |_| {}).unwrap();
     let rule = |name: &str| live.get().rules.rule(name).is_some();
     assert!(rule("api") && rule("d.user") && rule("d.override"));
     bench.check("user=a", "pass: ok 2 of 3/minute");
 
     write("envoy.yaml", &descriptors(5));
     follower.poke();
-    let rate = || live.get().rules.listing_of_limits().to_string();
+    let rate = || live.get().rules.config_dump().to_string();
     wait_for("new limit", || rate().contains("requests_per_unit=5"));
     bench.check("user=a", "pass: ok 3 of 5/minute");
 
@@ -51,8 +51,8 @@ fn a_folder_of_both_kinds_comes_into_force_as_one_and_a_bad_file_keeps_the_old()
         "domain: d\ndescriptors:\n  - { key: user, rate_limit: { unit: eon } }\n",
     );
     follower.poke();
-    let why = || format!("{:?}", follower.rules_state());
-    wait_for("fault", || why().contains("the rate limit unit `eon`"));
+    let state = || format!("{:?}", follower.rules_state());
+    wait_for("fault", || state().contains("the rate limit unit `eon`"));
     bench.check("user=a", "pass: ok 2 of 5/minute");
     assert!(rule("api"));
 
@@ -70,7 +70,7 @@ fn a_file_or_a_folder_with_descriptors_alone_will_do() {
     let file = folder.path().join("envoy.yaml");
     fs::write(&file, descriptors(3)).unwrap();
     for path in [folder.path(), &file] {
-        let bench = Bench::of(Policy::load(path).unwrap());
+        let bench = DescriptorFixture::of(Policy::load(path).unwrap());
         bench.check("user=a", "pass: ok 2 of 3/minute");
     }
 }
@@ -82,15 +82,15 @@ fn how_domains_are_read_is_kept_for_reloads() {
     write("a.yaml", &descriptors(3));
     write("b.yaml", "domain: d\ndescriptors: [{ key: other }]\n");
     assert!(Policy::load(folder.path()).is_err());
-    let merging = Dialect {
+    let merging = ParseOptions {
         merge_domains: true,
-        ..Abilities::MEMORY.into()
+        ..Capabilities::MEMORY.into()
     };
-    let bench = Bench::of(Policy::load_for(folder.path(), merging).unwrap());
+    let bench = DescriptorFixture::of(Policy::load_for(folder.path(), merging).unwrap());
     let live = bench.limiter.policy();
-    let follower = Follower::start(Arc::clone(live), folder.path(), |_| {}).unwrap();
+    let follower = PolicyFollower::start(Arc::clone(live), folder.path(), |_| {}).unwrap();
     write("a.yaml", &descriptors(5));
     follower.poke();
-    let rate = || live.get().rules.listing_of_limits().to_string();
+    let rate = || live.get().rules.config_dump().to_string();
     wait_for("new limit", || rate().contains("requests_per_unit=5"));
 }

@@ -5,10 +5,10 @@
     reason = "clippy sees tests only inside test functions"
 )]
 
-mod bench;
-mod beside;
+mod beside_rules;
 mod decisions;
 mod files;
+mod fixture;
 mod matching;
 mod model;
 mod shards;

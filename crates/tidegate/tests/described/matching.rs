@@ -1,15 +1,15 @@
 //! Which counter a descriptor is charged to, and what its status carries along.
 
-use tidegate::described::Metadata;
+use tidegate::envoy::Metadata;
 use tidegate::request::Request;
-use tidegate::rules::Dialect;
-use tidegate::store::Abilities;
+use tidegate::rules::ParseOptions;
+use tidegate::store::Capabilities;
 
-use crate::bench::{Bench, described, policy, policy_in};
+use crate::fixture::{DescriptorFixture, described, policy, policy_in};
 
 #[test]
-fn a_limit_that_is_replaced_is_neither_asked_nor_charged() {
-    let bench = Bench::new(
+fn a_limit_that_is_replaced_is_neither_checked_nor_charged() {
+    let bench = DescriptorFixture::new(
         "
 domain: d
 descriptors:
@@ -45,7 +45,7 @@ descriptors:
 
 #[test]
 fn values_have_counters_of_their_own_unless_their_pattern_shares_one() {
-    let bench = Bench::new(
+    let bench = DescriptorFixture::new(
         "
 domain: d
 descriptors:
@@ -68,7 +68,7 @@ descriptors:
 }
 
 #[test]
-fn counters_are_told_apart_by_domain_and_entries_and_by_nothing_else() {
+fn counters_differ_by_domain_and_entries_and_by_nothing_else() {
     let text = |domain: &str| {
         let limit = "rate_limit: { unit: minute, requests_per_unit: 1 }";
         format!(
@@ -76,7 +76,7 @@ fn counters_are_told_apart_by_domain_and_entries_and_by_nothing_else() {
              }}\n  - {{ key: a_b, {limit} }}\n"
         )
     };
-    let bench = Bench::of(policy(&[&text("d"), &text("d2")]).unwrap());
+    let bench = DescriptorFixture::of(policy(&[&text("d"), &text("d2")]).unwrap());
     let one = "pass: ok 0 of 1/minute";
     for words in [
         "d: a=x",
@@ -101,11 +101,11 @@ fn every_prefix_has_counters_of_its_own() {
             "domain: {domain}\ndescriptors: [{{ key: a, rate_limit: {{ unit: minute, requests_per_unit: 1 }} }}]\n"
         )
     };
-    let bench = Bench::new(&text("d"));
+    let bench = DescriptorFixture::new(&text("d"));
     let counted_by = |prefix: &str, domain: &str, want: &str| {
-        let dialect = Dialect {
+        let dialect = ParseOptions {
             prefix: prefix.into(),
-            ..Abilities::MEMORY.into()
+            ..Capabilities::MEMORY.into()
         };
         let next = || policy_in(dialect.clone(), &[&text(domain)]);
         bench.limiter.policy().replace_with(next).unwrap();
@@ -131,7 +131,7 @@ fn a_counter_outlives_the_name_and_the_size_of_its_limit() {
              requests_per_unit: {requests} }}\n"
         )
     };
-    let bench = Bench::new(&text("shadow_mode: false", 3));
+    let bench = DescriptorFixture::new(&text("shadow_mode: false", 3));
     bench.check("user=a hits=2", "pass: ok 1 of 3/minute");
     for (key, requests, want) in [
         ("value: a", 5, "pass: ok 2 of 5/minute"),
@@ -146,7 +146,7 @@ fn a_counter_outlives_the_name_and_the_size_of_its_limit() {
 
 #[test]
 fn a_status_carries_metadata_and_the_name_it_is_counted_under() {
-    let bench = Bench::new(
+    let bench = DescriptorFixture::new(
         "
 domain: d
 descriptors:

@@ -4,19 +4,19 @@
 use std::sync::Arc;
 
 use tidegate::clock::ManualClock;
-use tidegate::described::{Manner, RefusedPays, ZeroHits};
+use tidegate::envoy::{ChargeOnDenial, DescriptorOptions, ZeroHits};
 use tidegate::request::Request;
 use tidegate::store::{ChargeSet, Outcome, Store, StoreError};
 use tidegate::stores::memory::MemoryStore;
 use tidegate::{Limiter, Secret};
-use tidegate_core::pass_on;
+use tidegate_core::delegate_store;
 
-use crate::bench::{START, at_once, described, policy, told};
+use crate::fixture::{START, at_once, described, policy, summary};
 
 /// A memory store whose refund of a denied request is still in flight when more is charged.
-struct LateRefund(MemoryStore<Arc<ManualClock>>);
+struct SlowRefundStore(MemoryStore<Arc<ManualClock>>);
 
-impl Store for LateRefund {
+impl Store for SlowRefundStore {
     async fn force(&self, set: &ChargeSet<'_>) -> Result<Outcome, StoreError> {
         let mut outcome = self.0.force(set).await?;
         for (charge, reading) in set.charges.iter().zip(&mut outcome.readings) {
@@ -26,7 +26,7 @@ impl Store for LateRefund {
         Ok(outcome)
     }
 
-    pass_on!(self => self.0; charge, peek, refund, grant, reserve, settle, seed, hold, renew, release, inspect, reset);
+    delegate_store!(self => self.0; charge, peek, refund, draw, reserve, settle, restore, acquire, renew, release, inspect, reset);
 }
 
 const LIMITS: &str = "
@@ -42,19 +42,19 @@ descriptors:
 #[test]
 fn what_passed_is_reported_without_a_charge_that_is_being_refunded() {
     let clock = Arc::new(ManualClock::at(START));
-    let store = LateRefund(MemoryStore::new(Arc::clone(&clock)));
+    let store = SlowRefundStore(MemoryStore::new(Arc::clone(&clock)));
     let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
     let limiter = Limiter::new(store, policy(&[LIMITS]).unwrap(), secret, clock);
-    let manner = Manner {
-        refused: RefusedPays::All,
-        zero_hits: ZeroHits::OverWhenExceeded,
-        ..Manner::default()
+    let options = DescriptorOptions {
+        charge_on_denial: ChargeOnDenial::All,
+        zero_hits: ZeroHits::OverAboveLimit,
+        ..DescriptorOptions::default()
     };
     let check = |words: &str, want: &str| {
         let (view, request) = (limiter.view(), Request::default());
         let described = described(words);
-        let judged = at_once(view.check_described(request, &described, manner));
-        assert_eq!(told(&judged.unwrap()), want, "{words}");
+        let judged = at_once(view.check_described(request, &described, options));
+        assert_eq!(summary(&judged.unwrap()), want, "{words}");
     };
     check("path=/ hits=2", "pass: ok 0 of 2/hour");
     check(

@@ -4,16 +4,16 @@
 //! may stand `hits=N` (asked), `used=N`, `none` (nothing but a question), `back=N` (given back), and
 //! `limit=N/unit` (brought along). The answer reads `pass: ok 4 of 5/minute | free`.
 
-use tidegate::described::{Described, Descriptor, Hits, OwnLimit, Status, Unit};
-use tidegate::engine::Judged;
+use tidegate::engine::DescriptorResponse;
+use tidegate::envoy::{DescribedRequest, Descriptor, DescriptorOverride, Hits, Status, Unit};
 use tidegate::units::Cost;
 
-pub(crate) fn described(words: &str) -> Described<'_> {
+pub(crate) fn described(words: &str) -> DescribedRequest<'_> {
     let (domain, words) = match words.split_once(": ") {
         Some((domain, words)) => (domain, words),
         None => ("d", words),
     };
-    Described {
+    DescribedRequest {
         domain,
         descriptors: words.split('|').map(descriptor).collect(),
     }
@@ -22,19 +22,19 @@ pub(crate) fn described(words: &str) -> Described<'_> {
 fn descriptor(words: &str) -> Descriptor<'_> {
     let mut descriptor = Descriptor {
         entries: Default::default(),
-        own: None,
-        hits: Hits::Asked(Cost::ONE),
+        limit_override: None,
+        hits: Hits::Charge(Cost::ONE),
     };
     let cost = |text: &str| Cost::new(text.parse().unwrap()).unwrap();
     for word in words.split_whitespace() {
         match word.split_once('=') {
-            None => descriptor.hits = Hits::Nothing,
-            Some(("hits", many)) => descriptor.hits = Hits::Asked(cost(many)),
+            None => descriptor.hits = Hits::Check,
+            Some(("hits", many)) => descriptor.hits = Hits::Charge(cost(many)),
             Some(("used", many)) => descriptor.hits = Hits::Used(cost(many)),
-            Some(("back", many)) => descriptor.hits = Hits::GivenBack(cost(many)),
+            Some(("back", many)) => descriptor.hits = Hits::Refund(cost(many)),
             Some(("limit", rate)) => {
                 let (requests, unit) = rate.split_once('/').unwrap();
-                descriptor.own = Some(OwnLimit {
+                descriptor.limit_override = Some(DescriptorOverride {
                     requests: requests.parse().unwrap(),
                     unit: Unit::from_name(unit).unwrap(),
                 });
@@ -48,21 +48,21 @@ fn descriptor(words: &str) -> Descriptor<'_> {
     descriptor
 }
 
-pub(crate) fn told(judged: &Judged<'_>) -> String {
-    let overall = if judged.over { "refuse" } else { "pass" };
+pub(crate) fn summary(judged: &DescriptorResponse<'_>) -> String {
+    let overall = if judged.over_limit { "refuse" } else { "pass" };
     let statuses: Vec<String> = judged.statuses.iter().map(status).collect();
     format!("{overall}: {}", statuses.join(" | "))
 }
 
 fn status(status: &Status<'_>) -> String {
-    let code = match (status.over, status.watched_over) {
+    let code = match (status.over_limit, status.shadow_over_limit) {
         (true, _) => "over",
         (false, true) => "watched",
         (false, false) => "ok",
     };
     match status.limit {
         None if status.remaining == u32::MAX => "unlimited".to_owned(),
-        None if status.over => "over".to_owned(),
+        None if status.over_limit => "over".to_owned(),
         None => "free".to_owned(),
         Some(limit) => {
             let unit = limit.unit.map_or("?", Unit::name);

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use tidegate::stores::redis::{Redis, RedisConfig, RedisStore};
 use tidegate_core::algorithms::{Algorithm, Limit};
 use tidegate_core::store::{
-    Beat, ChargeSet, Life, NodeId, PartId, Parts, Probe, Store, StoreError,
+    ChargeSet, Epoch, Heartbeat, NodeId, Probe, ShardId, Shards, Store, StoreError,
 };
 use tidegate_core::subject::{Fingerprint, RuleName};
-use tidegate_parts::{Cluster, Server};
+use tidegate_parts::{TestCluster, TestRedis};
 
 use crate::keys::{documented_user, every_verb};
 use crate::{charge, limit, on_runtime, set};
@@ -20,7 +20,7 @@ use crate::{charge, limit, on_runtime, set};
 /// Subjects enough that each primary has many.
 const SUBJECTS: std::ops::Range<u128> = 1..301;
 
-pub(crate) fn url_of(servers: &[&Server]) -> String {
+pub(crate) fn url_of(servers: &[&TestRedis]) -> String {
     let hosts = servers.iter().map(|server| server.address().to_string());
     format!("redis+cluster://{}", hosts.collect::<Vec<_>>().join(","))
 }
@@ -30,75 +30,78 @@ pub(crate) async fn node(url: &str) -> Redis {
     let redis = Redis::open(&RedisConfig::new(url)).expect("an address");
     redis.ready().await;
     wait("every primary", async || {
-        let parts = parts(&redis);
-        let mut answer = parts.len() == 3;
-        for store in parts.values() {
-            answer &= store.beat(beat(1)).await.is_ok();
+        let shards = shards(&redis);
+        let mut ready = shards.len() == 3;
+        for store in shards.values() {
+            ready &= store.heartbeat(heartbeat(1)).await.is_ok();
         }
-        answer.then_some(())
+        ready.then_some(())
     })
     .await;
     redis
 }
 
 /// Asks until there is an answer; panics after a minute.
-pub(crate) async fn wait<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+pub(crate) async fn wait<T>(what: &str, mut poll: impl AsyncFnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
-        if let Some(answer) = ask().await {
-            return answer;
+        if let Some(found) = poll().await {
+            return found;
         }
         assert!(Instant::now() < deadline, "{what}: not in time");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
-fn beat(node: u64) -> Beat {
-    Beat {
+fn heartbeat(node: u64) -> Heartbeat {
+    Heartbeat {
         node: NodeId(node),
-        seeded: None,
+        restored: None,
     }
 }
 
-pub(crate) fn part_of(redis: &Redis, subject: u128) -> PartId {
-    redis.part_of(Fingerprint::new(subject))
+pub(crate) fn shard_of(redis: &Redis, subject: u128) -> ShardId {
+    redis.shard_of(Fingerprint::new(subject))
 }
 
 pub(crate) fn store_of(redis: &Redis, subject: u128) -> RedisStore {
-    let part = redis.part(part_of(redis, subject));
-    part.expect("a part")
+    let shard = redis.shard(shard_of(redis, subject));
+    shard.expect("a part")
 }
 
-pub(crate) fn slot_of(redis: &Redis, subject: u128) -> u16 {
-    let slot = store_of(redis, subject).slot(Fingerprint::new(subject));
-    slot.expect("a slot of the part").0
+pub(crate) fn hash_slot_of(redis: &Redis, subject: u128) -> u16 {
+    let hash_slot = store_of(redis, subject).hash_slot(Fingerprint::new(subject));
+    hash_slot.expect("a slot of the part").0
 }
 
-fn parts(redis: &Redis) -> BTreeMap<PartId, RedisStore> {
-    let ids = redis.ids().into_iter();
-    ids.filter_map(|id| Some((id, redis.part(id)?))).collect()
+fn shards(redis: &Redis) -> BTreeMap<ShardId, RedisStore> {
+    let ids = redis.shard_ids().into_iter();
+    ids.filter_map(|id| Some((id, redis.shard(id)?))).collect()
 }
 
-async fn lives(redis: &Redis) -> BTreeMap<PartId, Life> {
-    let mut lives = BTreeMap::new();
-    for (id, store) in parts(redis) {
-        lives.insert(id, store.beat(beat(1)).await.expect("vitals").life);
+async fn epochs(redis: &Redis) -> BTreeMap<ShardId, Epoch> {
+    let mut epochs = BTreeMap::new();
+    for (id, store) in shards(redis) {
+        epochs.insert(
+            id,
+            store.heartbeat(heartbeat(1)).await.expect("vitals").epoch,
+        );
     }
-    lives
+    epochs
 }
 
-fn primaries(cluster: &Cluster) -> Vec<&Server> {
+fn primaries(cluster: &TestCluster) -> Vec<&TestRedis> {
     let ports = cluster.primaries().into_iter().map(|(_, port)| port);
     let at = |port| cluster.servers.iter().find(|server| server.port() == port);
     ports.filter_map(at).collect()
 }
 
 /// How often the servers sent somebody elsewhere.
-fn redirects(cluster: &Cluster, kind: &str) -> u64 {
+fn redirects(cluster: &TestCluster, kind: &str) -> u64 {
     let stats = cluster
         .servers
         .iter()
-        .map(|s| s.ask(&["INFO", "errorstats"]));
+        .map(|s| s.run_command(&["INFO", "errorstats"]));
     let wanted = format!("errorstat_{kind}:count=");
     let count = |stats: String| -> u64 {
         let mut counts = stats.lines().filter_map(|line| line.strip_prefix(&wanted));
@@ -111,11 +114,11 @@ fn redirects(cluster: &Cluster, kind: &str) -> u64 {
 
 #[test]
 fn counters_are_where_their_slots_are() {
-    let cluster = Cluster::start();
+    let cluster = TestCluster::start();
     on_runtime(async {
         // A replica knows the map too.
         let replica = cluster.servers.iter().find(|server| {
-            let role = server.ask(&["ROLE"]);
+            let role = server.run_command(&["ROLE"]);
             role.starts_with("slave")
         });
         let url = url_of(&[replica.expect("a replica")]);
@@ -124,12 +127,12 @@ fn counters_are_where_their_slots_are() {
         for subject in SUBJECTS {
             let only = set([charge(subject, &rule, 0, &limit)]);
             let store = store_of(&one, subject);
-            assert!(store.slot(Fingerprint::new(subject)).is_some());
+            assert!(store.hash_slot(Fingerprint::new(subject)).is_some());
             assert!(store.charge(&only).await.expect("an answer").admitted);
-            assert_eq!(part_of(&one, subject), part_of(&two, subject));
+            assert_eq!(shard_of(&one, subject), shard_of(&two, subject));
         }
-        for (id, store) in parts(&two) {
-            let subjects: Vec<_> = SUBJECTS.filter(|s| part_of(&two, *s) == id).collect();
+        for (id, store) in shards(&two) {
+            let subjects: Vec<_> = SUBJECTS.filter(|s| shard_of(&two, *s) == id).collect();
             let sets: Vec<_> = subjects
                 .iter()
                 .map(|subject| set([charge(*subject, &rule, 0, &limit)]))
@@ -137,31 +140,31 @@ fn counters_are_where_their_slots_are() {
             let sets: Vec<_> = sets.iter().collect();
             for outcome in store.charge_each(&sets).await {
                 let outcome = outcome.expect("an answer");
-                assert!(outcome.admitted && outcome.seen[0].was_there);
+                assert!(outcome.admitted && outcome.snapshots[0].existed);
             }
             let others = SUBJECTS.filter(|subject| !subjects.contains(subject));
-            let none = others.map(|other| store.slot(Fingerprint::new(other)));
-            assert!(none.into_iter().all(|slot| slot.is_none()));
+            let none = others.map(|other| store.hash_slot(Fingerprint::new(other)));
+            assert!(none.into_iter().all(|hash_slot| hash_slot.is_none()));
         }
         let each = primaries(&cluster)
             .into_iter()
-            .map(|server| server.ask(&["KEYS", "tg:{*"]).lines().count());
+            .map(|server| server.run_command(&["KEYS", "tg:{*"]).lines().count());
         let each: Vec<_> = each.collect();
         assert_eq!(each.iter().sum::<usize>(), SUBJECTS.count(), "{each:?}");
         assert!(each.iter().all(|count| *count > 0), "{each:?}");
         assert_eq!(redirects(&cluster, "MOVED"), 0, "the map was right");
-        two_slots_are_refused(&one, &limit).await;
+        two_hash_slots_are_rejected(&one, &limit).await;
         one_secret(&one, &two).await;
     });
 }
 
 /// Keys of two slots in one step are our mistake; the server is not asked.
-async fn two_slots_are_refused(redis: &Redis, limit: &Limit) {
+async fn two_hash_slots_are_rejected(redis: &Redis, limit: &Limit) {
     let rule = RuleName::new("api");
-    let id = part_of(redis, 1);
+    let id = shard_of(redis, 1);
     let mut near = SUBJECTS
         .skip(1)
-        .filter(|subject| part_of(redis, *subject) == id);
+        .filter(|subject| shard_of(redis, *subject) == id);
     let other = near.next().expect("another subject of the part");
     let store = store_of(redis, 1);
     let both = set([charge(1, &rule, 0, limit), charge(other, &rule, 0, limit)]);
@@ -171,11 +174,11 @@ async fn two_slots_are_refused(redis: &Redis, limit: &Limit) {
         store.force(&both).await,
         store.charge_each(&[&both]).await.remove(0),
     ] {
-        assert!(matches!(outcome, Err(StoreError::Refused { .. })));
+        assert!(matches!(outcome, Err(StoreError::Rejected { .. })));
     }
     assert!(matches!(
         store.reset(&both).await,
-        Err(StoreError::Refused { .. })
+        Err(StoreError::Rejected { .. })
     ));
 }
 
@@ -186,7 +189,7 @@ async fn one_secret(one: &Redis, two: &Redis) {
     assert_eq!(first.fingerprint_key(), second.fingerprint_key());
     one.lock();
     let (rule, limit) = (RuleName::new("api"), limit(Algorithm::TokenBucket, 2));
-    for (_, store) in parts(one) {
+    for (_, store) in shards(one) {
         let only = set([charge(1, &rule, 0, &limit)]);
         assert!(store.peek(&only).await.is_err(), "locked");
     }
@@ -198,31 +201,35 @@ async fn one_secret(one: &Redis, two: &Redis) {
 
 #[test]
 fn each_primary_has_a_life_of_its_own() {
-    let cluster = Cluster::start();
+    let cluster = TestCluster::start();
     let all: Vec<_> = cluster.servers.iter().collect();
     on_runtime(async {
         let (one, two) = (node(&url_of(&all)).await, node(&url_of(&all)).await);
-        for (id, store) in parts(&two) {
-            let other = one.part(id).expect("the same parts");
-            let seen = store.beat(beat(2)).await.expect("vitals");
-            let nodes: BTreeSet<_> = seen.beats.iter().map(|beat| beat.node.0).collect();
+        for (id, store) in shards(&two) {
+            let other = one.shard(id).expect("the same parts");
+            let seen = store.heartbeat(heartbeat(2)).await.expect("vitals");
+            let nodes: BTreeSet<_> = seen
+                .heartbeats
+                .iter()
+                .map(|heartbeat| heartbeat.node.0)
+                .collect();
             assert_eq!(nodes, BTreeSet::from([1, 2]));
-            let known = other.beat(beat(1)).await.expect("vitals").life;
-            assert_eq!((known, other.life()), (seen.life, Some(seen.life)));
+            let known = other.heartbeat(heartbeat(1)).await.expect("vitals").epoch;
+            assert_eq!((known, other.epoch()), (seen.epoch, Some(seen.epoch)));
         }
-        let before = lives(&one).await;
+        let before = epochs(&one).await;
         assert_eq!(before.len(), 3);
-        assert_eq!(lives(&two).await, before);
+        assert_eq!(epochs(&two).await, before);
 
         let emptied = primaries(&cluster)[1];
-        assert_eq!(emptied.ask(&["FLUSHALL"]), "OK");
-        let after = lives(&one).await;
+        assert_eq!(emptied.run_command(&["FLUSHALL"]), "OK");
+        let after = epochs(&one).await;
         let changed: Vec<_> = before
             .iter()
-            .filter(|(id, life)| after[*id] != **life)
+            .filter(|(id, epoch)| after[*id] != **epoch)
             .collect();
         assert_eq!(changed.len(), 1, "only the emptied one");
-        assert_eq!(lives(&two).await, after, "and nodes agree");
+        assert_eq!(epochs(&two).await, after, "and nodes agree");
     });
 }
 
@@ -232,7 +239,7 @@ const PLENTY: u64 = 1_000_000;
 const FEW: u64 = 200;
 
 /// A subject that is charged over and over, and what became of it.
-struct Subject {
+struct ClusterSubject {
     id: u128,
     rules: Vec<RuleName>,
     limit: Limit,
@@ -242,12 +249,12 @@ struct Subject {
     failed: AtomicU64,
 }
 
-impl Subject {
+impl ClusterSubject {
     /// Every other one has records of two rules, which a script needs together.
-    fn new(number: usize, id: u128) -> Arc<Subject> {
+    fn new(number: usize, id: u128) -> Arc<ClusterSubject> {
         let rules = ["api", "search"].into_iter().map(RuleName::new);
         let count = if number % 4 < 2 { FEW } else { PLENTY };
-        Arc::new(Subject {
+        Arc::new(ClusterSubject {
             id,
             rules: rules.take(1 + number % 2).collect(),
             limit: limit(Algorithm::FixedWindow, count),
@@ -265,28 +272,28 @@ impl Subject {
     /// Charges it once, where it is now.
     async fn charge(&self, redis: &Redis) {
         self.calls.fetch_add(1, Ordering::Relaxed);
-        let told = match store_of(redis, self.id).charge(&self.set()).await {
+        let count = match store_of(redis, self.id).charge(&self.set()).await {
             Ok(outcome) if outcome.admitted => &self.admitted,
             Ok(_) => return,
             Err(StoreError::Unavailable { .. }) => &self.failed,
-            Err(refused) => panic!("{refused:?}"),
+            Err(error) => panic!("{error:?}"),
         };
-        told.fetch_add(1, Ordering::Relaxed);
+        count.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Whether it got what it is due: never more, and all of it.
     async fn check(&self, redis: &Redis) {
         let admitted = self.admitted.load(Ordering::Relaxed);
         let failed = self.failed.load(Ordering::Relaxed);
-        let most = self.limit.capacity();
-        assert!(admitted <= most, "{admitted} of {most}");
-        let full = most == FEW;
-        assert_eq!(admitted + failed >= most, full, "{admitted} of {most}");
+        let max = self.limit.capacity();
+        assert!(admitted <= max, "{admitted} of {max}");
+        let full = max == FEW;
+        assert_eq!(admitted + failed >= max, full, "{admitted} of {max}");
         let store = store_of(redis, self.id);
         for found in store.inspect(&self.set()).await.expect("an answer") {
             let used = found.expect("a counter").used;
-            let told = admitted..=admitted + failed;
-            assert!(told.contains(&used), "{used} used, {told:?} told");
+            let possible = admitted..=admitted + failed;
+            assert!(possible.contains(&used), "{used} used, {possible:?} told");
         }
     }
 }
@@ -294,14 +301,14 @@ impl Subject {
 /// While a quarter of all slots moves, each of many subjects gets its limit, and nothing is lost.
 #[test]
 fn limits_are_exact_while_slots_move() {
-    let cluster = Arc::new(Cluster::start());
+    let cluster = Arc::new(TestCluster::start());
     let url = url_of(&[&cluster.servers[0]]);
     on_runtime(async {
         let nodes = [node(&url).await, node(&url).await];
-        let before = lives(&nodes[0]).await;
-        let moving = (1..2_000).filter(|id| slot_of(&nodes[0], *id) < 4_096);
+        let before = epochs(&nodes[0]).await;
+        let moving = (1..2_000).filter(|id| hash_slot_of(&nodes[0], *id) < 4_096);
         let subjects = moving.take(60).enumerate();
-        let subjects: Vec<_> = subjects.map(|(i, id)| Subject::new(i, id)).collect();
+        let subjects: Vec<_> = subjects.map(|(i, id)| ClusterSubject::new(i, id)).collect();
         let stop = Arc::new(AtomicBool::new(false));
         let mut clients = tokio::task::JoinSet::new();
         for (subject, node) in subjects
@@ -321,49 +328,55 @@ fn limits_are_exact_while_slots_move() {
             let (node, stop, before) = (node.clone(), Arc::clone(&stop), before.clone());
             clients.spawn(async move {
                 while !stop.load(Ordering::Relaxed) {
-                    for (id, store) in parts(&node) {
+                    for (id, store) in shards(&node) {
                         // On a machine that stalls a connection is given up now and then.
-                        if let Ok(told) = store.beat(beat(number)).await {
-                            assert_eq!(told.life, before[&id], "no loss");
+                        if let Ok(status) = store.heartbeat(heartbeat(number)).await {
+                            assert_eq!(status.epoch, before[&id], "no loss");
                         }
                     }
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
             });
         }
-        let (began, surveyed) = (Instant::now(), nodes[0].surveys());
+        let (began, refreshes_before) = (Instant::now(), nodes[0].topology_refreshes());
         let moves = Arc::clone(&cluster);
-        let moved = tokio::task::spawn_blocking(move || moves.move_slots(4_096));
+        let moved = tokio::task::spawn_blocking(move || moves.move_hash_slots(4_096));
         moved.await.expect("moved");
-        let (surveys, took) = (nodes[0].surveys() - surveyed, began.elapsed());
+        let (refreshes, took) = (
+            nodes[0].topology_refreshes() - refreshes_before,
+            began.elapsed(),
+        );
         stop.store(true, Ordering::Relaxed);
         clients.join_all().await;
 
-        let sum = |count: fn(&Subject) -> &AtomicU64| -> u64 {
+        let sum = |count: fn(&ClusterSubject) -> &AtomicU64| -> u64 {
             let counts = subjects.iter().map(|s| count(s).load(Ordering::Relaxed));
             counts.sum()
         };
         let (calls, failed) = (sum(|s| &s.calls), sum(|s| &s.failed));
-        println!("{calls} calls, {failed} failed, {surveys} surveys in {took:?}");
+        println!("{calls} calls, {failed} failed, {refreshes} surveys in {took:?}");
         for kind in ["ASK", "MOVED"] {
             let met = redirects(&cluster, kind);
             assert!(met > 0, "no {kind}: nothing was charged while it moved");
         }
         assert!(failed * 100 <= calls, "{failed} of {calls} failed");
-        let most = took.as_millis() / 100 + 1;
-        assert!(u128::from(surveys) <= most, "{surveys} surveys, not {most}");
+        let max = took.as_millis() / 100 + 1;
+        assert!(
+            u128::from(refreshes) <= max,
+            "{refreshes} surveys, not {max}"
+        );
         for subject in &subjects {
             subject.check(&nodes[1]).await;
         }
-        assert_eq!(lives(&nodes[0]).await, before, "nothing was lost");
+        assert_eq!(epochs(&nodes[0]).await, before, "nothing was lost");
     });
 }
 
 /// A slot halfway between two primaries: what has not moved yet is charged where it was, what is new
 /// where it will be, and what is in both places waits. Afterwards one call is sent on, no more.
 #[test]
-fn a_slot_on_the_move_is_asked_for_where_its_keys_are() {
-    let cluster = Cluster::start();
+fn a_moving_hash_slot_is_read_where_its_keys_are() {
+    let cluster = TestCluster::start();
     let primaries = cluster.primaries();
     let [(from, source), (to, target), ..] = primaries.as_slice() else {
         panic!("not two primaries: {primaries:?}");
@@ -375,9 +388,9 @@ fn a_slot_on_the_move_is_asked_for_where_its_keys_are() {
     );
     on_runtime(async {
         let redis = node(&url_of(&[source])).await;
-        let mut first = (1..2_000).filter(|subject| slot_of(&redis, *subject) < 5_000);
+        let mut first = (1..2_000).filter(|subject| hash_slot_of(&redis, *subject) < 5_000);
         let subject = first.next().expect("a subject of the first primary");
-        let slot = slot_of(&redis, subject).to_string();
+        let hash_slot = hash_slot_of(&redis, subject).to_string();
         let (old, new) = (RuleName::new("old"), RuleName::new("new"));
         let limit = limit(Algorithm::FixedWindow, PLENTY);
         let of = |rule| set([charge(subject, rule, 0, &limit)]);
@@ -385,11 +398,11 @@ fn a_slot_on_the_move_is_asked_for_where_its_keys_are() {
         let store = store_of(&redis, subject);
         let was_there = async |rule| {
             let outcome = store.charge(&of(rule)).await.expect("an answer");
-            outcome.seen[0].was_there
+            outcome.snapshots[0].existed
         };
         assert!(!was_there(&old).await);
-        let sets = |server: &Server, how: [&str; 2]| {
-            let set = server.ask(&["CLUSTER", "SETSLOT", &slot, how[0], how[1]]);
+        let sets = |server: &TestRedis, how: [&str; 2]| {
+            let set = server.run_command(&["CLUSTER", "SETSLOT", &hash_slot, how[0], how[1]]);
             assert_eq!(set, "OK");
         };
         sets(target, ["IMPORTING", from]);
@@ -400,12 +413,12 @@ fn a_slot_on_the_move_is_asked_for_where_its_keys_are() {
         let (old_set, new_set) = (of(&old), of(&new));
         for outcome in store.charge_each(&[&old_set, &new_set, &old_set]).await {
             let outcome = outcome.expect("an answer");
-            assert!(outcome.admitted && outcome.seen[0].was_there);
+            assert!(outcome.admitted && outcome.snapshots[0].existed);
         }
         let split = store.charge(&both).await;
         assert!(matches!(split, Err(StoreError::Unavailable { .. })));
-        assert!(source.ask(&["KEYS", "tg:{*"]).ends_with("}:old"));
-        assert!(target.ask(&["KEYS", "tg:{*"]).ends_with("}:new"));
+        assert!(source.run_command(&["KEYS", "tg:{*"]).ends_with("}:old"));
+        assert!(target.run_command(&["KEYS", "tg:{*"]).ends_with("}:new"));
         assert_eq!(redirects(&cluster, "MOVED"), 0);
         assert_eq!(redirects(&cluster, "ASK"), 3);
         assert_eq!(
@@ -414,20 +427,20 @@ fn a_slot_on_the_move_is_asked_for_where_its_keys_are() {
             "asked again three times"
         );
 
-        let key = source.ask(&["KEYS", "tg:{*"]);
+        let key = source.run_command(&["KEYS", "tg:{*"]);
         let port = target.port().to_string();
-        let moved = source.ask(&["MIGRATE", "127.0.0.1", &port, &key, "0", "5000"]);
+        let moved = source.run_command(&["MIGRATE", "127.0.0.1", &port, &key, "0", "5000"]);
         assert_eq!(moved, "OK");
         for (_, port) in [1, 0, 2].map(|i| &primaries[i]) {
             sets(at(*port).expect("a server"), ["NODE", to]);
         }
         assert!(was_there(&old).await);
         let here = Fingerprint::new(subject);
-        assert_eq!(store.slot(here), None, "the map is right at once");
+        assert_eq!(store.hash_slot(here), None, "the map is right at once");
         for _ in 0..20 {
             let store = store_of(&redis, subject);
             let outcome = store.charge(&both).await.expect("an answer");
-            assert!(outcome.seen.iter().all(|seen| seen.was_there));
+            assert!(outcome.snapshots.iter().all(|seen| seen.existed));
         }
         let met = redirects(&cluster, "MOVED");
         assert!(met <= 1, "{met} calls were sent on");
@@ -439,18 +452,18 @@ fn a_slot_on_the_move_is_asked_for_where_its_keys_are() {
 
 /// What happens to a primary.
 #[derive(Clone, Copy, PartialEq)]
-enum Loss {
+enum PrimaryLoss {
     /// Its connections are reset.
     Killed,
     /// They stay, and nothing is answered.
     Frozen,
 }
 
-fn a_replica_takes_over(loss: Loss) {
-    let mut cluster = Cluster::start();
+fn a_replica_takes_over(loss: PrimaryLoss) {
+    let mut cluster = TestCluster::start();
     for server in &cluster.servers {
         // Else no primary answers until the replica has taken over.
-        let set = server.ask(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+        let set = server.run_command(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
         assert_eq!(set, "OK");
     }
     let url = url_of(&cluster.servers.iter().collect::<Vec<_>>());
@@ -458,18 +471,18 @@ fn a_replica_takes_over(loss: Loss) {
         let redis = node(&url).await;
         let (rule, limit) = (RuleName::new("api"), limit(Algorithm::FixedWindow, PLENTY));
         let only = |subject| set([charge(subject, &rule, 0, &limit)]);
-        let before = parts(&redis);
+        let before = shards(&redis);
         let (_, port) = cluster.primaries()[0].clone();
-        let mut first = (1..2_000).filter(|subject| slot_of(&redis, *subject) < 5_000);
+        let mut first = (1..2_000).filter(|subject| hash_slot_of(&redis, *subject) < 5_000);
         let lost = first.next().expect("a subject of the first primary");
-        let gone = part_of(&redis, lost);
-        let others: Vec<u128> = SUBJECTS.filter(|s| part_of(&redis, *s) != gone).collect();
+        let gone = shard_of(&redis, lost);
+        let others: Vec<u128> = SUBJECTS.filter(|s| shard_of(&redis, *s) != gone).collect();
         store_of(&redis, lost)
             .charge(&only(lost))
             .await
             .expect("an answer");
         // Its primary answers before the replica has it.
-        let has = |server: &&Server| server.ask(&["KEYS", "tg:{*"]).contains("tg:{");
+        let has = |server: &&TestRedis| server.run_command(&["KEYS", "tg:{*"]).contains("tg:{");
         let copies = || cluster.servers.iter().filter(has).count();
         wait("a copy", async || (copies() == 2).then_some(())).await;
         let at = cluster
@@ -478,10 +491,10 @@ fn a_replica_takes_over(loss: Loss) {
             .position(|server| server.port() == port);
         let server = &mut cluster.servers[at.expect("a server")];
         match loss {
-            Loss::Killed => server.kill(),
-            Loss::Frozen => server.freeze(),
+            PrimaryLoss::Killed => server.kill(),
+            PrimaryLoss::Frozen => server.freeze(),
         }
-        let (began, surveyed) = (Instant::now(), redis.surveys());
+        let (began, refreshes_before) = (Instant::now(), redis.topology_refreshes());
         let (mut served, mut errors) = (0, Vec::new());
         let new = wait("a replica", async || {
             for other in others.iter().take(3) {
@@ -496,7 +509,7 @@ fn a_replica_takes_over(loss: Loss) {
                 store_of(&redis, lost).peek(&only(lost)),
             )
             .await;
-            Some(part_of(&redis, lost)).filter(|part| *part != gone)
+            Some(shard_of(&redis, lost)).filter(|shard| *shard != gone)
         })
         .await;
         // On a machine that stalls a connection is given up now and then.
@@ -505,30 +518,36 @@ fn a_replica_takes_over(loss: Loss) {
             "healthy parts served {served} calls and failed with {errors:?}"
         );
         // Every call that failed told of a change.
-        let (surveys, most) = (
-            redis.surveys() - surveyed,
+        let (refreshes, max) = (
+            redis.topology_refreshes() - refreshes_before,
             began.elapsed().as_millis() / 100 + 1,
         );
-        assert!(u128::from(surveys) <= most, "{surveys} surveys, not {most}");
-        assert!(!before.contains_key(&new) && redis.part(gone).is_none());
-        assert_eq!(parts(&redis).len(), 3);
+        assert!(
+            u128::from(refreshes) <= max,
+            "{refreshes} surveys, not {max}"
+        );
+        assert!(!before.contains_key(&new) && redis.shard(gone).is_none());
+        assert_eq!(shards(&redis).len(), 3);
         let outcome = wait("the new part", async || {
             store_of(&redis, lost).charge(&only(lost)).await.ok()
         })
         .await;
-        assert!(outcome.admitted && outcome.seen[0].was_there, "replicated");
-        assert_eq!(before[&gone].slot(Fingerprint::new(lost)), None);
+        assert!(
+            outcome.admitted && outcome.snapshots[0].existed,
+            "replicated"
+        );
+        assert_eq!(before[&gone].hash_slot(Fingerprint::new(lost)), None);
         assert!(before[&gone].charge(&only(lost)).await.is_err());
-        if loss == Loss::Frozen {
+        if loss == PrimaryLoss::Frozen {
             cluster.servers[at.expect("a server")].thaw();
-            let seen = redis.surveys() + 3;
+            let seen = redis.topology_refreshes() + 3;
             wait("surveys", async || {
                 let _ = store_of(&redis, lost).charge(&only(lost)).await;
-                (redis.surveys() >= seen).then_some(())
+                (redis.topology_refreshes() >= seen).then_some(())
             })
             .await;
             assert_eq!(
-                part_of(&redis, lost),
+                shard_of(&redis, lost),
                 new,
                 "what was cut off is not believed"
             );
@@ -538,21 +557,21 @@ fn a_replica_takes_over(loss: Loss) {
 
 #[test]
 fn a_replica_takes_over_from_a_primary_that_died() {
-    a_replica_takes_over(Loss::Killed);
+    a_replica_takes_over(PrimaryLoss::Killed);
 }
 
 #[test]
 fn a_replica_takes_over_from_a_primary_that_hangs() {
-    a_replica_takes_over(Loss::Frozen);
+    a_replica_takes_over(PrimaryLoss::Frozen);
 }
 
 #[test]
 fn the_documented_permissions_suffice_for_a_cluster() {
-    let cluster = Cluster::start();
+    let cluster = TestCluster::start();
     let user = documented_user();
     let user: Vec<&str> = user.iter().map(String::as_str).collect();
     for server in &cluster.servers {
-        assert_eq!(server.ask(&user), "OK");
+        assert_eq!(server.run_command(&user), "OK");
     }
     let at = cluster.servers[0].address();
     on_runtime(async {
@@ -561,22 +580,22 @@ fn the_documented_permissions_suffice_for_a_cluster() {
         for subject in 1..20 {
             every_verb(&store_of(&redis, subject), subject).await;
         }
-        let told = format!("{redis:?} {:?}", store_of(&redis, 1));
-        assert!(!told.contains("pa55"), "{told}");
+        let text = format!("{redis:?} {:?}", store_of(&redis, 1));
+        assert!(!text.contains("pa55"), "{text}");
     });
 }
 
 #[test]
 fn a_server_that_is_no_cluster_says_so() {
-    let server = Server::redis7();
+    let server = TestRedis::redis7();
     on_runtime(async {
         let redis = Redis::open(&RedisConfig::new(&url_of(&[&server]))).expect("an address");
-        let fault = wait("a fault", async || redis.last_fault()).await;
+        let redis_error = wait("a fault", async || redis.last_error()).await;
         assert!(
-            fault.to_string().contains("write redis://HOST:PORT"),
-            "{fault}"
+            redis_error.to_string().contains("write redis://HOST:PORT"),
+            "{redis_error}"
         );
-        assert!(redis.ids().is_empty() && redis.part(part_of(&redis, 1)).is_none());
+        assert!(redis.shard_ids().is_empty() && redis.shard(shard_of(&redis, 1)).is_none());
         assert!(redis.share_secret(None).await.is_err());
     });
 }

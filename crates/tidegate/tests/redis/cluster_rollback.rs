@@ -5,45 +5,48 @@ use std::sync::Arc;
 
 use tidegate::stores::redis::Redis;
 use tidegate_core::algorithms::{Algorithm, Limit};
-use tidegate_core::store::{Beat, NodeId, Outcome, Parts, Probe, Refund, Refunded, Slot, Store};
+use tidegate_core::store::{
+    HashSlot, Heartbeat, NodeId, Outcome, Probe, Refund, Refunded, Shards, Store,
+};
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::Nanos;
-use tidegate_parts::{Cluster, Server};
+use tidegate_parts::{TestCluster, TestRedis};
 
-use crate::cluster::{node, part_of, slot_of, store_of, url_of, wait};
+use crate::cluster::{hash_slot_of, node, shard_of, store_of, url_of, wait};
 use crate::{charge, eventually, info, limit, on_runtime, set};
 
 const LASTS: Nanos = Nanos::from_secs(600);
 /// Hash slots of the first primary that are moved to the second.
-const MOVED_SLOTS: u16 = 1_000;
+const MOVED_HASH_SLOTS: u16 = 1_000;
 
 /// A cluster in which nobody takes over by itself, and a subject of its first primary.
-struct Receipts {
-    cluster: Cluster,
+struct ClusterReceipts {
+    cluster: TestCluster,
     subject: u128,
     rule: RuleName,
     limit: Limit,
 }
 
-impl Receipts {
+impl ClusterReceipts {
     async fn new() -> Self {
-        let cluster = Cluster::start();
+        let cluster = TestCluster::start();
         for server in &cluster.servers {
             for (name, value) in [
                 ("cluster-replica-no-failover", "yes"),
                 ("cluster-require-full-coverage", "no"),
             ] {
-                assert_eq!(server.ask(&["CONFIG", "SET", name, value]), "OK");
+                assert_eq!(server.run_command(&["CONFIG", "SET", name, value]), "OK");
             }
         }
-        let mut receipts = Receipts {
+        let mut receipts = ClusterReceipts {
             cluster,
             subject: 0,
             rule: RuleName::new("api"),
             limit: limit(Algorithm::FixedWindow, 1_000),
         };
         let node = receipts.node().await;
-        let mut subjects = (1..2_000).filter(|subject| slot_of(&node, *subject) < MOVED_SLOTS);
+        let mut subjects =
+            (1..2_000).filter(|subject| hash_slot_of(&node, *subject) < MOVED_HASH_SLOTS);
         receipts.subject = subjects.next().expect("a subject of the first primary");
         receipts
     }
@@ -61,8 +64,8 @@ impl Receipts {
     async fn refund(&self, node: &Redis, id: u128, made: &Outcome) -> Refunded {
         let refund = Refund {
             id,
-            charged: made.at,
-            until: made.at.plus(LASTS),
+            charged_at: made.at,
+            expires_at: made.at.plus(LASTS),
             set: set([charge(self.subject, &self.rule, 0, &self.limit)]),
         };
         let store = store_of(node, self.subject);
@@ -83,7 +86,11 @@ impl Receipts {
     /// The replica of a primary.
     fn replica(&self, primary: usize) -> usize {
         let port = format!("master_port:{}\r", self.cluster.servers[primary].port());
-        let follows = |server: &Server| server.ask(&["INFO", "replication"]).contains(port.trim());
+        let follows = |server: &TestRedis| {
+            server
+                .run_command(&["INFO", "replication"])
+                .contains(port.trim())
+        };
         let mut servers = self.cluster.servers.iter();
         servers.position(follows).expect("a replica")
     }
@@ -100,42 +107,43 @@ impl Receipts {
 
     /// Makes `server` a primary without asking the others, and waits until `node` has met it.
     async fn promote(&self, server: usize, node: &Redis) {
-        let before = part_of(node, self.subject);
-        let promoted = self.cluster.servers[server].ask(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
+        let before = shard_of(node, self.subject);
+        let promoted =
+            self.cluster.servers[server].run_command(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
         assert_eq!(promoted, "OK");
         eventually("a new primary", async || {
-            part_of(node, self.subject) != before && self.try_beat(node).await
+            shard_of(node, self.subject) != before && self.try_heartbeat(node).await
         })
         .await;
     }
 
     /// A heartbeat in a later millisecond than all that was done before.
-    async fn beat(&self, node: &Redis) {
+    async fn heartbeat(&self, node: &Redis) {
         tokio::time::sleep(std::time::Duration::from_millis(2)).await;
-        eventually("a heartbeat", async || self.try_beat(node).await).await;
+        eventually("a heartbeat", async || self.try_heartbeat(node).await).await;
     }
 
-    async fn try_beat(&self, node: &Redis) -> bool {
-        let beat = Beat {
+    async fn try_heartbeat(&self, node: &Redis) -> bool {
+        let heartbeat = Heartbeat {
             node: NodeId(1),
-            seeded: None,
+            restored: None,
         };
-        let Some(store) = node.part(part_of(node, self.subject)) else {
+        let Some(store) = node.shard(shard_of(node, self.subject)) else {
             return false;
         };
-        store.beat(beat).await.is_ok()
+        store.heartbeat(heartbeat).await.is_ok()
     }
 
     /// Moves hash slots, that of the subject among them, from the first primary to the second.
-    async fn move_slots(self: &Arc<Self>, node: &Redis) {
-        let before = part_of(node, self.subject);
+    async fn move_hash_slots(self: &Arc<Self>, node: &Redis) {
+        let before = shard_of(node, self.subject);
         let moving = Arc::clone(self);
         let moved = tokio::task::spawn_blocking(move || {
-            moving.cluster.move_slots(u32::from(MOVED_SLOTS));
+            moving.cluster.move_hash_slots(u32::from(MOVED_HASH_SLOTS));
         });
         moved.await.expect("moved");
         eventually("the new map", async || {
-            part_of(node, self.subject) != before
+            shard_of(node, self.subject) != before
         })
         .await;
     }
@@ -144,11 +152,11 @@ impl Receipts {
 #[test]
 fn a_failover_that_loses_nothing_keeps_receipts() {
     on_runtime(async {
-        let receipts = Receipts::new().await;
+        let receipts = ClusterReceipts::new().await;
         let node = receipts.node().await;
         let made = receipts.charge(&node).await;
         let second = receipts.charge(&node).await;
-        receipts.beat(&node).await;
+        receipts.heartbeat(&node).await;
         let primary = receipts.primary();
         let replica = receipts.replica(primary);
         receipts.replicate(primary, replica).await;
@@ -164,10 +172,10 @@ fn a_failover_that_loses_nothing_keeps_receipts() {
 #[test]
 fn a_former_primary_that_takes_over_again_refunds_nothing_twice() {
     on_runtime(async {
-        let mut receipts = Receipts::new().await;
+        let mut receipts = ClusterReceipts::new().await;
         let node = receipts.node().await;
         let made = receipts.charge(&node).await;
-        receipts.beat(&node).await;
+        receipts.heartbeat(&node).await;
         let former = receipts.primary();
         let replica = receipts.replica(former);
         receipts.replicate(former, replica).await;
@@ -175,10 +183,10 @@ fn a_former_primary_that_takes_over_again_refunds_nothing_twice() {
         receipts.cluster.servers[former].freeze();
         receipts.promote(replica, &node).await;
         assert_eq!(receipts.refund(&node, 1, &made).await, Refunded::Done);
-        receipts.beat(&node).await;
+        receipts.heartbeat(&node).await;
         receipts.cluster.servers[replica].kill();
         receipts.cluster.servers[former].thaw();
-        let role = || receipts.cluster.servers[former].ask(&["ROLE"]);
+        let role = || receipts.cluster.servers[former].run_command(&["ROLE"]);
         wait("a replica", async || {
             role().starts_with("slave").then_some(())
         })
@@ -194,26 +202,26 @@ fn a_former_primary_that_takes_over_again_refunds_nothing_twice() {
 #[test]
 fn hash_slots_that_move_after_a_rollback_refund_nothing_twice() {
     on_runtime(async {
-        let mut receipts = Receipts::new().await;
+        let mut receipts = ClusterReceipts::new().await;
         let node = receipts.node().await;
         let made = receipts.charge(&node).await;
         let primary = receipts.primary();
-        receipts.beat(&node).await;
+        receipts.heartbeat(&node).await;
         let server = &mut receipts.cluster.servers[primary];
-        assert_eq!(server.ask(&["SAVE"]), "OK");
+        assert_eq!(server.run_command(&["SAVE"]), "OK");
         assert_eq!(receipts.refund(&node, 1, &made).await, Refunded::Done);
-        receipts.beat(&node).await;
+        receipts.heartbeat(&node).await;
         let server = &mut receipts.cluster.servers[primary];
         server.kill();
         server.restart();
-        receipts.beat(&node).await;
+        receipts.heartbeat(&node).await;
         assert_eq!(receipts.refund(&node, 1, &made).await, Refunded::Lapsed);
         let after = receipts.charge(&node).await;
         let second = receipts.charge(&node).await;
 
         let receipts = Arc::new(receipts);
-        receipts.move_slots(&node).await;
-        receipts.beat(&node).await;
+        receipts.move_hash_slots(&node).await;
+        receipts.heartbeat(&node).await;
         let newcomer = receipts.node().await;
         for (node, id, live) in [(&node, 2, &after), (&newcomer, 3, &second)] {
             assert_eq!(receipts.refund(node, 1, &made).await, Refunded::Lapsed);
@@ -226,15 +234,15 @@ fn hash_slots_that_move_after_a_rollback_refund_nothing_twice() {
 #[test]
 fn hash_slots_that_move_on_unrestored_may_lack_counts() {
     on_runtime(async {
-        let receipts = Arc::new(Receipts::new().await);
+        let receipts = Arc::new(ClusterReceipts::new().await);
         let node = receipts.node().await;
         receipts.charge(&node).await;
-        receipts.beat(&node).await;
-        receipts.move_slots(&node).await;
+        receipts.heartbeat(&node).await;
+        receipts.move_hash_slots(&node).await;
         let store = store_of(&node, receipts.subject);
-        let lacking = store.take_lacking();
-        assert!(lacking.contains(&Slot(slot_of(&node, receipts.subject))));
-        assert_eq!(store.take_lacking(), [], "once");
+        let lacking = store.take_incomplete_hash_slots();
+        assert!(lacking.contains(&HashSlot(hash_slot_of(&node, receipts.subject))));
+        assert_eq!(store.take_incomplete_hash_slots(), [], "once");
     });
 }
 
@@ -242,18 +250,18 @@ fn hash_slots_that_move_on_unrestored_may_lack_counts() {
 #[test]
 fn hash_slots_that_leave_a_primary_before_its_loss_is_known_refund_nothing_twice() {
     on_runtime(async {
-        let mut receipts = Receipts::new().await;
+        let mut receipts = ClusterReceipts::new().await;
         let node = receipts.node().await;
         let made = receipts.charge(&node).await;
-        receipts.beat(&node).await;
+        receipts.heartbeat(&node).await;
         assert_eq!(receipts.refund(&node, 1, &made).await, Refunded::Done);
         let primary = receipts.primary();
         let server = &mut receipts.cluster.servers[primary];
         server.kill();
         server.restart();
         let receipts = Arc::new(receipts);
-        receipts.move_slots(&node).await;
-        receipts.beat(&node).await;
+        receipts.move_hash_slots(&node).await;
+        receipts.heartbeat(&node).await;
         assert_eq!(receipts.refund(&node, 1, &made).await, Refunded::Lapsed);
         let after = receipts.charge(&node).await;
         assert_eq!(receipts.refund(&node, 2, &after).await, Refunded::Done);

@@ -8,15 +8,15 @@ use tidegate_core::store::Store;
 use tidegate_core::subject::RuleName;
 
 use crate::{charge, direct, limit, on_runtime, set, store};
-use tidegate_parts::{Program, Server};
+use tidegate_parts::{RedisProgram, TestRedis};
 
 const LIMIT: u64 = 500;
 
 /// Four nodes, 64 clients, one key: each unit that is left is given out once.
 #[test]
 fn many_clients_get_exactly_the_limit() {
-    for program in [Program::Redis7, Program::Valkey9] {
-        let server = Server::start(program, &[]);
+    for program in [RedisProgram::Redis7, RedisProgram::Valkey9] {
+        let server = TestRedis::start(program, &[]);
         on_runtime(async {
             let (limit, rule) = (
                 limit(Algorithm::FixedWindow, LIMIT),
@@ -52,7 +52,7 @@ fn many_clients_get_exactly_the_limit() {
 /// notices.
 #[test]
 fn lost_scripts_are_sent_again_and_charge_once() {
-    let server = Server::redis7();
+    let server = TestRedis::redis7();
     on_runtime(async {
         let (limit, rule) = (limit(Algorithm::TokenBucket, 100_000), RuleName::new("api"));
         let node = Arc::new(store(&server.url()).await);

@@ -4,17 +4,17 @@
 use std::sync::Arc;
 
 use tidegate::clock::SystemClock;
-use tidegate::described::{Manner, RefusedPays, ZeroHits};
-use tidegate::resilience::{Event, Settings, resilient};
+use tidegate::envoy::{ChargeOnDenial, DescriptorOptions, ZeroHits};
+use tidegate::resilience::{ResilienceSettings, StoreEvent, resilient};
 use tidegate::rules::SourceFile;
 use tidegate::runtime::TokioRuntime;
 use tidegate::{Limiter, Policy, Request, Secret};
-use tidegate_core::store::{Abilities, Store};
+use tidegate_core::store::{Capabilities, Store};
 use tidegate_core::units::Nanos;
 
-use crate::words::{described, told};
+use crate::words::{described, summary};
 use crate::{on_runtime, redis, store};
-use tidegate_parts::Server;
+use tidegate_parts::TestRedis;
 
 /// Windows that no test outlives.
 const FILE: &str = "
@@ -76,7 +76,7 @@ const GIVEN_BACK: [(&str, &str); 5] = [
     ("user=b", "pass: ok 1 of 3/year"),
 ];
 
-const IN_ITS_MANNER: [(&str, &str); 4] = [
+const WITH_REFERENCE_OPTIONS: [(&str, &str); 4] = [
     ("path=/a hits=2", "pass: ok 0 of 2/year"),
     (
         "user=c | path=/a",
@@ -90,70 +90,75 @@ const IN_ITS_MANNER: [(&str, &str); 4] = [
 ];
 
 /// Asks one after another, under a secret and so of counters of its own.
-async fn check<S: Store>(store: S, asked: &[(&str, &str)], manner: Manner, secret: &[u8; 16]) {
+async fn check<S: Store>(
+    store: S,
+    steps: &[(&str, &str)],
+    options: DescriptorOptions,
+    secret: &[u8; 16],
+) {
     let file = SourceFile {
         name: "envoy.yaml",
         text: FILE,
     };
-    let policy = Policy::parse_for(&[file], Abilities::SCRIPTS).expect("good rules");
+    let policy = Policy::parse_for(&[file], Capabilities::SCRIPTS).expect("good rules");
     let secret = Secret::from_bytes(secret).expect("a secret");
     let limiter = Limiter::new(store, policy, secret, Arc::new(SystemClock::new()));
-    for (step, (words, want)) in asked.iter().enumerate() {
+    for (step, (words, want)) in steps.iter().enumerate() {
         let (view, described) = (limiter.view(), described(words));
-        let judged = view.check_described(Request::default(), &described, manner);
+        let judged = view.check_described(Request::default(), &described, options);
         let judged = judged
             .await
             .unwrap_or_else(|error| panic!("{words}: {error}"));
-        assert_eq!(told(&judged), *want, "step {step}: {words}");
+        assert_eq!(summary(&judged), *want, "step {step}: {words}");
     }
 }
 
-const ALL: Manner = Manner {
-    refused: RefusedPays::All,
-    zero_hits: ZeroHits::OverWhenExceeded,
+const ALL: DescriptorOptions = DescriptorOptions {
+    charge_on_denial: ChargeOnDenial::All,
+    zero_hits: ZeroHits::OverAboveLimit,
     all_quota: false,
     all_shadow: false,
 };
 
 #[test]
 fn descriptors_are_decided_by_a_shared_store() {
-    let server = Server::redis7();
+    let server = TestRedis::redis7();
     on_runtime(async {
-        let usual = Manner::default();
-        for (asked, manner, secret) in [
+        let usual = DescriptorOptions::default();
+        for (steps, options, secret) in [
             (&COMMON[..], usual, b"the first secret"),
             (&GIVEN_BACK[..], usual, b"a second secret!"),
-            (&IN_ITS_MANNER[..], ALL, b"the third secret"),
+            (&WITH_REFERENCE_OPTIONS[..], ALL, b"the third secret"),
         ] {
-            check(store(&server.url()).await, asked, manner, secret).await;
+            check(store(&server.url()).await, steps, options, secret).await;
         }
     });
 }
 
 #[test]
 fn descriptors_are_decided_the_same_with_everything_around_the_store() {
-    let server = Server::redis7();
+    let server = TestRedis::redis7();
     on_runtime(async {
-        let usual = Manner::default();
-        for (asked, manner, secret) in [
+        let usual = DescriptorOptions::default();
+        for (steps, options, secret) in [
             (&COMMON[..], usual, b"the first secret"),
             (&GIVEN_BACK[..], usual, b"a second secret!"),
-            (&IN_ITS_MANNER[..], ALL, b"the third secret"),
+            (&WITH_REFERENCE_OPTIONS[..], ALL, b"the third secret"),
         ] {
             let (exact, mut ready) = tokio::sync::mpsc::unbounded_channel();
             let watcher = Arc::new(move |event| {
-                if event == Event::Exact {
+                if event == StoreEvent::Exact {
                     let _nobody_waits_twice = exact.send(());
                 }
             });
-            let settings = Settings {
+            let settings = ResilienceSettings {
                 budget: Nanos::from_secs(20), // a busy machine is no outage
-                ..Settings::default()
+                ..ResilienceSettings::default()
             };
             let runtime = TokioRuntime::new().expect("randomness");
             let whole = resilient(redis(&server.url()).await, runtime, settings, watcher);
             ready.recv().await.expect("the node meets its store");
-            Box::pin(check(whole, asked, manner, secret)).await;
+            Box::pin(check(whole, steps, options, secret)).await;
         }
     });
 }

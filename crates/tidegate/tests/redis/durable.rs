@@ -5,26 +5,26 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use tidegate::resilience::{Event, Settings, resilient};
+use tidegate::resilience::{ResilienceSettings, StoreEvent, resilient};
 use tidegate::runtime::TokioRuntime;
 use tidegate::stores::redis::{RedisConfig, RedisStore};
 use tidegate_core::algorithms::{Algorithm, Limit};
 use tidegate_core::store::{
-    Charge, ChargeSet, Durability, Refund, Refunded, Source, Store, StoreError, Terms,
+    Charge, ChargeSet, Durability, Refund, Refunded, RuleOptions, Source, Store, StoreError,
 };
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::Nanos;
-use tidegate_parts::{Program, Server, free_port};
+use tidegate_parts::{RedisProgram, TestRedis, free_port};
 
 use crate::{charge, direct, info, limit, on_runtime, set};
 
 /// No test is to fail because a machine is slow.
-pub(crate) const REPLICA: Terms = Terms {
+pub(crate) const REPLICA: RuleOptions = RuleOptions {
     durability: Durability::Replica,
     budget: Some(Nanos::from_secs(30)),
-    ..Terms::USUAL
+    ..RuleOptions::DEFAULT
 };
-const AOF: Terms = Terms {
+const AOF: RuleOptions = RuleOptions {
     durability: Durability::ReplicaAof,
     ..REPLICA
 };
@@ -32,19 +32,19 @@ const AOF: Terms = Terms {
 const ON_DISK: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 
 /// A primary whose replicas need not wait for others to come.
-fn primary(program: Program, options: &[&str]) -> Server {
+fn primary(program: RedisProgram, options: &[&str]) -> TestRedis {
     let options = [&["--repl-diskless-sync-delay", "0"], options].concat();
-    Server::start(program, &options)
+    TestRedis::start(program, &options)
 }
 
 /// A replica that has all of it.
-fn replica_of(primary: &Server, program: Program, options: &[&str]) -> Server {
+fn replica_of(primary: &TestRedis, program: RedisProgram, options: &[&str]) -> TestRedis {
     let port = primary.port().to_string();
     let options = [&["--replicaof", "127.0.0.1", &port], options].concat();
-    let replica = Server::start_on(free_port(), program, &options);
+    let replica = TestRedis::start_on(free_port(), program, &options);
     until("a replica", || {
         primary
-            .ask(&["INFO", "replication"])
+            .run_command(&["INFO", "replication"])
             .contains("state=online")
     });
     replica
@@ -72,22 +72,22 @@ async fn store(url: &str) -> RedisStore {
     store
 }
 
-pub(crate) struct Bill {
+pub(crate) struct BillingRule {
     rule: RuleName,
     limit: Limit,
 }
 
-impl Bill {
+impl BillingRule {
     pub(crate) fn new(count: u64) -> Self {
-        Bill {
+        BillingRule {
             rule: RuleName::new("bills"),
             limit: limit(Algorithm::FixedWindow, count),
         }
     }
 
-    pub(crate) fn set<'s>(&'s self, subject: u128, terms: &'s Terms) -> ChargeSet<'s> {
+    pub(crate) fn set<'s>(&'s self, subject: u128, options: &'s RuleOptions) -> ChargeSet<'s> {
         let charge = charge(subject, &self.rule, 0, &self.limit);
-        set([Charge { terms, ..charge }])
+        set([Charge { options, ..charge }])
     }
 
     pub(crate) async fn used(&self, store: &RedisStore, subject: u128) -> u64 {
@@ -96,8 +96,8 @@ impl Bill {
     }
 }
 
-pub(crate) fn why(answer: Result<impl std::fmt::Debug, StoreError>) -> String {
-    let error = answer.expect_err("it is not safe");
+pub(crate) fn unacknowledged_reason(result: Result<impl std::fmt::Debug, StoreError>) -> String {
+    let error = result.expect_err("it is not safe");
     assert!(error.is_unacknowledged(), "{error:?}");
     std::error::Error::source(&error)
         .expect("a reason")
@@ -106,35 +106,48 @@ pub(crate) fn why(answer: Result<impl std::fmt::Debug, StoreError>) -> String {
 
 /// One round: charges from many sides, and the primary is gone at once.
 async fn primary_lost(round: u64) {
-    let program = [Program::Redis7, Program::Redis8, Program::Valkey9][round as usize % 3];
+    let program = [
+        RedisProgram::Redis7,
+        RedisProgram::Redis8,
+        RedisProgram::Valkey9,
+    ][round as usize % 3];
     let mut primary = primary(program, &[]);
     let replica = replica_of(&primary, program, &[]);
-    let (bill, node) = (Arc::new(Bill::new(1_000_000)), store(&primary.url()).await);
-    let (told, doubtful) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (bill, node) = (
+        Arc::new(BillingRule::new(1_000_000)),
+        store(&primary.url()).await,
+    );
+    let (acknowledged, doubtful) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let mut clients = tokio::task::JoinSet::new();
     for _ in 0..16 {
         let (bill, node) = (Arc::clone(&bill), node.clone());
-        let (told, doubtful) = (Arc::clone(&told), Arc::clone(&doubtful));
+        let (acknowledged, doubtful) = (Arc::clone(&acknowledged), Arc::clone(&doubtful));
         clients.spawn(async move {
             while node.charge(&bill.set(7, &REPLICA)).await.is_ok() {
-                told.fetch_add(1, Ordering::SeqCst);
+                acknowledged.fetch_add(1, Ordering::SeqCst);
             }
             doubtful.fetch_add(1, Ordering::SeqCst);
         });
     }
-    while told.load(Ordering::SeqCst) < 100 + 37 * round {
+    while acknowledged.load(Ordering::SeqCst) < 100 + 37 * round {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     primary.kill();
     clients.join_all().await;
     drop(node);
-    replica.ask(&["REPLICAOF", "NO", "ONE"]);
+    replica.run_command(&["REPLICAOF", "NO", "ONE"]);
     let used = bill.used(&store(&replica.url()).await, 7).await;
-    let (told, doubtful) = (told.load(Ordering::SeqCst), doubtful.load(Ordering::SeqCst));
-    assert!(used >= told, "round {round}: {used} of {told} are there");
+    let (acknowledged, doubtful) = (
+        acknowledged.load(Ordering::SeqCst),
+        doubtful.load(Ordering::SeqCst),
+    );
     assert!(
-        used <= told + doubtful,
-        "round {round}: {used} for {told} and {doubtful}"
+        used >= acknowledged,
+        "round {round}: {used} of {acknowledged} are there"
+    );
+    assert!(
+        used <= acknowledged + doubtful,
+        "round {round}: {used} for {acknowledged} and {doubtful}"
     );
 }
 
@@ -147,11 +160,11 @@ fn what_was_acknowledged_is_there_when_the_replica_takes_over() {
 
 #[test]
 fn what_is_on_disk_is_there_when_both_have_crashed() {
-    for program in [Program::Redis8, Program::Valkey9] {
+    for program in [RedisProgram::Redis8, RedisProgram::Valkey9] {
         let mut primary = primary(program, &ON_DISK);
         let mut replica = replica_of(&primary, program, &ON_DISK);
         on_runtime(async {
-            let (bill, node) = (Bill::new(100), store(&primary.url()).await);
+            let (bill, node) = (BillingRule::new(100), store(&primary.url()).await);
             for _ in 0..20 {
                 let outcome = node.charge(&bill.set(7, &AOF)).await.expect("an answer");
                 assert!(outcome.admitted && outcome.source == Source::Exact);
@@ -167,11 +180,11 @@ fn what_is_on_disk_is_there_when_both_have_crashed() {
 
 #[test]
 fn a_list_is_sent_in_one_go_with_one_wait_and_refunds_and_debts_wait_too() {
-    let primary = primary(Program::Redis7, &[]);
-    let _replica = replica_of(&primary, Program::Redis7, &[]);
+    let primary = primary(RedisProgram::Redis7, &[]);
+    let _replica = replica_of(&primary, RedisProgram::Redis7, &[]);
     let waits = || info(&primary, "commandstats", "cmdstat_wait:calls=");
     on_runtime(async {
-        let (bill, node) = (Bill::new(100), store(&primary.url()).await);
+        let (bill, node) = (BillingRule::new(100), store(&primary.url()).await);
         let sets: Vec<ChargeSet<'_>> = (0..50).map(|i| bill.set(i, &REPLICA)).collect();
         let outcomes = node.charge_each(&sets.iter().collect::<Vec<_>>()).await;
         assert!(
@@ -183,8 +196,8 @@ fn a_list_is_sent_in_one_go_with_one_wait_and_refunds_and_debts_wait_too() {
         let at = outcomes[1].as_ref().expect("an answer").at;
         let refund = Refund {
             id: 3,
-            charged: at,
-            until: at.plus(Nanos::from_secs(60)),
+            charged_at: at,
+            expires_at: at.plus(Nanos::from_secs(60)),
             set: bill.set(1, &REPLICA),
         };
         assert_eq!(
@@ -194,7 +207,7 @@ fn a_list_is_sent_in_one_go_with_one_wait_and_refunds_and_debts_wait_too() {
         assert_eq!((waits(), bill.used(&node, 1).await), (3, 0));
         node.force(&bill.set(2, &REPLICA)).await.expect("an answer");
         assert_eq!((waits(), bill.used(&node, 2).await), (4, 2));
-        node.charge(&bill.set(3, &Terms::USUAL))
+        node.charge(&bill.set(3, &RuleOptions::DEFAULT))
             .await
             .expect("an answer");
         assert_eq!(waits(), 4, "what need not be safe does not wait");
@@ -202,49 +215,49 @@ fn a_list_is_sent_in_one_go_with_one_wait_and_refunds_and_debts_wait_too() {
 }
 
 #[test]
-fn what_is_missing_is_told_in_words_and_nothing_is_charged() {
-    let check = |server: &Server, terms: &Terms, says: &str| {
+fn what_is_missing_is_reported_in_words_and_nothing_is_charged() {
+    let check = |server: &TestRedis, options: &RuleOptions, want: &str| {
         on_runtime(async {
-            let (bill, node) = (Bill::new(100), store(&server.url()).await);
+            let (bill, node) = (BillingRule::new(100), store(&server.url()).await);
             for _ in 0..3 {
-                let said = why(node.charge(&bill.set(7, terms)).await);
-                assert!(said.contains(says), "{said}");
+                let reason = unacknowledged_reason(node.charge(&bill.set(7, options)).await);
+                assert!(reason.contains(want), "{reason}");
             }
-            let told = node.unacknowledged().expect("it is told").to_string();
-            assert!(told.contains(says), "{told}");
+            let current_reason = node.unacknowledged().expect("it is told").to_string();
+            assert!(current_reason.contains(want), "{current_reason}");
             assert_eq!(bill.used(&node, 7).await, 0);
-            let plain = node.charge(&bill.set(8, &Terms::USUAL)).await;
+            let plain = node.charge(&bill.set(8, &RuleOptions::DEFAULT)).await;
             assert!(plain.expect("an answer").admitted, "others go on");
         });
     };
-    let old = primary(Program::Redis7, &[]);
+    let old = primary(RedisProgram::Redis7, &[]);
     check(&old, &REPLICA, "no replica is connected; connect one");
     check(&old, &AOF, "does not know WAITAOF");
-    let new = primary(Program::Valkey9, &[]);
+    let new = primary(RedisProgram::Valkey9, &[]);
     check(&new, &AOF, "set `appendonly yes`");
 }
 
 #[test]
-fn a_replica_without_a_file_is_told_apart() {
-    let primary = primary(Program::Redis8, &ON_DISK);
-    let _replica = replica_of(&primary, Program::Redis8, &[]);
+fn a_replica_without_an_append_only_file_is_reported_as_such() {
+    let primary = primary(RedisProgram::Redis8, &ON_DISK);
+    let _replica = replica_of(&primary, RedisProgram::Redis8, &[]);
     on_runtime(async {
-        let (bill, node) = (Bill::new(100), store(&primary.url()).await);
-        let terms = Terms {
+        let (bill, node) = (BillingRule::new(100), store(&primary.url()).await);
+        let options = RuleOptions {
             budget: Some(Nanos::from_millis(200)),
             ..AOF
         };
-        let said = why(node.charge(&bill.set(7, &terms)).await);
-        assert!(said.contains("no replica had it on its disk"), "{said}");
+        let reason = unacknowledged_reason(node.charge(&bill.set(7, &options)).await);
+        assert!(reason.contains("no replica had it on its disk"), "{reason}");
     });
 }
 
 #[test]
 fn a_refusal_need_not_be_safe_and_a_replica_that_comes_is_noticed() {
-    let primary = primary(Program::Redis7, &[]);
-    let mut replica = replica_of(&primary, Program::Redis7, &[]);
+    let primary = primary(RedisProgram::Redis7, &[]);
+    let mut replica = replica_of(&primary, RedisProgram::Redis7, &[]);
     on_runtime(async {
-        let (bill, node) = (Bill::new(1), store(&primary.url()).await);
+        let (bill, node) = (BillingRule::new(1), store(&primary.url()).await);
         assert!(
             node.charge(&bill.set(7, &REPLICA))
                 .await
@@ -254,21 +267,24 @@ fn a_refusal_need_not_be_safe_and_a_replica_that_comes_is_noticed() {
         replica.kill();
         until("the replica to be missed", || {
             primary
-                .ask(&["INFO", "replication"])
+                .run_command(&["INFO", "replication"])
                 .contains("connected_slaves:0")
         });
         // Sent before it is known that nobody acknowledges; its wait must not take long.
-        let terms = Terms {
+        let options = RuleOptions {
             budget: Some(Nanos::from_millis(200)),
             ..REPLICA
         };
-        let refused = node.charge(&bill.set(7, &terms)).await.expect("an answer");
-        assert!(!refused.admitted);
-        let said = why(node.charge(&bill.set(8, &terms)).await);
-        assert!(said.contains("no replica is connected"), "{said}");
+        let denied = node
+            .charge(&bill.set(7, &options))
+            .await
+            .expect("an answer");
+        assert!(!denied.admitted);
+        let reason = unacknowledged_reason(node.charge(&bill.set(8, &options)).await);
+        assert!(reason.contains("no replica is connected"), "{reason}");
         replica.restart();
         let deadline = Instant::now() + Duration::from_secs(60);
-        while node.charge(&bill.set(8, &terms)).await.is_err() {
+        while node.charge(&bill.set(8, &options)).await.is_err() {
             assert!(Instant::now() < deadline, "the replica was never noticed");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -280,12 +296,12 @@ fn a_refusal_need_not_be_safe_and_a_replica_that_comes_is_noticed() {
 /// durable rules were decided without the store, and the log blamed a replica that was well.
 #[test]
 fn a_replica_that_takes_a_moment_is_waited_for_on_a_new_connection() {
-    let primary = primary(Program::Redis7, &[]);
-    let replica = replica_of(&primary, Program::Redis7, &[]);
+    let primary = primary(RedisProgram::Redis7, &[]);
+    let replica = replica_of(&primary, RedisProgram::Redis7, &[]);
     on_runtime(async {
-        let (bill, node) = (Arc::new(Bill::new(100)), store(&primary.url()).await);
+        let (bill, node) = (Arc::new(BillingRule::new(100)), store(&primary.url()).await);
         replica.freeze();
-        primary.ask(&["SET", "other", "1"]); // which the replica has not acknowledged
+        primary.run_command(&["SET", "other", "1"]); // which the replica has not acknowledged
         let charging = tokio::spawn(async move { node.charge(&bill.set(7, &REPLICA)).await });
         while !charging.is_finished() && info(&primary, "clients", "blocked_clients:") == 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -299,10 +315,10 @@ fn a_replica_that_takes_a_moment_is_waited_for_on_a_new_connection() {
 /// Scripts that the server has lost are sent again on this way too.
 #[test]
 fn lost_scripts_are_sent_again_and_charge_once() {
-    let primary = primary(Program::Redis7, &[]);
-    let _replica = replica_of(&primary, Program::Redis7, &[]);
+    let primary = primary(RedisProgram::Redis7, &[]);
+    let _replica = replica_of(&primary, RedisProgram::Redis7, &[]);
     on_runtime(async {
-        let (bill, node) = (Bill::new(100), store(&primary.url()).await);
+        let (bill, node) = (BillingRule::new(100), store(&primary.url()).await);
         for _ in 0..5 {
             node.charge(&bill.set(7, &REPLICA))
                 .await
@@ -316,14 +332,14 @@ fn lost_scripts_are_sent_again_and_charge_once() {
 /// A durable rule is decided without its frozen replica, the others by the store as ever.
 #[test]
 fn with_a_frozen_replica_durable_rules_fall_back_and_no_others() {
-    let primary = primary(Program::Redis7, &[]);
-    let replica = replica_of(&primary, Program::Redis7, &[]);
+    let primary = primary(RedisProgram::Redis7, &[]);
+    let replica = replica_of(&primary, RedisProgram::Redis7, &[]);
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let bare = store(&primary.url()).await;
-        let settings = Settings {
+        let settings = ResilienceSettings {
             budget: Nanos::from_secs(20),
-            ..Settings::default()
+            ..ResilienceSettings::default()
         };
         let opened = Arc::new(AtomicBool::new(false));
         let (exact, seen) = (Arc::new(AtomicBool::new(false)), Arc::clone(&opened));
@@ -333,28 +349,28 @@ fn with_a_frozen_replica_durable_rules_fall_back_and_no_others() {
             TokioRuntime::new().expect("randomness"),
             settings,
             Arc::new(move |event| match event {
-                Event::Exact => is_exact.store(true, Ordering::SeqCst),
-                Event::BreakerOpened { .. } => seen.store(true, Ordering::SeqCst),
+                StoreEvent::Exact => is_exact.store(true, Ordering::SeqCst),
+                StoreEvent::BreakerOpened { .. } => seen.store(true, Ordering::SeqCst),
                 _ => {}
             }),
         );
         while !exact.load(Ordering::SeqCst) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        let bill = Bill::new(10_000);
-        let terms = Terms {
+        let bill = BillingRule::new(10_000);
+        let options = RuleOptions {
             budget: Some(Nanos::from_secs(1)),
             ..REPLICA
         };
-        let decide = async |subject: u128, terms: &Terms| {
-            let outcome = node.charge(&bill.set(subject, terms)).await;
+        let decide = async |subject: u128, options: &RuleOptions| {
+            let outcome = node.charge(&bill.set(subject, options)).await;
             outcome.expect("none fails").source
         };
         // Each with a counter of its own: one that was decided locally stays so until it is charged.
         let mut subject = 1_000;
         let mut exact_soon = async || {
             let deadline = Instant::now() + Duration::from_secs(60);
-            while decide(subject, &terms).await != Source::Exact {
+            while decide(subject, &options).await != Source::Exact {
                 assert!(Instant::now() < deadline, "durable rules are never exact");
                 subject += 1;
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -363,8 +379,8 @@ fn with_a_frozen_replica_durable_rules_fall_back_and_no_others() {
         exact_soon().await;
         replica.freeze();
         for i in 0..40 {
-            assert_eq!(decide(100 + i, &terms).await, Source::Fallback);
-            assert_eq!(decide(2, &Terms::USUAL).await, Source::Exact);
+            assert_eq!(decide(100 + i, &options).await, Source::Fallback);
+            assert_eq!(decide(2, &RuleOptions::DEFAULT).await, Source::Exact);
         }
         assert!(!opened.load(Ordering::SeqCst), "the store itself is well");
         replica.thaw();

@@ -8,13 +8,13 @@ use tokio::sync::broadcast;
 
 pub(crate) struct FakeSentinel {
     pub(crate) port: u16,
-    says: Arc<Mutex<Says>>,
+    reply: Arc<Mutex<FakeSentinelReply>>,
     published: broadcast::Sender<String>,
 }
 
 /// What it answers.
 #[derive(Clone, Debug)]
-pub(crate) enum Says {
+pub(crate) enum FakeSentinelReply {
     /// The primary is on this port.
     Primary(u16),
     /// This error, to everyone who comes in.
@@ -22,31 +22,35 @@ pub(crate) enum Says {
 }
 
 impl FakeSentinel {
-    pub(crate) async fn start(says: Says) -> FakeSentinel {
+    pub(crate) async fn start(replies_with: FakeSentinelReply) -> FakeSentinel {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
         let fake = FakeSentinel {
             port: listener.local_addr().expect("an address").port(),
-            says: Arc::new(Mutex::new(says)),
+            reply: Arc::new(Mutex::new(replies_with)),
             published: broadcast::Sender::new(16),
         };
-        let (says, published) = (Arc::clone(&fake.says), fake.published.clone());
+        let (replies_with, published) = (Arc::clone(&fake.reply), fake.published.clone());
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, Arc::clone(&says), published.subscribe()));
+                tokio::spawn(serve(
+                    stream,
+                    Arc::clone(&replies_with),
+                    published.subscribe(),
+                ));
             }
         });
         fake
     }
 
     /// Says something else from now on.
-    pub(crate) fn say(&self, says: Says) {
-        *self.says.lock().expect("no panic") = says;
+    pub(crate) fn set_reply(&self, replies_with: FakeSentinelReply) {
+        *self.reply.lock().expect("no panic") = replies_with;
     }
 
     /// Publishes that the primary has moved; to how many.
     pub(crate) fn publish(&self, from: u16, to: u16) -> usize {
-        let news = format!("counters 127.0.0.1 {from} 127.0.0.1 {to}");
-        self.published.send(news).unwrap_or(0)
+        let message = format!("counters 127.0.0.1 {from} 127.0.0.1 {to}");
+        self.published.send(message).unwrap_or(0)
     }
 }
 
@@ -59,18 +63,18 @@ pub(crate) fn url(sentinels: &[FakeSentinel]) -> String {
 
 async fn serve(
     stream: TcpStream,
-    says: Arc<Mutex<Says>>,
+    replies_with: Arc<Mutex<FakeSentinelReply>>,
     mut published: broadcast::Receiver<String>,
 ) {
     let mut stream = BufReader::new(stream);
     loop {
         let reply = tokio::select! {
             command = read(&mut stream) => match command {
-                Some(command) => reply(&command, &says),
+                Some(command) => reply(&command, &replies_with),
                 None => return,
             },
-            Ok(news) = published.recv() => {
-                push(&["message", "+switch-master", &news])
+            Ok(message) = published.recv() => {
+                push(&["message", "+switch-master", &message])
             }
         };
         if stream.get_mut().write_all(reply.as_bytes()).await.is_err() {
@@ -79,15 +83,15 @@ async fn serve(
     }
 }
 
-fn reply(command: &[String], says: &Mutex<Says>) -> String {
-    let says = says.lock().expect("no panic").clone();
+fn reply(command: &[String], replies_with: &Mutex<FakeSentinelReply>) -> String {
+    let replies_with = replies_with.lock().expect("no panic").clone();
     let verb = command.first().map(|verb| verb.to_ascii_uppercase());
-    match (verb.as_deref(), says) {
+    match (verb.as_deref(), replies_with) {
         (Some("CLIENT"), _) => "+OK\r\n".to_owned(),
-        (_, Says::Error(error)) => format!("-{error}\r\n"),
+        (_, FakeSentinelReply::Error(error)) => format!("-{error}\r\n"),
         (Some("HELLO"), _) => "%1\r\n+proto\r\n:3\r\n".to_owned(),
         (Some("SUBSCRIBE"), _) => ">3\r\n+subscribe\r\n++switch-master\r\n:1\r\n".to_owned(),
-        (_, Says::Primary(port)) => {
+        (_, FakeSentinelReply::Primary(port)) => {
             let port = port.to_string();
             format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len())
         }

@@ -5,15 +5,16 @@ use tidegate::Secret;
 use tidegate::stores::redis::{RedisConfig, RedisStore, SecretError};
 use tidegate_core::algorithms::Algorithm;
 use tidegate_core::store::{
-    Beat, Hold, NodeId, Outcome, Probe, Refund, Reserve, Seed, Settle, Settled, Store, Terms, Used,
+    Heartbeat, NodeId, Outcome, PermitRequest, Probe, Refund, Reserve, Restore, RuleOptions,
+    Settle, Settled, Store, Used,
 };
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Nanos;
 
 use crate::{charge, direct, info, limit, number, on_runtime, redis, set, store};
-use tidegate_parts::{Program, Server};
+use tidegate_parts::{RedisProgram, TestRedis};
 
-fn keys(server: &Server) -> Vec<String> {
+fn keys(server: &TestRedis) -> Vec<String> {
     let Value::Array(keys) = direct(server, &["KEYS", "*"]) else {
         panic!("KEYS gives a list");
     };
@@ -26,7 +27,7 @@ fn keys(server: &Server) -> Vec<String> {
 
 #[test]
 fn every_key_has_an_expiry_and_the_tag_of_its_subject() {
-    let server = Server::redis7();
+    let server = TestRedis::redis7();
     on_runtime(async {
         let store = store(&server.url()).await;
         let rule = RuleName::new("search");
@@ -34,35 +35,35 @@ fn every_key_has_an_expiry_and_the_tag_of_its_subject() {
             let limit = limit(algorithm, 10);
             let one = set([charge(i, &rule, 0, &limit), charge(i, &rule, 1, &limit)]);
             let charged = store.charge(&one).await.expect("an answer");
-            assert!(charged.admitted && charged.seen.iter().all(|seen| !seen.was_there));
+            assert!(charged.admitted && charged.snapshots.iter().all(|seen| !seen.existed));
             let again = store.charge(&one).await.expect("an answer");
-            assert!(again.seen.iter().all(|seen| seen.was_there));
+            assert!(again.snapshots.iter().all(|seen| seen.existed));
             let refund = Refund {
                 id: i + 77,
-                charged: charged.at,
-                until: charged.at.plus(Nanos::from_secs(600)),
+                charged_at: charged.at,
+                expires_at: charged.at.plus(Nanos::from_secs(600)),
                 set: one.clone(),
             };
             store.refund(&refund).await.expect("an answer");
         }
-        let hold = Hold {
+        let hold = PermitRequest {
             subject: Fingerprint::new(1),
             rule: &rule,
             holder: 1,
-            most: 2,
-            lasts: Nanos::from_secs(600),
-            terms: &Terms::USUAL,
+            max_permits: 2,
+            ttl: Nanos::from_secs(600),
+            options: &RuleOptions::DEFAULT,
         };
-        store.hold(&hold).await.expect("an answer");
+        store.acquire(&hold).await.expect("an answer");
         let keys = keys(&server);
         assert_eq!(keys.len(), 15, "{keys:?}");
         for key in keys {
             let tagged = key.starts_with("tg:{AAAAAAAAAAAAAAAAAAAA") && key.contains('}');
             assert!(tagged, "{key}");
-            let Value::Int(lasts) = direct(&server, &["PTTL", &key]) else {
+            let Value::Int(ttl) = direct(&server, &["PTTL", &key]) else {
                 panic!("PTTL gives a number");
             };
-            assert!(lasts > 0, "{key} lasts {lasts}");
+            assert!(ttl > 0, "{key} lasts {ttl}");
         }
     });
 }
@@ -70,35 +71,31 @@ fn every_key_has_an_expiry_and_the_tag_of_its_subject() {
 /// However a reservation ends, its ledger expires, and one that was settled leaves none.
 #[test]
 fn every_ledger_has_an_expiry_whatever_becomes_of_its_members() {
-    let server = Server::redis7();
+    let server = TestRedis::redis7();
     let (rule, limit) = (RuleName::new("tokens"), limit(Algorithm::FixedWindow, 100));
     let ledgers = || {
         let ledger = |key: &String| key.contains("}e:");
         let keys: Vec<String> = keys(&server).into_iter().filter(ledger).collect();
         for key in &keys {
-            let Value::Int(lasts) = direct(&server, &["PTTL", key]) else {
+            let Value::Int(ttl) = direct(&server, &["PTTL", key]) else {
                 panic!("PTTL gives a number");
             };
-            assert!(lasts > 0, "{key} lasts {lasts}");
+            assert!(ttl > 0, "{key} lasts {ttl}");
         }
         keys.len()
     };
     on_runtime(async {
         let store = store(&server.url()).await;
-        let make = async |subject, id, lasts| {
+        let make = async |subject, id, ttl| {
             let one = set([charge(subject, &rule, 0, &limit)]);
-            let reserve = Reserve {
-                id,
-                lasts,
-                set: one,
-            };
+            let reserve = Reserve { id, ttl, set: one };
             store.reserve(&reserve).await.expect("an answer")
         };
-        let settle = async |subject, id, made: &Outcome, lasts, used| {
+        let settle = async |subject, id, made: &Outcome, ttl, used| {
             let settle = Settle {
                 id,
-                charged: made.at,
-                until: made.at.plus(lasts),
+                charged_at: made.at,
+                expires_at: made.at.plus(ttl),
                 set: set([charge(subject, &rule, 0, &limit)]),
                 used,
             };
@@ -107,13 +104,13 @@ fn every_ledger_has_an_expiry_whatever_becomes_of_its_members() {
         let minute = Nanos::from_secs(60);
         let open = make(1, 1, minute).await;
         assert_eq!(ledgers(), 1, "open");
-        let back = settle(1, 1, &open, minute, Used::Unsaid).await;
+        let back = settle(1, 1, &open, minute, Used::Unknown).await;
         assert_eq!((back, ledgers()), (Settled::Done, 1), "come back");
-        let said = Used::Known([7].into_iter().collect());
-        let late = settle(1, 1, &open, minute, said.clone()).await;
+        let actual_use = Used::Known([7].into_iter().collect());
+        let late = settle(1, 1, &open, minute, actual_use.clone()).await;
         assert_eq!((late, ledgers()), (Settled::Late, 0), "charged late");
         let open = make(1, 2, minute).await;
-        let done = settle(1, 2, &open, minute, said).await;
+        let done = settle(1, 2, &open, minute, actual_use).await;
         assert_eq!((done, ledgers()), (Settled::Done, 0), "settled");
         // Ended at once, so that the next one brings it back beside itself.
         make(2, 3, Nanos::new(1_000)).await;
@@ -126,13 +123,13 @@ fn every_ledger_has_an_expiry_whatever_becomes_of_its_members() {
 /// them up for half a second.
 #[test]
 fn a_reset_takes_as_many_commands_however_much_is_reserved() {
-    let server = Server::redis7();
+    let server = TestRedis::redis7();
     let (rule, limit) = (
         RuleName::new("tokens"),
         limit(Algorithm::FixedWindow, 1_000),
     );
     let calls = || {
-        let stats = server.ask(&["INFO", "commandstats"]);
+        let stats = server.run_command(&["INFO", "commandstats"]);
         let of = |line: &str| {
             line.starts_with("cmdstat_z")
                 .then(|| number(line, "cmdstat_"))
@@ -144,8 +141,8 @@ fn a_reset_takes_as_many_commands_however_much_is_reserved() {
         let reset_of = async |subject, reserved: u128| {
             let one = || set([charge(subject, &rule, 0, &limit)]);
             for id in 0..reserved {
-                let (lasts, set) = (Nanos::from_secs(60), one());
-                let reserve = Reserve { id, lasts, set };
+                let (ttl, set) = (Nanos::from_secs(60), one());
+                let reserve = Reserve { id, ttl, set };
                 let made = store.reserve(&reserve).await.expect("an answer");
                 assert!(made.admitted);
             }
@@ -160,8 +157,8 @@ fn a_reset_takes_as_many_commands_however_much_is_reserved() {
 /// A flood of refusals costs a server no write, no replication and no memory; a peek neither.
 #[test]
 fn a_refusal_and_a_peek_write_nothing() {
-    for program in Program::ALL {
-        let server = Server::start(program, &[]);
+    for program in RedisProgram::ALL {
+        let server = TestRedis::start(program, &[]);
         on_runtime(async {
             let store = store(&server.url()).await;
             let (rule, limit) = (RuleName::new("tight"), limit(Algorithm::SlidingWindow, 1));
@@ -181,7 +178,7 @@ fn a_refusal_and_a_peek_write_nothing() {
 
 #[test]
 fn addresses_name_user_password_database_or_a_socket() {
-    let server = Server::start(Program::Redis7, &["--requirepass", "s3cret"]);
+    let server = TestRedis::start(RedisProgram::Redis7, &["--requirepass", "s3cret"]);
     let user = [
         "ACL",
         "SETUSER",
@@ -220,8 +217,8 @@ fn addresses_name_user_password_database_or_a_socket() {
             let one = set([charge(5, &rule, 0, &limit)]);
             let outcome = store.charge(&one).await.expect("an answer");
             assert!(outcome.admitted);
-            for told in [format!("{store:?}"), format!("{:?}", RedisConfig::new(url))] {
-                assert!(!told.contains("s3cret") && !told.contains("pa55"), "{told}");
+            for text in [format!("{store:?}"), format!("{:?}", RedisConfig::new(url))] {
+                assert!(!text.contains("s3cret") && !text.contains("pa55"), "{text}");
             }
         }
     });
@@ -239,10 +236,10 @@ fn addresses_name_user_password_database_or_a_socket() {
 fn bad_addresses_are_refused_at_once_and_not_repeated() {
     on_runtime(async {
         for url in ["nonsense", "http://u:pa55@host", "redis://u:pa55@host/x"] {
-            let refused = RedisStore::open(&RedisConfig::new(url)).expect_err("no address");
+            let rejected = RedisStore::open(&RedisConfig::new(url)).expect_err("no address");
             assert!(
-                !format!("{refused} {refused:?}").contains("pa55"),
-                "{refused}"
+                !format!("{rejected} {rejected:?}").contains("pa55"),
+                "{rejected}"
             );
         }
     });
@@ -250,7 +247,7 @@ fn bad_addresses_are_refused_at_once_and_not_repeated() {
 
 #[test]
 fn nodes_of_one_store_share_one_secret() {
-    let server = Server::redis7();
+    let server = TestRedis::redis7();
     on_runtime(async {
         let store = redis(&server.url()).await;
         let first = store.share_secret(None).await.expect("a secret");
@@ -287,13 +284,13 @@ fn nodes_of_one_store_share_one_secret() {
 
 #[test]
 fn a_newcomer_waits_for_a_deleted_secret_only_while_another_node_gives_signs_of_life() {
-    let server = Server::redis7();
+    let server = TestRedis::redis7();
     on_runtime(async {
         let store = redis(&server.url()).await;
         let awaits = async || store.awaits_secret().await.expect("an answer");
         assert!(!awaits().await, "nobody has counted here");
         let secret = store.share_secret(None).await.expect("a secret");
-        let beat = |ago_ms: u64| {
+        let heartbeat = |ago_ms: u64| {
             let Value::Array(time) = direct(&server, &["TIME"]) else {
                 panic!("no time");
             };
@@ -301,16 +298,19 @@ fn a_newcomer_waits_for_a_deleted_secret_only_while_another_node_gives_signs_of_
                 panic!("no seconds");
             };
             let secs: u64 = String::from_utf8_lossy(secs).parse().expect("a number");
-            let beat = format!("{} ", secs * 1_000 - ago_ms);
-            direct(&server, &["HSET", "tg:ctl:nodes", "epoch", "7", "1", &beat]);
+            let heartbeat = format!("{} ", secs * 1_000 - ago_ms);
+            direct(
+                &server,
+                &["HSET", "tg:ctl:nodes", "epoch", "7", "1", &heartbeat],
+            );
         };
-        beat(0);
+        heartbeat(0);
         assert!(!awaits().await, "the secret is there");
         direct(&server, &["DEL", "tg:ctl:secret"]);
         assert!(awaits().await, "another node knows it");
-        beat(60_000);
+        heartbeat(60_000);
         assert!(!awaits().await, "that one is gone");
-        beat(0);
+        heartbeat(0);
         store
             .restore_secret(&secret, false)
             .await
@@ -332,11 +332,11 @@ pub(crate) fn documented_user() -> Vec<String> {
 
 #[test]
 fn the_documented_permissions_suffice_for_every_verb() {
-    for program in Program::ALL {
-        let server = Server::start(program, &[]);
+    for program in RedisProgram::ALL {
+        let server = TestRedis::start(program, &[]);
         let user = documented_user();
         let user: Vec<&str> = user.iter().map(String::as_str).collect();
-        assert_eq!(server.ask(&user), "OK", "{program:?}");
+        assert_eq!(server.run_command(&user), "OK", "{program:?}");
         let url = format!("redis://tidegate:pa55@127.0.0.1:{}", server.port());
         on_runtime(async {
             let redis = redis(&url).await;
@@ -348,38 +348,38 @@ fn the_documented_permissions_suffice_for_every_verb() {
 
 /// Asks a store everything it can be asked, about one subject.
 pub(crate) async fn every_verb(store: &RedisStore, subject: u128) {
-    let beat = Beat {
+    let heartbeat = Heartbeat {
         node: NodeId(1),
-        seeded: None,
+        restored: None,
     };
-    store.beat(beat).await.expect("vitals");
+    store.heartbeat(heartbeat).await.expect("vitals");
     let (rule, limit) = (RuleName::new("api"), limit(Algorithm::TokenBucket, 10));
     let one = set([charge(subject, &rule, 0, &limit)]);
     let outcome = store.charge(&one).await.expect("a charge");
     store.peek(&one).await.expect("a peek");
     store.force(&one).await.expect("a debt");
-    store.grant(&one.charges[0]).await.expect("a grant");
-    let seed = Seed {
+    store.draw(&one.charges[0]).await.expect("a grant");
+    let restore = Restore {
         charge: charge(subject, &rule, 0, &limit),
-        state: outcome.seen[0].state.clone(),
+        state: outcome.snapshots[0].state.clone(),
     };
-    store.seed(&[seed]).await.expect("a seed");
+    store.restore(&[restore]).await.expect("a seed");
     let refund = Refund {
         id: 1,
-        charged: outcome.at,
-        until: outcome.at.plus(Nanos::from_secs(60)),
+        charged_at: outcome.at,
+        expires_at: outcome.at.plus(Nanos::from_secs(60)),
         set: one.clone(),
     };
     store.refund(&refund).await.expect("a refund");
-    let hold = Hold {
+    let hold = PermitRequest {
         subject: Fingerprint::new(subject),
         rule: &rule,
         holder: 1,
-        most: 1,
-        lasts: Nanos::from_secs(1),
-        terms: &Terms::USUAL,
+        max_permits: 1,
+        ttl: Nanos::from_secs(1),
+        options: &RuleOptions::DEFAULT,
     };
-    store.hold(&hold).await.expect("a slot");
+    store.acquire(&hold).await.expect("a slot");
     store.release(&hold).await.expect("its end");
     store.inspect(&one).await.expect("a look");
     store.reset(&one).await.expect("a reset");

@@ -4,24 +4,24 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tidegate::resilience::{Event, Resilient, Settings, resilient};
+use tidegate::resilience::{ResilienceSettings, Resilient, StoreEvent, resilient};
 use tidegate::runtime::TokioRuntime;
 use tidegate::stores::redis::Redis;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec, Window};
-use tidegate_core::store::{Charge, ChargeSet, Counting, Source, Store, Terms};
+use tidegate_core::store::{Charge, ChargeSet, Counting, RuleOptions, Source, Store};
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::Nanos;
 
 use crate::{charge, on_runtime, redis, set};
-use tidegate_parts::{Program, Server};
+use tidegate_parts::{RedisProgram, TestRedis};
 
 const LIMIT: u64 = 60_000;
-const LEASED: Terms = Terms {
+const LEASED: RuleOptions = RuleOptions {
     counting: Counting::Leased,
-    ..Terms::USUAL
+    ..RuleOptions::DEFAULT
 };
 
-type Node = Arc<Resilient<Redis, TokioRuntime>>;
+type LeasingNode = Arc<Resilient<Redis, TokioRuntime>>;
 
 /// So many in one window, which begins now and which no test outlives: forty flow in during a lease.
 fn limit() -> Limit {
@@ -34,20 +34,20 @@ fn limit() -> Limit {
         width,
         phase: Nanos::from_millis(WIDTH - 1 - now % WIDTH), // by so much before a multiple
     };
-    spec.leased = Some(Nanos::from_millis(100));
+    spec.lease_ttl = Some(Nanos::from_millis(100));
     Limit::compile(&spec, Precision::Script).expect("a limit")
 }
 
-async fn node(url: &str) -> Node {
+async fn node(url: &str) -> LeasingNode {
     let (exact, mut ready) = tokio::sync::mpsc::unbounded_channel();
     let watcher = Arc::new(move |event| {
-        if event == Event::Exact {
+        if event == StoreEvent::Exact {
             let _nobody_waits_twice = exact.send(());
         }
     });
-    let settings = Settings {
+    let settings = ResilienceSettings {
         budget: Nanos::from_secs(20), // a busy machine is no outage
-        ..Settings::default()
+        ..ResilienceSettings::default()
     };
     let runtime = TokioRuntime::new().expect("randomness");
     let node = resilient(redis(url).await, runtime, settings, watcher);
@@ -58,24 +58,24 @@ async fn node(url: &str) -> Node {
 fn one<'a>(rule: &'a RuleName, limit: &'a Limit) -> ChargeSet<'a> {
     set([Charge {
         limit: Cow::Borrowed(limit),
-        terms: &LEASED,
+        options: &LEASED,
         ..charge(7, rule, 0, limit)
     }])
 }
 
 /// Asks until nothing is left for a while: how many passed, and how many of them by a lease.
-async fn ask(node: Node, rule: RuleName, limit: Limit) -> (u64, u64) {
-    let (mut passed, mut by_lease, mut refused) = (0, 0, 0);
-    while refused < 20 {
+async fn charge_until_denied(node: LeasingNode, rule: RuleName, limit: Limit) -> (u64, u64) {
+    let (mut passed, mut by_lease, mut denied) = (0, 0, 0);
+    while denied < 20 {
         let outcome = node.charge(&one(&rule, &limit)).await.expect("a decision");
         match outcome.admitted {
             true => {
-                (passed, refused) = (passed + 1, 0);
+                (passed, denied) = (passed + 1, 0);
                 by_lease += u64::from(outcome.source == Source::Lease);
                 tokio::task::yield_now().await;
             }
             false => {
-                refused += 1;
+                denied += 1;
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         }
@@ -85,17 +85,17 @@ async fn ask(node: Node, rule: RuleName, limit: Limit) -> (u64, u64) {
 
 #[test]
 fn two_nodes_pass_the_limit_by_leases_and_not_one_more() {
-    for program in [Program::Redis7, Program::Valkey9] {
-        let server = Server::start(program, &[]);
+    for program in [RedisProgram::Redis7, RedisProgram::Valkey9] {
+        let server = TestRedis::start(program, &[]);
         on_runtime(async {
             let (limit, rule) = (limit(), RuleName::new("leased"));
             let nodes = [node(&server.url()).await, node(&server.url()).await];
-            let mut asking = tokio::task::JoinSet::new();
+            let mut tasks = tokio::task::JoinSet::new();
             for i in 0..8 {
                 let node = Arc::clone(&nodes[i % 2]);
-                asking.spawn(ask(node, rule.clone(), limit.clone()));
+                tasks.spawn(charge_until_denied(node, rule.clone(), limit.clone()));
             }
-            let passed = asking.join_all().await;
+            let passed = tasks.join_all().await;
             let all: u64 = passed.iter().map(|(passed, _)| passed).sum();
             let by_lease: u64 = passed.iter().map(|(_, leased)| leased).sum();
             assert!(all <= LIMIT, "{all} of {LIMIT} on {program:?}");
@@ -104,7 +104,11 @@ fn two_nodes_pass_the_limit_by_leases_and_not_one_more() {
             for node in &nodes {
                 node.drain().await;
                 let leases = node.leases();
-                assert_eq!((leases.held, leases.lapsed), (0, 0), "{program:?}");
+                assert_eq!(
+                    (leases.units_outstanding, leases.units_lapsed),
+                    (0, 0),
+                    "{program:?}"
+                );
             }
             let found = nodes[0].inspect(&one(&rule, &limit)).await;
             let found = found.expect("an answer")[0].expect("a counter");

@@ -3,39 +3,39 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::resilience::{Event, Resilient, Settings, resilient};
+use tidegate::resilience::{ResilienceSettings, Resilient, StoreEvent, resilient};
 use tidegate::runtime::TokioRuntime;
 use tidegate::stores::redis::Redis;
 use tidegate_core::algorithms::{Algorithm, Limit};
-use tidegate_core::store::{ChargeSet, Counting, Source, Store, Terms};
+use tidegate_core::store::{ChargeSet, Counting, RuleOptions, Source, Store};
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::Nanos;
-use tidegate_parts::{Program, Server};
+use tidegate_parts::{RedisProgram, TestRedis};
 use tokio::sync::Notify;
 
 use crate::{charge, limit, on_runtime, redis, set};
 
 /// No test is to fail because a machine is slow.
-const LENIENT: Terms = Terms {
+const LENIENT: RuleOptions = RuleOptions {
     counting: Counting::Lenient,
     budget: Some(Nanos::from_secs(30)),
-    ..Terms::USUAL
+    ..RuleOptions::DEFAULT
 };
 
-type Node = Resilient<Redis, TokioRuntime>;
+type LenientNode = Resilient<Redis, TokioRuntime>;
 
 /// A node that counts exactly.
-async fn node(url: &str) -> Node {
+async fn node(url: &str) -> LenientNode {
     let exact = Arc::new(Notify::new());
-    let told = Arc::clone(&exact);
-    let settings = Settings {
+    let observed_exact = Arc::clone(&exact);
+    let settings = ResilienceSettings {
         budget: Nanos::from_secs(30),
         nodes: Some(2),
-        ..Settings::default()
+        ..ResilienceSettings::default()
     };
     let watcher = Arc::new(move |event| {
-        if event == Event::Exact {
-            told.notify_one();
+        if event == StoreEvent::Exact {
+            observed_exact.notify_one();
         }
     });
     let runtime = TokioRuntime::new().expect("randomness");
@@ -46,18 +46,18 @@ async fn node(url: &str) -> Node {
 
 fn one<'a>(rule: &'a RuleName, limit: &'a Limit) -> ChargeSet<'a> {
     let mut one = charge(1, rule, 0, limit);
-    one.terms = &LENIENT;
+    one.options = &LENIENT;
     set([one])
 }
 
-async fn used(node: &Node, set: &ChargeSet<'_>) -> u64 {
+async fn used(node: &LenientNode, set: &ChargeSet<'_>) -> u64 {
     let found = node.inspect(set).await.expect("an answer");
     found[0].as_ref().map_or(0, |inspection| inspection.used)
 }
 
 #[test]
 fn all_that_two_nodes_admit_is_in_the_store_when_they_leave() {
-    let server = Server::start(Program::Redis7, &[]);
+    let server = TestRedis::start(RedisProgram::Redis7, &[]);
     on_runtime(async {
         let nodes = [node(&server.url()).await, node(&server.url()).await];
         let (rule, limit) = (
@@ -85,7 +85,7 @@ fn all_that_two_nodes_admit_is_in_the_store_when_they_leave() {
 
 #[test]
 fn two_nodes_exceed_a_limit_by_no_more_than_one_of_them_could() {
-    let server = Server::start(Program::Redis7, &[]);
+    let server = TestRedis::start(RedisProgram::Redis7, &[]);
     on_runtime(async {
         let nodes = [node(&server.url()).await, node(&server.url()).await];
         let (rule, limit) = (

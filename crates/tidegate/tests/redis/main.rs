@@ -7,18 +7,18 @@ mod cluster_rollback;
 mod concurrent;
 mod described;
 mod durable;
-mod durable_ways;
-mod fake;
+mod durable_topologies;
+mod epoch;
+mod errors;
 mod fake_sentinel;
-mod faults;
+mod fake_server;
 mod keys;
 mod leases;
 mod lenient;
-mod life;
-mod out_of_step;
+mod primary_fence;
 mod reconnect;
-mod reign;
-mod reserved;
+mod reply_mismatch;
+mod reservations;
 mod rollback;
 mod rotation;
 mod sentinel;
@@ -37,11 +37,11 @@ use std::time::{Duration, Instant};
 use redis::Value;
 use tidegate::stores::redis::{Redis, RedisConfig, RedisStore};
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::store::{Charge, ChargeSet, Role, Terms};
+use tidegate_core::store::{Charge, ChargeSet, Role, RuleOptions};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
-use tidegate_parts::Server;
+use tidegate_parts::TestRedis;
 
 /// A limit that no test outlives.
 fn limit(algorithm: Algorithm, count: u64) -> Limit {
@@ -57,7 +57,7 @@ fn charge<'a>(subject: u128, rule: &'a RuleName, rate: u8, limit: &'a Limit) -> 
         limit: Cow::Borrowed(limit),
         cost: Cost::ONE,
         role: Role::Enforce,
-        terms: &Terms::USUAL,
+        options: &RuleOptions::DEFAULT,
     }
 }
 
@@ -97,7 +97,7 @@ async fn redis(url: &str) -> Redis {
 }
 
 /// A command sent past the store.
-fn direct(server: &Server, command: &[&str]) -> Value {
+fn direct(server: &TestRedis, command: &[&str]) -> Value {
     let client = redis::Client::open(server.url()).expect("an address");
     let mut connection = client.get_connection().expect("a server");
     let mut request = redis::cmd(command[0]);
@@ -106,8 +106,8 @@ fn direct(server: &Server, command: &[&str]) -> Value {
 }
 
 /// Script calls that a server has had from its clients.
-fn script_calls(server: &Server) -> u64 {
-    let stats = server.ask(&["INFO", "commandstats"]);
+fn script_calls(server: &TestRedis) -> u64 {
+    let stats = server.run_command(&["INFO", "commandstats"]);
     match stats.contains("cmdstat_evalsha:calls") {
         true => number(&stats, "cmdstat_evalsha:calls"),
         false => 0,
@@ -115,7 +115,7 @@ fn script_calls(server: &Server) -> u64 {
 }
 
 /// A number out of INFO.
-fn info(server: &Server, section: &str, name: &str) -> u64 {
+fn info(server: &TestRedis, section: &str, name: &str) -> u64 {
     let Value::VerbatimString { text, .. } = direct(server, &["INFO", section]) else {
         let Value::BulkString(text) = direct(server, &["INFO", section]) else {
             panic!("INFO is text");

@@ -8,17 +8,17 @@ use tidegate_core::store::{Store, StoreError};
 use tidegate_core::subject::RuleName;
 
 use crate::{charge, eventually, limit, on_runtime, set, store};
-use tidegate_parts::{Program, Proxy, Server};
+use tidegate_parts::{FaultProxy, RedisProgram, TestRedis};
 
 #[test]
 fn a_server_that_returns_is_found_again() {
-    let mut server = Server::redis7();
+    let mut server = TestRedis::redis7();
     on_runtime(async {
         let store = store(&server.url()).await;
         let (rule, limit) = (RuleName::new("api"), limit(Algorithm::TokenBucket, 10));
         let one = set([charge(1, &rule, 0, &limit)]);
         let outcome = store.charge(&one).await.expect("an answer");
-        assert!(!outcome.seen[0].was_there);
+        assert!(!outcome.snapshots[0].existed);
 
         let port = server.port();
         server.kill();
@@ -28,7 +28,7 @@ fn a_server_that_returns_is_found_again() {
             assert!(matches!(lost, Err(StoreError::Unavailable { .. })));
         }
 
-        let _again = Server::start_on(port, Program::Redis7, &[]);
+        let _again = TestRedis::start_on(port, RedisProgram::Redis7, &[]);
         let began = Instant::now();
         let outcome = loop {
             match store.charge(&one).await {
@@ -38,7 +38,7 @@ fn a_server_that_returns_is_found_again() {
             assert!(began.elapsed() < Duration::from_secs(60), "not found again");
         };
         assert!(
-            outcome.admitted && !outcome.seen[0].was_there,
+            outcome.admitted && !outcome.snapshots[0].existed,
             "it came back empty"
         );
     });
@@ -57,7 +57,7 @@ fn a_store_starts_without_its_server() {
             store.charge(&one).await,
             Err(StoreError::Unavailable { .. })
         ));
-        let _server = Server::start_on(port, Program::Valkey9, &[]);
+        let _server = TestRedis::start_on(port, RedisProgram::Valkey9, &[]);
         let ready = tokio::time::timeout(Duration::from_secs(60), store.ready());
         ready.await.expect("a server that answers");
         assert!(store.charge(&one).await.expect("an answer").admitted);
@@ -68,8 +68,8 @@ fn a_store_starts_without_its_server() {
 const NEVER: Duration = Duration::from_secs(3_600);
 
 /// A store on one connection through a proxy.
-async fn behind_proxy(server: &Server) -> (Proxy, RedisStore) {
-    let proxy = Proxy::new(([127, 0, 0, 1], server.port()).into()).await;
+async fn behind_proxy(server: &TestRedis) -> (FaultProxy, RedisStore) {
+    let proxy = FaultProxy::new(([127, 0, 0, 1], server.port()).into()).await;
     let proxy = proxy.expect("a port");
     let store = RedisStore::open(&RedisConfig {
         connections: 1,
@@ -85,7 +85,7 @@ async fn behind_proxy(server: &Server) -> (Proxy, RedisStore) {
 /// before the connection was given up: 18 s and more. How soon it is replaced is proven in `liveness`.
 #[test]
 fn a_connection_that_is_lost_without_a_sign_is_replaced() {
-    let server = Server::redis7();
+    let server = TestRedis::redis7();
     on_runtime(async {
         let (proxy, store) = behind_proxy(&server).await;
         let (rule, limit) = (
@@ -109,7 +109,7 @@ fn a_connection_that_is_lost_without_a_sign_is_replaced() {
 /// so its connection must not be given up.
 #[test]
 fn a_server_that_pauses_keeps_its_connection_and_its_late_replies() {
-    let server = Server::redis7();
+    let server = TestRedis::redis7();
     on_runtime(async {
         let (proxy, store) = behind_proxy(&server).await;
         let (rule, limit) = (

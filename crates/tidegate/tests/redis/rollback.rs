@@ -6,12 +6,12 @@ use std::time::Duration;
 use tidegate::stores::redis::RedisStore;
 use tidegate_core::algorithms::{Algorithm, Limit};
 use tidegate_core::store::{
-    Beat, Charge, ChargeSet, Life, NodeId, Outcome, Probe, Refund, Refunded, Reserve, Settle,
-    Settled, Store, StoreError, Used, Vitals,
+    Charge, ChargeSet, Epoch, Heartbeat, NodeId, Outcome, Probe, Refund, Refunded, Reserve, Settle,
+    Settled, Store, StoreError, StoreStatus, Used,
 };
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::{Cost, Nanos};
-use tidegate_parts::{Program, Server, ShiftedClock};
+use tidegate_parts::{RedisProgram, ShiftedClock, TestRedis};
 
 use super::{charge, eventually, limit, on_runtime, set, store};
 
@@ -20,20 +20,20 @@ const AFTER_END: Duration = Duration::from_secs(601);
 const ESTIMATE: u64 = 100;
 
 /// A server with a clock that can be moved, and a node that has charged and reserved there.
-struct Rollback {
-    server: Server,
+struct RollbackFixture {
+    server: TestRedis,
     clock: Arc<ShiftedClock>,
     node: RedisStore,
     rule: RuleName,
     limit: Limit,
 }
 
-impl Rollback {
+impl RollbackFixture {
     async fn new() -> Self {
         let clock = Arc::new(ShiftedClock::new().expect("a clock"));
-        let server = Server::start_by(Arc::clone(&clock), Program::Redis7, &[]);
+        let server = TestRedis::start_with_clock(Arc::clone(&clock), RedisProgram::Redis7, &[]);
         let node = store(&server.url()).await;
-        Rollback {
+        RollbackFixture {
             server,
             clock,
             node,
@@ -49,33 +49,33 @@ impl Rollback {
     }
 
     /// A beat of the next millisecond, and the life that it finds.
-    async fn beat(&self) -> Life {
-        let beat = Beat {
+    async fn heartbeat(&self) -> Epoch {
+        let heartbeat = Heartbeat {
             node: NodeId(1),
-            seeded: None,
+            restored: None,
         };
         let mut found = Vec::new();
         eventually("two beats", async || {
-            found.extend(self.node.beat(beat).await.ok());
+            found.extend(self.node.heartbeat(heartbeat).await.ok());
             let millis = |at: Nanos| at.get() / 1_000_000;
             matches!(&found[..], [first, .., last] if millis(first.at) < millis(last.at))
         })
         .await;
-        found.pop().expect("a beat").life
+        found.pop().expect("a beat").epoch
     }
 
     async fn reserve(&self, id: u128, cost: u64) -> Outcome {
         let set = self.set(cost);
-        let lasts = LASTS;
-        let reserved = self.node.reserve(&Reserve { id, lasts, set }).await;
+        let ttl = LASTS;
+        let reserved = self.node.reserve(&Reserve { id, ttl, set }).await;
         reserved.expect("an outcome")
     }
 
     async fn settle(&self, id: u128, made: &Outcome, used: u64) -> Settled {
         let settle = Settle {
             id,
-            charged: made.at,
-            until: made.at.plus(LASTS),
+            charged_at: made.at,
+            expires_at: made.at.plus(LASTS),
             set: self.set(ESTIMATE),
             used: Used::Known([used].into_iter().collect()),
         };
@@ -89,8 +89,8 @@ impl Rollback {
     async fn try_refund(&self, id: u128, made: &Outcome) -> Result<Refunded, StoreError> {
         let refund = Refund {
             id,
-            charged: made.at,
-            until: made.at.plus(LASTS),
+            charged_at: made.at,
+            expires_at: made.at.plus(LASTS),
             set: self.set(1),
         };
         self.node.refund(&refund).await
@@ -102,7 +102,7 @@ impl Rollback {
     }
 
     fn save(&self) {
-        assert_eq!(self.server.ask(&["SAVE"]), "OK");
+        assert_eq!(self.server.run_command(&["SAVE"]), "OK");
     }
 
     fn crash(&mut self) {
@@ -115,8 +115,8 @@ impl Rollback {
 #[test]
 fn what_was_settled_or_refunded_since_the_snapshot_is_not_again() {
     on_runtime(async {
-        let mut rollback = Rollback::new().await;
-        let before = rollback.beat().await;
+        let mut rollback = RollbackFixture::new().await;
+        let before = rollback.heartbeat().await;
         let reserved = rollback.reserve(1, ESTIMATE).await;
         let open = rollback.reserve(2, ESTIMATE).await;
         let charged = rollback.node.charge(&rollback.set(1)).await;
@@ -133,7 +133,7 @@ fn what_was_settled_or_refunded_since_the_snapshot_is_not_again() {
             format!("{error:?}").contains("no heartbeat was acknowledged")
         })
         .await;
-        assert_ne!(rollback.beat().await, before);
+        assert_ne!(rollback.heartbeat().await, before);
         assert_eq!(rollback.used().await, 2 * ESTIMATE + 1, "the snapshot");
         assert_eq!(rollback.settle(1, &reserved, 0).await, Settled::Already);
         assert_eq!(rollback.settle(2, &open, 0).await, Settled::Already);
@@ -149,17 +149,17 @@ fn what_was_settled_or_refunded_since_the_snapshot_is_not_again() {
 #[test]
 fn what_is_open_stays_open_when_a_restart_loses_nothing() {
     on_runtime(async {
-        let mut rollback = Rollback::new().await;
-        rollback.beat().await;
+        let mut rollback = RollbackFixture::new().await;
+        rollback.heartbeat().await;
         let reserved = rollback.reserve(1, ESTIMATE).await;
         let abandoned = rollback.reserve(2, ESTIMATE).await;
         let charged = rollback.node.charge(&rollback.set(1)).await;
         let charged = charged.expect("an outcome");
-        let before = rollback.beat().await;
+        let before = rollback.heartbeat().await;
         rollback.save();
         rollback.crash();
 
-        assert_ne!(rollback.beat().await, before, "another run");
+        assert_ne!(rollback.heartbeat().await, before, "another run");
         assert_eq!(rollback.settle(1, &reserved, 10).await, Settled::Done);
         assert_eq!(rollback.refund(1, &charged).await, Refunded::Done);
         assert_eq!(rollback.used().await, ESTIMATE + 10);
@@ -172,15 +172,15 @@ fn what_is_open_stays_open_when_a_restart_loses_nothing() {
 
 /// Nothing was refunded, and still what others did is not in the data.
 #[test]
-fn a_beat_that_is_missing_is_enough() {
+fn a_missing_heartbeat_is_enough() {
     on_runtime(async {
-        let mut rollback = Rollback::new().await;
-        rollback.beat().await;
+        let mut rollback = RollbackFixture::new().await;
+        rollback.heartbeat().await;
         let reserved = rollback.reserve(1, ESTIMATE).await;
         rollback.save();
-        rollback.beat().await;
+        rollback.heartbeat().await;
         rollback.crash();
-        rollback.beat().await;
+        rollback.heartbeat().await;
         assert_eq!(rollback.settle(1, &reserved, 0).await, Settled::Already);
     });
 }
@@ -190,20 +190,22 @@ fn a_beat_that_is_missing_is_enough() {
 #[test]
 fn a_first_replica_makes_nothing_lapse() {
     on_runtime(async {
-        let rollback = Rollback::new().await;
-        rollback.beat().await;
+        let rollback = RollbackFixture::new().await;
+        rollback.heartbeat().await;
         let reserved = rollback.reserve(1, ESTIMATE).await;
-        let replica = Server::redis7();
+        let replica = TestRedis::redis7();
         let port = rollback.server.port().to_string();
-        replica.ask(&["REPLICAOF", "127.0.0.1", &port]);
+        replica.run_command(&["REPLICAOF", "127.0.0.1", &port]);
         eventually("a replica", async || {
-            let replication = rollback.server.ask(&["INFO", "replication"]);
+            let replication = rollback.server.run_command(&["INFO", "replication"]);
             replication.contains("state=online")
         })
         .await;
-        rollback.beat().await;
-        rollback.server.ask(&["CLIENT", "KILL", "TYPE", "normal"]);
-        rollback.beat().await;
+        rollback.heartbeat().await;
+        rollback
+            .server
+            .run_command(&["CLIENT", "KILL", "TYPE", "normal"]);
+        rollback.heartbeat().await;
         assert_eq!(rollback.settle(1, &reserved, 10).await, Settled::Done);
     });
 }
@@ -212,8 +214,8 @@ fn a_first_replica_makes_nothing_lapse() {
 #[test]
 fn another_node_that_comes_first_hides_nothing() {
     on_runtime(async {
-        let mut rollback = Rollback::new().await;
-        rollback.beat().await;
+        let mut rollback = RollbackFixture::new().await;
+        rollback.heartbeat().await;
         let charged = rollback.node.charge(&rollback.set(1)).await;
         let charged = charged.expect("an outcome");
         rollback.save();
@@ -221,29 +223,29 @@ fn another_node_that_comes_first_hides_nothing() {
         rollback.crash();
 
         let newcomer = store(&rollback.server.url()).await;
-        let beat = Beat {
+        let heartbeat = Heartbeat {
             node: NodeId(2),
-            seeded: None,
+            restored: None,
         };
-        let met = newcomer.beat(beat).await.expect("vitals").life;
-        assert_ne!(rollback.beat().await, met, "a new epoch");
+        let met = newcomer.heartbeat(heartbeat).await.expect("vitals").epoch;
+        assert_ne!(rollback.heartbeat().await, met, "a new epoch");
         assert_eq!(rollback.refund(1, &charged).await, Refunded::Lapsed);
-        newcomer.beat(beat).await.expect("vitals");
-        assert_eq!(newcomer.life(), rollback.node.life());
+        newcomer.heartbeat(heartbeat).await.expect("vitals");
+        assert_eq!(newcomer.epoch(), rollback.node.epoch());
     });
 }
 
 /// A heartbeat of a node that has restored what it remembers, in a later millisecond than all that was done before.
-async fn restored(rollback: &Rollback) -> Vitals {
+async fn restored(rollback: &RollbackFixture) -> StoreStatus {
     let mut last = None;
     eventually("a heartbeat of the life that is known", async || {
         tokio::time::sleep(std::time::Duration::from_millis(2)).await;
-        let beat = Beat {
+        let heartbeat = Heartbeat {
             node: NodeId(1),
-            seeded: rollback.node.life(),
+            restored: rollback.node.epoch(),
         };
-        last = rollback.node.beat(beat).await.ok();
-        last.as_ref().map(|vitals| vitals.life) == beat.seeded && last.is_some()
+        last = rollback.node.heartbeat(heartbeat).await.ok();
+        last.as_ref().map(|status| status.epoch) == heartbeat.restored && last.is_some()
     })
     .await;
     last.expect("vitals")
@@ -254,28 +256,28 @@ async fn restored(rollback: &Rollback) -> Vitals {
 #[test]
 fn heartbeats_are_proof_only_where_everything_was_restored_before() {
     on_runtime(async {
-        let mut rollback = Rollback::new().await;
+        let mut rollback = RollbackFixture::new().await;
         restored(&rollback).await;
         restored(&rollback).await;
         rollback.save();
         rollback.crash();
         let whole = restored(&rollback).await;
-        assert_ne!(whole.whole_until, Nanos::ZERO, "nothing was lost");
-        assert!(whole.whole_until < whole.at);
+        assert_ne!(whole.complete_until, Nanos::ZERO, "nothing was lost");
+        assert!(whole.complete_until < whole.at);
 
-        rollback.beat().await;
+        rollback.heartbeat().await;
         rollback.save();
-        rollback.beat().await;
+        rollback.heartbeat().await;
         rollback.crash();
-        rollback.beat().await;
+        rollback.heartbeat().await;
         rollback.save();
         rollback.crash();
-        let amid_loss = restored(&rollback).await.whole_until;
+        let amid_loss = restored(&rollback).await.complete_until;
         assert_eq!(amid_loss, Nanos::ZERO, "nothing was restored yet");
 
         restored(&rollback).await;
         rollback.save();
         rollback.crash();
-        assert_ne!(restored(&rollback).await.whole_until, Nanos::ZERO);
+        assert_ne!(restored(&rollback).await.complete_until, Nanos::ZERO);
     });
 }

@@ -6,21 +6,21 @@ use tidegate::stores::redis::{Action, RedisConfig, RedisStore};
 use tidegate_core::algorithms::{Algorithm, Limit};
 use tidegate_core::store::{Store, StoreError};
 use tidegate_core::subject::RuleName;
-use tidegate_parts::{Program, Sentinel, Sentinels, Server, WATCHED};
+use tidegate_parts::{PRIMARY_NAME, RedisProgram, SentinelGroup, TestRedis, TestSentinel};
 
-use crate::fake_sentinel::{FakeSentinel, Says, url};
+use crate::fake_sentinel::{FakeSentinel, FakeSentinelReply, url};
 use crate::{charge, direct, eventually, limit, on_runtime, script_calls, set, store};
 
 /// A rule with one counter of a thousand, and a store to count it in.
-struct Counter {
+struct SentinelCounter {
     store: RedisStore,
     rule: RuleName,
     limit: Limit,
 }
 
-impl Counter {
-    fn of(store: RedisStore) -> Counter {
-        Counter {
+impl SentinelCounter {
+    fn of(store: RedisStore) -> SentinelCounter {
+        SentinelCounter {
             store,
             rule: RuleName::new("api"),
             limit: limit(Algorithm::FixedWindow, 1_000),
@@ -69,24 +69,24 @@ impl Counter {
 }
 
 /// The server that listens on `port`.
-fn on_port(sentinels: &Sentinels, port: u16) -> &Server {
+fn on_port(sentinels: &SentinelGroup, port: u16) -> &TestRedis {
     let mut servers = sentinels.servers.iter();
     servers.find(|s| s.port() == port).expect("a server")
 }
 
-async fn told_to_replicas(sentinels: &Sentinels) {
+async fn wait_for_replicas(sentinels: &SentinelGroup) {
     let primary = on_port(sentinels, sentinels.primary());
-    assert_eq!(primary.ask(&["WAIT", "1", "10000"]), "1");
+    assert_eq!(primary.run_command(&["WAIT", "1", "10000"]), "1");
 }
 
 #[test]
 fn a_failover_that_was_ordered_is_followed() {
-    let sentinels = Sentinels::start(1);
+    let sentinels = SentinelGroup::start(1);
     on_runtime(async {
-        let counter = Counter::of(store(&sentinels.url()).await);
+        let counter = SentinelCounter::of(store(&sentinels.url()).await);
         counter.counts_on_from(1_000).await;
         let before = sentinels.primary();
-        told_to_replicas(&sentinels).await;
+        wait_for_replicas(&sentinels).await;
         sentinels.fail_over();
         let (old, new) = (
             on_port(&sentinels, before),
@@ -97,19 +97,19 @@ fn a_failover_that_was_ordered_is_followed() {
         })
         .await;
         // The old one stays a primary for seconds, until the sentinels make it a replica.
-        let (left, asked) = (counter.charge_at_last().await, script_calls(old));
+        let (left, calls_before) = (counter.charge_at_last().await, script_calls(old));
         counter.counts_on_from(left).await;
-        assert_eq!(script_calls(old), asked);
+        assert_eq!(script_calls(old), calls_before);
     });
 }
 
 #[test]
 fn the_next_primary_is_found_when_one_is_killed() {
-    let mut sentinels = Sentinels::start(1);
+    let mut sentinels = SentinelGroup::start(1);
     on_runtime(async {
-        let counter = Counter::of(store(&sentinels.url()).await);
+        let counter = SentinelCounter::of(store(&sentinels.url()).await);
         counter.counts_on_from(1_000).await;
-        told_to_replicas(&sentinels).await;
+        wait_for_replicas(&sentinels).await;
         sentinels.servers[0].kill();
         // Nothing is admitted twice meanwhile: what was counted is still counted.
         let left = counter.charge_at_last().await;
@@ -122,11 +122,11 @@ fn the_next_primary_is_found_when_one_is_killed() {
 /// a primary, and connections to it still stand.
 #[test]
 fn a_frozen_primary_is_never_counted_on_again() {
-    let sentinels = Sentinels::start(1);
+    let sentinels = SentinelGroup::start(1);
     on_runtime(async {
-        let counter = Counter::of(store(&sentinels.url()).await);
+        let counter = SentinelCounter::of(store(&sentinels.url()).await);
         counter.counts_on_from(1_000).await;
-        told_to_replicas(&sentinels).await;
+        wait_for_replicas(&sentinels).await;
         let old = &sentinels.servers[0];
         old.freeze();
         let mut left = counter.charge_at_last().await;
@@ -136,7 +136,7 @@ fn a_frozen_primary_is_never_counted_on_again() {
         // Nor by those who connect anew, however much it calls itself a primary.
         let new = on_port(&sentinels, sentinels.primary());
         for _ in 0..5 {
-            new.ask(&["CLIENT", "KILL", "TYPE", "normal"]);
+            new.run_command(&["CLIENT", "KILL", "TYPE", "normal"]);
             let now = counter.charge_at_last().await;
             assert!(now < left, "{now} of {left}");
             left = now;
@@ -146,11 +146,11 @@ fn a_frozen_primary_is_never_counted_on_again() {
 
 #[test]
 fn one_sentinel_is_enough_and_none_takes_nothing_away() {
-    let mut sentinels = Sentinels::start(1);
+    let mut sentinels = SentinelGroup::start(1);
     on_runtime(async {
-        let counter = Counter::of(store(&sentinels.url()).await);
-        let cut = |sentinels: &Sentinels| {
-            sentinels.servers[0].ask(&["CLIENT", "KILL", "TYPE", "normal"]);
+        let counter = SentinelCounter::of(store(&sentinels.url()).await);
+        let cut = |sentinels: &SentinelGroup| {
+            sentinels.servers[0].run_command(&["CLIENT", "KILL", "TYPE", "normal"]);
         };
         for dead in 0..2 {
             sentinels.kill(dead);
@@ -169,8 +169,8 @@ fn one_sentinel_is_enough_and_none_takes_nothing_away() {
         cut(&sentinels);
         eventually("a fault of the sentinels", async || {
             let _lost = counter.charge().await;
-            let fault = counter.store.last_fault();
-            fault.is_some_and(|fault| fault.to_string().starts_with("sentinel: "))
+            let redis_error = counter.store.last_error();
+            redis_error.is_some_and(|redis_error| redis_error.to_string().starts_with("sentinel: "))
         })
         .await;
         assert!(matches!(
@@ -181,35 +181,36 @@ fn one_sentinel_is_enough_and_none_takes_nothing_away() {
 }
 
 #[test]
-fn a_name_that_no_sentinel_knows_is_told() {
-    let sentinels = Sentinels::start(0);
+fn a_name_that_no_sentinel_knows_is_reported() {
+    let sentinels = SentinelGroup::start(0);
     let url = sentinels.url().replace("/counters", "/other");
     on_runtime(async {
         let store = RedisStore::open(&RedisConfig::new(&url)).expect("an address");
         eventually("told", async || {
-            let fault = store.last_fault();
-            fault.is_some_and(|fault| fault.to_string().starts_with("unknown primary"))
+            let redis_error = store.last_error();
+            redis_error
+                .is_some_and(|redis_error| redis_error.to_string().starts_with("unknown primary"))
         })
         .await;
     });
 }
 
 /// Three sentinels that all say the same.
-async fn fakes(says: Says) -> Vec<FakeSentinel> {
+async fn fakes(reply: FakeSentinelReply) -> Vec<FakeSentinel> {
     let mut fakes = Vec::new();
     for _ in 0..3 {
-        fakes.push(FakeSentinel::start(says.clone()).await);
+        fakes.push(FakeSentinel::start(reply.clone()).await);
     }
     fakes
 }
 
 #[test]
 fn a_lying_sentinel_does_not_win_over_two_others() {
-    let (right, wrong) = (Server::redis7(), Server::redis7());
+    let (right, wrong) = (TestRedis::redis7(), TestRedis::redis7());
     on_runtime(async {
-        let fakes = fakes(Says::Primary(right.port())).await;
-        fakes[0].say(Says::Primary(wrong.port()));
-        let counter = Counter::of(store(&url(&fakes)).await);
+        let fakes = fakes(FakeSentinelReply::Primary(right.port())).await;
+        fakes[0].set_reply(FakeSentinelReply::Primary(wrong.port()));
+        let counter = SentinelCounter::of(store(&url(&fakes)).await);
         counter.counts_on_from(1_000).await;
         // Neither by what it publishes nor to those who connect anew.
         eventually("someone listens", async || {
@@ -217,13 +218,13 @@ fn a_lying_sentinel_does_not_win_over_two_others() {
         })
         .await;
         counter.counts_on_from(980).await;
-        right.ask(&["CLIENT", "KILL", "TYPE", "normal"]);
+        right.run_command(&["CLIENT", "KILL", "TYPE", "normal"]);
         let left = counter.charge_at_last().await;
         counter.counts_on_from(left).await;
         assert_eq!(script_calls(&wrong), 0);
 
         // Two that agree do win, with and without a hint: then it was the other one that was stale.
-        fakes[1].say(Says::Primary(wrong.port()));
+        fakes[1].set_reply(FakeSentinelReply::Primary(wrong.port()));
         eventually("the other server", async || {
             counter.charge().await.is_ok_and(|left| left == 999)
         })
@@ -234,26 +235,26 @@ fn a_lying_sentinel_does_not_win_over_two_others() {
 
 #[test]
 fn a_single_sentinel_is_believed() {
-    let server = Server::redis7();
+    let server = TestRedis::redis7();
     on_runtime(async {
-        let only = FakeSentinel::start(Says::Primary(server.port())).await;
+        let only = FakeSentinel::start(FakeSentinelReply::Primary(server.port())).await;
         let by_name = url(&[only]).replace("127.0.0.1", "localhost");
-        let counter = Counter::of(store(&by_name).await);
+        let counter = SentinelCounter::of(store(&by_name).await);
         counter.counts_on_from(1_000).await;
     });
 }
 
 #[test]
 fn a_server_that_calls_itself_a_replica_is_not_counted_on() {
-    let primary = Server::redis7();
+    let primary = TestRedis::redis7();
     let of = primary.port().to_string();
-    let replica = Server::start(Program::Redis7, &["--replicaof", "127.0.0.1", &of]);
+    let replica = TestRedis::start(RedisProgram::Redis7, &["--replicaof", "127.0.0.1", &of]);
     on_runtime(async {
-        let fakes = fakes(Says::Primary(replica.port())).await;
+        let fakes = fakes(FakeSentinelReply::Primary(replica.port())).await;
         let store = RedisStore::open(&RedisConfig::new(&url(&fakes))).expect("an address");
         eventually("told", async || {
-            let fault = store.last_fault();
-            fault.is_some_and(|fault| fault.code() == "no primary")
+            let redis_error = store.last_error();
+            redis_error.is_some_and(|redis_error| redis_error.code() == "no primary")
         })
         .await;
         direct(&replica, &["REPLICAOF", "NO", "ONE"]);
@@ -272,20 +273,21 @@ fn documented_user() -> Vec<String> {
 }
 
 #[test]
-fn every_sentinel_can_be_asked_with_the_documented_permissions() {
-    for program in Program::ALL {
-        let server = Server::start(program, &[]);
-        let sentinel = Sentinel::with(program, server.port(), 1, &[]);
+fn every_sentinel_can_be_queried_with_the_documented_permissions() {
+    for program in RedisProgram::ALL {
+        let server = TestRedis::start(program, &[]);
+        let sentinel = TestSentinel::with(program, server.port(), 1, &[]);
         let user = documented_user();
         let user: Vec<&str> = user.iter().map(String::as_str).collect();
-        assert_eq!(sentinel.ask(&user), "OK", "{program:?}");
-        sentinel.ask(&["ACL", "SETUSER", "default", "resetpass", ">other"]);
+        assert_eq!(sentinel.run_command(&user), "OK", "{program:?}");
+        sentinel.run_command(&["ACL", "SETUSER", "default", "resetpass", ">other"]);
         on_runtime(async {
-            let place = format!("127.0.0.1:{}/{WATCHED}", sentinel.port);
+            let place = format!("127.0.0.1:{}/{PRIMARY_NAME}", sentinel.port);
             let login = "sentinel_user=tidegate-sentinel&sentinel_pass=pa55";
-            let counter = Counter::of(store(&format!("redis+sentinel://{place}?{login}")).await);
+            let counter =
+                SentinelCounter::of(store(&format!("redis+sentinel://{place}?{login}")).await);
             counter.counts_on_from(1_000).await;
-            let clients = sentinel.ask(&["-a", "other", "CLIENT", "LIST"]);
+            let clients = sentinel.run_command(&["-a", "other", "CLIENT", "LIST"]);
             let mut ours = clients.lines().filter(|line| line.contains("tidegate"));
             assert!(ours.any(|line| line.contains(" sub=1 ")), "{clients}");
         });
@@ -293,13 +295,13 @@ fn every_sentinel_can_be_asked_with_the_documented_permissions() {
 }
 
 #[test]
-fn no_password_is_told_whoever_refuses_it() {
-    let server = Server::start(Program::Redis7, &["--requirepass", "right"]);
+fn no_password_is_printed_whoever_rejects_it() {
+    let server = TestRedis::start(RedisProgram::Redis7, &["--requirepass", "right"]);
     on_runtime(async {
-        let refusing = Says::Error("WRONGPASS planted-s3cret is wrong".to_owned());
+        let refusing = FakeSentinelReply::Error("WRONGPASS planted-s3cret is wrong".to_owned());
         let [sentinels, open] = [
             fakes(refusing).await,
-            fakes(Says::Primary(server.port())).await,
+            fakes(FakeSentinelReply::Primary(server.port())).await,
         ];
         for (fakes, begins) in [(sentinels, "sentinel: "), (open, "authentication failed")] {
             let url = url(&fakes).replace("//", "//u:planted-s3cret@");
@@ -307,14 +309,14 @@ fn no_password_is_told_whoever_refuses_it() {
             let config = RedisConfig::new(&url);
             let store = RedisStore::open(&config).expect("an address");
             eventually("refused", async || {
-                let fault = store.last_fault();
-                fault.is_some_and(|fault| fault.action() == Action::AskOperator)
+                let redis_error = store.last_error();
+                redis_error.is_some_and(|redis_error| redis_error.action() == Action::NeedsOperator)
             })
             .await;
-            let fault = store.last_fault().expect("a fault");
-            let told = format!("{fault} {fault:?} {store:?} {config:?}");
-            assert!(told.starts_with(begins), "{told}");
-            assert!(!told.contains("planted-s3cret"), "{told}");
+            let redis_error = store.last_error().expect("a fault");
+            let text = format!("{redis_error} {redis_error:?} {store:?} {config:?}");
+            assert!(text.starts_with(begins), "{text}");
+            assert!(!text.contains("planted-s3cret"), "{text}");
         }
     });
 }

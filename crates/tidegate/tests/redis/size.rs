@@ -9,13 +9,13 @@ use tidegate_core::subject::RuleName;
 use tidegate_core::units::Nanos;
 
 use crate::{charge, direct, info, on_runtime, set};
-use tidegate_parts::{Program, Server};
+use tidegate_parts::{RedisProgram, TestRedis};
 
 const SUBJECTS: u128 = 100_000;
 
 /// Bytes per subject under `rates` limits of one rule.
-fn bytes(program: Program, algorithm: Algorithm, rates: u8) -> u64 {
-    let server = Server::start(program, &[]);
+fn bytes(program: RedisProgram, algorithm: Algorithm, rates: u8) -> u64 {
+    let server = TestRedis::start(program, &[]);
     on_runtime(async {
         // As long as it takes: sizes do not depend on the speed of this machine.
         let store = RedisStore::open(&RedisConfig {
@@ -66,7 +66,7 @@ fn one_rate_of_a_subject_fits_two_hundred_bytes() {
         Algorithm::SlidingWindow,
         Algorithm::SlidingWindowStrict,
     ] {
-        let one = bytes(Program::Redis7, algorithm, 1);
+        let one = bytes(RedisProgram::Redis7, algorithm, 1);
         assert!(one <= 200, "{algorithm}: {one} bytes");
         assert!(one >= 100, "{algorithm}: {one} bytes cannot be all of it");
     }
@@ -74,6 +74,6 @@ fn one_rate_of_a_subject_fits_two_hundred_bytes() {
 
 #[test]
 fn four_rates_of_a_subject_cost_less_than_two_subjects() {
-    let four = bytes(Program::Redis7, Algorithm::TokenBucket, 4);
+    let four = bytes(RedisProgram::Redis7, Algorithm::TokenBucket, 4);
     assert!(four <= 320, "{four} bytes");
 }

@@ -2,29 +2,31 @@
 
 use std::fs;
 
-use tidegate::stores::redis::{Action, Fault, RedisConfig, RedisStore};
+use tidegate::stores::redis::{Action, RedisConfig, RedisStore, RedisStoreError};
 use tidegate_core::algorithms::Algorithm;
 use tidegate_core::store::Store;
 use tidegate_core::subject::RuleName;
-use tidegate_parts::{Authority, Certificate, Program, Sentinel, Server, WATCHED, free_port};
+use tidegate_parts::{
+    PRIMARY_NAME, RedisProgram, TestAuthority, TestCertificate, TestRedis, TestSentinel, free_port,
+};
 
 use crate::{charge, eventually, limit, on_runtime, set, store};
 
 /// A server with a certificate for `names`.
-struct Encrypted {
-    authority: Authority,
-    server: Server,
+struct TlsServer {
+    authority: TestAuthority,
+    server: TestRedis,
     port: u16,
 }
 
-impl Encrypted {
-    fn start(names: &[&str], clients: &str) -> Encrypted {
-        let (authority, port) = (Authority::new(), free_port());
+impl TlsServer {
+    fn start(names: &[&str], clients: &str) -> TlsServer {
+        let (authority, port) = (TestAuthority::new(), free_port());
         let mut options = authority.sign(names).options(port, &authority);
         options.extend(["--tls-auth-clients".to_owned(), clients.to_owned()]);
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
-        Encrypted {
-            server: Server::start(Program::Redis7, &options),
+        TlsServer {
+            server: TestRedis::start(RedisProgram::Redis7, &options),
             authority,
             port,
         }
@@ -44,122 +46,122 @@ async fn counts(store: &RedisStore) {
 }
 
 /// What is said of a server that is never connected to, until an operator does something.
-async fn refused(url: &str) -> String {
-    let fault = fault(url).await;
-    assert_eq!(fault.action(), Action::AskOperator, "{fault}");
-    fault.to_string()
+async fn connect_error_text(url: &str) -> String {
+    let redis_error = connect_error(url).await;
+    assert_eq!(redis_error.action(), Action::NeedsOperator, "{redis_error}");
+    redis_error.to_string()
 }
 
-async fn fault(url: &str) -> Fault {
+async fn connect_error(url: &str) -> RedisStoreError {
     let store = RedisStore::open(&RedisConfig::new(url)).expect("an address");
-    eventually("refused", async || store.last_fault().is_some()).await;
-    store.last_fault().expect("a fault")
+    eventually("refused", async || store.last_error().is_some()).await;
+    store.last_error().expect("a fault")
 }
 
 #[test]
 fn a_server_that_a_given_authority_vouches_for_is_counted_on() {
-    let encrypted = Encrypted::start(&["localhost", "127.0.0.1"], "no");
+    let encrypted = TlsServer::start(&["localhost", "127.0.0.1"], "no");
     on_runtime(async {
         for host in ["localhost", "127.0.0.1"] {
             counts(&store(&encrypted.url(host)).await).await;
         }
-        let clients = encrypted.server.ask(&["CLIENT", "LIST"]);
+        let clients = encrypted.server.run_command(&["CLIENT", "LIST"]);
         assert!(clients.contains(&format!("laddr=127.0.0.1:{}", encrypted.port)));
     });
 }
 
 #[test]
 fn a_server_that_nobody_vouches_for_is_refused_and_the_option_named() {
-    let encrypted = Encrypted::start(&["localhost"], "no");
+    let encrypted = TlsServer::start(&["localhost"], "no");
     on_runtime(async {
-        let other = Authority::new();
+        let other = TestAuthority::new();
         let host = format!("rediss://localhost:{}", encrypted.port);
         for url in [
             host.clone(),
             format!("{host}?ca={}", other.file().display()),
         ] {
-            let told = refused(&url).await;
-            assert!(told.contains("`?ca=FILE`"), "{told}");
+            let text = connect_error_text(&url).await;
+            assert!(text.contains("`?ca=FILE`"), "{text}");
         }
     });
 }
 
 #[test]
 fn a_certificate_for_another_name_is_refused() {
-    let encrypted = Encrypted::start(&["elsewhere.example"], "no");
+    let encrypted = TlsServer::start(&["elsewhere.example"], "no");
     on_runtime(async {
-        let told = refused(&encrypted.url("localhost")).await;
-        assert!(told.contains("a name that its certificate has"), "{told}");
+        let text = connect_error_text(&encrypted.url("localhost")).await;
+        assert!(text.contains("a name that its certificate has"), "{text}");
     });
 }
 
 #[test]
 fn a_server_that_asks_for_a_certificate_is_shown_one() {
-    let encrypted = Encrypted::start(&["localhost"], "yes");
+    let encrypted = TlsServer::start(&["localhost"], "yes");
     let own = encrypted.authority.sign(&["client.example"]);
-    let with = |Certificate { certificate, key }: &Certificate| {
+    let with = |TestCertificate { certificate, key }: &TestCertificate| {
         let url = encrypted.url("localhost");
         format!("{url}&cert={}&key={}", certificate.display(), key.display())
     };
     on_runtime(async {
         counts(&store(&with(&own)).await).await;
-        let told = refused(&encrypted.url("localhost")).await;
-        assert!(told.contains("`?cert=FILE&key=FILE`"), "{told}");
-        let foreign = Authority::new().sign(&["client.example"]);
+        let text = connect_error_text(&encrypted.url("localhost")).await;
+        assert!(text.contains("`?cert=FILE&key=FILE`"), "{text}");
+        let foreign = TestAuthority::new().sign(&["client.example"]);
         // Its files are gone with the authority: that is said when the store is opened.
-        let told = RedisStore::open(&RedisConfig::new(&with(&foreign))).expect_err("no file");
-        assert!(told.to_string().contains("`cert`"), "{told}");
+        let error = RedisStore::open(&RedisConfig::new(&with(&foreign))).expect_err("no file");
+        assert!(error.to_string().contains("`cert`"), "{error}");
     });
 }
 
 #[test]
-fn a_server_without_tls_is_told_from_one_with() {
-    let server = Server::redis7();
+fn a_server_without_tls_is_distinguished_from_one_with() {
+    let server = TestRedis::redis7();
     on_runtime(async {
         // It takes the beginning for that of a command, and waits for the rest.
-        let told = fault(&format!("rediss://127.0.0.1:{}", server.port())).await;
-        assert!(told.to_string().contains("write redis://"), "{told}");
+        let error = connect_error(&format!("rediss://127.0.0.1:{}", server.port())).await;
+        assert!(error.to_string().contains("write redis://"), "{error}");
     });
 }
 
 #[test]
 fn what_is_no_certificate_is_refused_when_the_store_is_opened() {
-    let authority = Authority::new();
+    let authority = TestAuthority::new();
     let own = authority.sign(&["client.example"]);
     fs::write(authority.file(), "-----BEGIN CERTIFICATE-----\nplanted\n").expect("a file");
     on_runtime(async {
         let ca = authority.file();
         let url = format!("rediss://localhost?ca={}", ca.display());
-        let told = RedisStore::open(&RedisConfig::new(&url)).expect_err("no certificate");
-        assert!(told.to_string().contains("PEM"), "{told}");
+        let error = RedisStore::open(&RedisConfig::new(&url)).expect_err("no certificate");
+        assert!(error.to_string().contains("PEM"), "{error}");
         // A certificate where the key should be.
         let file = own.certificate.display();
         let url = format!("rediss://localhost?cert={file}&key={file}");
-        let told = RedisStore::open(&RedisConfig::new(&url)).expect_err("no key");
-        assert!(told.to_string().contains("PEM"), "{told}");
+        let error = RedisStore::open(&RedisConfig::new(&url)).expect_err("no key");
+        assert!(error.to_string().contains("PEM"), "{error}");
     });
 }
 
 #[test]
 fn sentinels_and_the_server_they_tell_of_are_both_reached_by_tls() {
-    let encrypted = Encrypted::start(&["127.0.0.1"], "no");
+    let encrypted = TlsServer::start(&["127.0.0.1"], "no");
     let port = free_port();
     let shown = encrypted.authority.sign(&["127.0.0.1"]);
     let mut options = shown.options(port, &encrypted.authority);
     options.extend(["--tls-replication", "yes", "--tls-auth-clients", "no"].map(str::to_owned));
-    let _sentinel = Sentinel::with(Program::Redis7, encrypted.port, 1, &options);
+    let _sentinel = TestSentinel::with(RedisProgram::Redis7, encrypted.port, 1, &options);
     on_runtime(async {
-        let url = |authority: &Authority| {
+        let url = |authority: &TestAuthority| {
             let ca = authority.file();
             format!(
-                "rediss+sentinel://127.0.0.1:{port}/{WATCHED}?ca={}",
+                "rediss+sentinel://127.0.0.1:{port}/{PRIMARY_NAME}?ca={}",
                 ca.display()
             )
         };
         counts(&store(&url(&encrypted.authority)).await).await;
-        let other = Authority::new();
-        let told = refused(&url(&other)).await;
-        assert!(told.starts_with("sentinel: no TLS"), "{told}");
-        assert!(told.contains("`?ca=FILE`"), "{told}");
+        let other = TestAuthority::new();
+        let text = connect_error_text(&url(&other)).await;
+        assert!(text.starts_with("sentinel: no TLS"), "{text}");
+        assert!(text.contains("`?ca=FILE`"), "{text}");
     });
 }

@@ -7,274 +7,298 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::form::{DomainForm, LimitForm, NodeForm};
-use super::tree::{Descriptors, Domain, Level, Limited, Node, Quantity};
-use super::{MOST_LEVELS, counted_as};
+use super::config::{DescriptorConfig, DomainConfig, LimitConfig};
+use super::tree::{CountedLimit, DescriptorLevel, DescriptorNode, Descriptors, Domain, NodeLimit};
+use super::{MAX_LEVELS, window_count};
 use crate::algorithms::{Algorithm, Limit, Precision, Spec};
-use crate::described::Unit;
-use crate::rules::dialect::Dialect;
-use crate::rules::fault::{Fault, Faults, Place, shown};
-use crate::rules::model::{By, Mode, Rates, Rule, RuleKind};
-use crate::store::Terms;
+use crate::envoy::Unit;
+use crate::rules::diagnostics::{RuleError, RuleErrors, SourceLocation, quoted};
+use crate::rules::parse_options::ParseOptions;
+use crate::rules::rule::{By, Mode, Rates, Rule, RuleKind};
+use crate::store::RuleOptions;
 use crate::subject::RuleName;
 
-/// Puts `forms` together. Their rules go behind those in `rules`.
+/// Puts `configs` together. Their rules go behind those in `rules`.
 pub(crate) fn compile(
-    forms: &[DomainForm],
-    dialect: &Dialect,
+    configs: &[DomainConfig],
+    options: &ParseOptions,
     rules: &mut Vec<Rule>,
-    faults: &mut Faults,
+    errors: &mut RuleErrors,
 ) -> Descriptors {
-    let mut compiler = Compiler {
-        dialect,
+    let mut compiler = DescriptorCompiler {
+        options,
         rules,
-        faults,
+        errors,
         rates: FxHashMap::default(),
     };
-    let mut descriptors = Descriptors::new(dialect);
-    for form in forms {
-        compiler.take(form, &mut descriptors);
+    let mut descriptors = Descriptors::new(options);
+    for config in configs {
+        compiler.compile_domain(config, &mut descriptors);
     }
     for domain in &mut descriptors.domains {
-        domain.brought = compiler.brought(domain);
+        domain.override_rule = compiler.add_override_rule(domain);
     }
     descriptors
 }
 
 impl Descriptors {
-    /// The domain that `form` is of, made if it is the first.
-    fn domain_for(&mut self, form: &DomainForm) -> &mut Domain {
+    /// The domain that `config` is of, made if it is the first.
+    fn domain_for(&mut self, config: &DomainConfig) -> &mut Domain {
         let next = self.domains.len() as u32; // there are fewer files than that
         let at = *self
             .by_name
-            .entry(form.domain.as_str().into())
+            .entry(config.domain.as_str().into())
             .or_insert(next);
         if at == next {
             self.domains.push(Domain {
-                name: form.domain.as_str().into(),
-                place: form.place.clone(),
-                top: Level::default(),
-                brought: 0,
+                name: config.domain.as_str().into(),
+                location: config.location.clone(),
+                root: DescriptorLevel::default(),
+                override_rule: 0,
             });
         }
         &mut self.domains[at as usize]
     }
 }
 
-struct Compiler<'c> {
-    dialect: &'c Dialect,
+struct DescriptorCompiler<'c> {
+    options: &'c ParseOptions,
     rules: &'c mut Vec<Rule>,
-    faults: &'c mut Faults,
+    errors: &'c mut RuleErrors,
     /// Limits that are written alike are one.
     rates: FxHashMap<(u32, Unit), Arc<Rates>>,
 }
 
 /// Where a node stands in its tree.
-struct Within<'w> {
+struct NodeContext<'w> {
     /// What its path begins with.
     path: &'w str,
-    place: &'w Place,
+    location: &'w SourceLocation,
     keys: &'w [&'w str],
 }
 
-impl Compiler<'_> {
-    fn take(&mut self, form: &DomainForm, descriptors: &mut Descriptors) {
-        if form.domain.is_empty() {
+impl DescriptorCompiler<'_> {
+    fn compile_domain(&mut self, config: &DomainConfig, descriptors: &mut Descriptors) {
+        if config.domain.is_empty() {
             let message = "has no domain, or an empty one; write `domain: ...`";
-            self.fault(&form.place, 0, message.to_owned());
+            self.error(&config.location, 0, message.to_owned());
         }
-        let within = Within {
-            path: &form.domain,
-            place: &form.place,
+        let context = NodeContext {
+            path: &config.domain,
+            location: &config.location,
             keys: &[],
         };
-        let known = descriptors.domain(&form.domain).is_some();
-        let domain = descriptors.domain_for(form);
-        if known && !self.dialect.merge_domains {
+        let known = descriptors.domain(&config.domain).is_some();
+        let domain = descriptors.domain_for(config);
+        if known && !self.options.merge_domains {
             let message = format!(
                 "has the domain {}, which stands in {} too; keep it in one file, or have domains merged",
-                shown(&form.domain),
-                domain.place
+                quoted(&config.domain),
+                domain.location
             );
-            self.fault(&form.place, 0, message);
+            self.error(&config.location, 0, message);
             // Only to see what else is wrong.
-            return self.level(&form.nodes, &within, &mut Level::default());
+            return self.compile_level(
+                &config.descriptors,
+                &context,
+                &mut DescriptorLevel::default(),
+            );
         }
-        self.level(&form.nodes, &within, &mut domain.top);
+        self.compile_level(&config.descriptors, &context, &mut domain.root);
     }
 
-    fn level(&mut self, forms: &[NodeForm], within: &Within<'_>, level: &mut Level) {
-        if !forms.is_empty() && within.keys.len() >= MOST_LEVELS {
+    fn compile_level(
+        &mut self,
+        configs: &[DescriptorConfig],
+        context: &NodeContext<'_>,
+        level: &mut DescriptorLevel,
+    ) {
+        if !configs.is_empty() && context.keys.len() >= MAX_LEVELS {
             let message = format!(
-                "has descriptors under {} that are more than {MOST_LEVELS} deep; write fewer levels",
-                shown(within.path)
+                "has descriptors under {} that are more than {MAX_LEVELS} deep; write fewer levels",
+                quoted(context.path)
             );
-            return self.fault(within.place, forms[0].line, message);
+            return self.error(context.location, configs[0].line, message);
         }
-        for form in forms {
-            let (line, node) = (form.line, self.node(form, within));
+        for config in configs {
+            let (line, node) = (config.line, self.compile_node(config, context));
             if let Err(known) = level.add(node) {
                 let message = format!(
                     "has the composite key {} twice below {}, the first at {}; keep one",
-                    shown(&known.joined),
-                    shown(within.path),
-                    known.place
+                    quoted(&known.composite_key),
+                    quoted(context.path),
+                    known.location
                 );
-                self.fault(within.place, line, message);
+                self.error(context.location, line, message);
             }
         }
     }
 
-    fn node(&mut self, form: &NodeForm, within: &Within<'_>) -> Node {
-        let joined = match form.value.as_str() {
-            "" => form.key.clone(),
-            value => format!("{}_{value}", form.key),
+    fn compile_node(
+        &mut self,
+        config: &DescriptorConfig,
+        context: &NodeContext<'_>,
+    ) -> DescriptorNode {
+        let composite_key = match config.value.as_str() {
+            "" => config.key.clone(),
+            value => format!("{}_{value}", config.key),
         };
-        if form.key.is_empty() {
+        if config.key.is_empty() {
             let message = format!(
                 "has a descriptor below {} without a key, or with an empty one; write `key: ...`",
-                shown(within.path)
+                quoted(context.path)
             );
-            self.fault(within.place, form.line, message);
+            self.error(context.location, config.line, message);
         }
-        if form.share_threshold && !joined.contains('*') {
+        if config.share_threshold && !composite_key.contains('*') {
             let message = format!(
                 "has share_threshold for {}, which has no `*` and so nothing to share; remove it, or \
                  write a pattern",
-                shown(&joined)
+                quoted(&composite_key)
             );
-            self.fault(within.place, form.line, message);
+            self.error(context.location, config.line, message);
         }
-        let path = format!("{}.{joined}", within.path);
-        let mut keys = within.keys.to_vec();
-        keys.push(&form.key);
-        let within = Within {
+        let path = format!("{}.{composite_key}", context.path);
+        let mut keys = context.keys.to_vec();
+        keys.push(&config.key);
+        let context = NodeContext {
             path: &path,
-            place: within.place,
+            location: context.location,
             keys: &keys,
         };
-        let limit = form.limit.as_ref();
-        let limited = limit.map(|limit| self.limited(form, limit, &within));
-        let mut below = Level::default();
-        self.level(&form.nodes, &within, &mut below);
-        Node {
-            joined: joined.into(),
-            key_len: form.key.len(),
-            place: Place {
-                line: form.line,
-                ..within.place.clone()
+        let limit = config.limit.as_ref();
+        let limited = limit.map(|limit| self.compile_limit(config, limit, &context));
+        let mut children = DescriptorLevel::default();
+        self.compile_level(&config.descriptors, &context, &mut children);
+        DescriptorNode {
+            composite_key: composite_key.into(),
+            key_len: config.key.len(),
+            location: SourceLocation {
+                line: config.line,
+                ..context.location.clone()
             },
-            limited,
-            below,
-            value_to_metric: form.value_to_metric,
-            shares: form.share_threshold,
-            metadata: form.metadata.clone(),
+            limit: limited,
+            children,
+            value_to_metric: config.value_to_metric,
+            share_threshold: config.share_threshold,
+            metadata: config.metadata.clone(),
         }
     }
 
-    fn limited(&mut self, node: &NodeForm, form: &LimitForm, within: &Within<'_>) -> Limited {
-        let unit = Unit::from_name(&form.unit);
-        let wrong = match (form.unlimited, unit) {
+    fn compile_limit(
+        &mut self,
+        node: &DescriptorConfig,
+        config: &LimitConfig,
+        context: &NodeContext<'_>,
+    ) -> NodeLimit {
+        let unit = Unit::from_name(&config.unit);
+        let problem = match (config.unlimited, unit) {
             (true, Some(_)) => Some("has a unit and `unlimited`; keep one of them".to_owned()),
             (false, None) => {
-                let found = match form.unit.as_str() {
+                let found = match config.unit.as_str() {
                     "" => "no rate limit unit".to_owned(),
-                    unit => format!("the rate limit unit {}", shown(unit)),
+                    unit => format!("the rate limit unit {}", quoted(unit)),
                 };
                 let units = "second, minute, hour, day, week, month or year";
                 Some(format!("has {found}; write {units}"))
             }
             _ => None,
         };
-        let names = form.replaces.iter().map(String::as_str);
-        let wrong_names = names.filter_map(|name| match name {
+        let names = config.replaces.iter().map(String::as_str);
+        let name_problems = names.filter_map(|name| match name {
             "" => Some("replaces something without a name; write `- name: ...`"),
-            name if name == form.name => Some("replaces itself; remove its name from `replaces`"),
+            name if name == config.name => Some("replaces itself; remove its name from `replaces`"),
             _ => None,
         });
-        let wrong_names = wrong_names.map(str::to_owned);
-        for message in wrong.into_iter().chain(wrong_names) {
-            let at = shown(within.path);
-            self.fault(within.place, form.line, format!("{at} {message}"));
+        let name_problems = name_problems.map(str::to_owned);
+        for message in problem.into_iter().chain(name_problems) {
+            let at = quoted(context.path);
+            self.error(context.location, config.line, format!("{at} {message}"));
         }
-        let unit = unit.filter(|_| !form.unlimited);
-        let quantity = unit.map(|unit| Quantity {
+        let unit = unit.filter(|_| !config.unlimited);
+        let quantity = unit.map(|unit| CountedLimit {
             unit,
-            rule: self.rule(node, form.requests_per_unit, unit, within),
+            rule: self.add_limit_rule(node, config.requests_per_unit, unit, context),
         });
-        Limited {
-            path: within.path.into(),
-            quantity,
-            requests: form.requests_per_unit,
-            name: (!form.name.is_empty()).then(|| form.name.as_str().into()),
-            replaces: form
+        NodeLimit {
+            path: context.path.into(),
+            counted: quantity,
+            requests_per_unit: config.requests_per_unit,
+            name: (!config.name.is_empty()).then(|| config.name.as_str().into()),
+            replaces: config
                 .replaces
                 .iter()
                 .map(|name| name.as_str().into())
                 .collect(),
-            shadow: node.shadow_mode,
-            quota: node.quota_mode,
-            detailed: node.detailed_metric,
+            shadow_mode: node.shadow_mode,
+            quota_mode: node.quota_mode,
+            detailed_metric: node.detailed_metric,
         }
     }
 
     /// The rule that stands for a limit; its position.
-    fn rule(&mut self, node: &NodeForm, requests: u32, unit: Unit, within: &Within<'_>) -> u32 {
+    fn add_limit_rule(
+        &mut self,
+        node: &DescriptorConfig,
+        requests: u32,
+        unit: Unit,
+        context: &NodeContext<'_>,
+    ) -> u32 {
         let rates = self.rates(requests, unit);
-        let keys = within.keys.iter().map(|key| vec![Box::from(*key)]);
-        let place = Place {
+        let keys = context.keys.iter().map(|key| vec![Box::from(*key)]);
+        let location = SourceLocation {
             line: node.line,
-            ..within.place.clone()
+            ..context.location.clone()
         };
-        self.add(Rule {
+        self.push_rule(Rule {
             kind: RuleKind::Descriptor,
             by: Arc::new(By::All(keys.collect())),
             mode: match node.shadow_mode {
                 true => Mode::Shadow,
                 false => Mode::Enforce,
             },
-            terms: Terms {
-                named_by: within.keys.len() as u8, // at most MOST_LEVELS
-                ..Terms::USUAL
+            options: RuleOptions {
+                specificity: context.keys.len() as u8, // at most MOST_LEVELS
+                ..RuleOptions::DEFAULT
             },
-            ..Rule::bare(RuleName::new(within.path), place, rates)
+            ..Rule::with_defaults(RuleName::new(context.path), location, rates)
         })
     }
 
     /// The rule that stands for limits that come with requests of `domain`.
-    fn brought(&mut self, domain: &Domain) -> u32 {
+    fn add_override_rule(&mut self, domain: &Domain) -> u32 {
         let name = RuleName::new(&format!("{}.override", domain.name));
-        self.add(Rule {
-            kind: RuleKind::Brought,
-            terms: Terms {
-                named_by: MOST_LEVELS as u8, // as narrow as any
-                ..Terms::USUAL
+        self.push_rule(Rule {
+            kind: RuleKind::RequestOverride,
+            options: RuleOptions {
+                specificity: MAX_LEVELS as u8, // as narrow as any
+                ..RuleOptions::DEFAULT
             },
-            ..Rule::bare(name, domain.place.clone(), Arc::default())
+            ..Rule::with_defaults(name, domain.location.clone(), Arc::default())
         })
     }
 
-    fn add(&mut self, rule: Rule) -> u32 {
+    fn push_rule(&mut self, rule: Rule) -> u32 {
         let at = self.rules.len() as u32; // fewer than nodes, of which a file has less than that
         self.rules.push(rule);
         at
     }
 
     fn rates(&mut self, requests: u32, unit: Unit) -> Arc<Rates> {
-        let precision = self.dialect.store.precision;
+        let precision = self.options.store.precision;
         let rates = self.rates.entry((requests, unit)).or_insert_with(|| {
             let limit = window(requests, unit, precision);
-            Arc::new(Rates::new(vec![limit], vec![written(requests, unit)]))
+            Arc::new(Rates::new(vec![limit], vec![rate_text(requests, unit)]))
         });
         Arc::clone(rates)
     }
 
-    fn fault(&mut self, place: &Place, line: u32, message: String) {
-        let line = if line > 0 { line } else { place.line };
-        self.faults.push(Fault {
-            place: Place {
+    fn error(&mut self, location: &SourceLocation, line: u32, message: String) {
+        let line = if line > 0 { line } else { location.line };
+        self.errors.push(RuleError {
+            location: SourceLocation {
                 line,
-                ..place.clone()
+                ..location.clone()
             },
             rule: None,
             message,
@@ -283,14 +307,18 @@ impl Compiler<'_> {
 }
 
 /// As a rules file would write it.
-pub(crate) fn written(requests: u32, unit: Unit) -> Box<str> {
+pub(crate) fn rate_text(requests: u32, unit: Unit) -> Box<str> {
     format!("{requests}/{}", unit.name()).into()
 }
 
 /// The window in which `requests` per `unit` are counted. One of none at all has room for one and must
 /// never be asked; one of more than a counter holds has as much as it holds.
 pub(crate) fn window(requests: u32, unit: Unit, precision: Precision) -> Limit {
-    let spec = Spec::new(Algorithm::FixedWindow, counted_as(requests), unit.length());
+    let spec = Spec::new(
+        Algorithm::FixedWindow,
+        window_count(requests),
+        unit.length(),
+    );
     Limit::compile(&spec, precision)
         .expect("a window of whole seconds with a count in range is exact")
 }

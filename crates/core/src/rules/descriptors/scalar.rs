@@ -1,25 +1,25 @@
 //! What a scalar means in the YAML that the reference service reads, which is version 1.1: `yes` is a
 //! bool, `010` is eight, and quotes make a text of anything.
 
-use crate::described::Metadata;
-use crate::rules::yaml::{Kind, Node, Pairs};
+use crate::envoy::Metadata;
+use crate::rules::yaml::{Pairs, YamlNode, YamlValue};
 
-const YES: [&str; 11] = [
+const TRUE_WORDS: [&str; 11] = [
     "y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON",
 ];
-const NO: [&str; 11] = [
+const FALSE_WORDS: [&str; 11] = [
     "n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF",
 ];
 
-pub(super) fn bool(text: &str) -> Option<bool> {
-    if YES.contains(&text) {
+pub(super) fn parse_bool(text: &str) -> Option<bool> {
+    if TRUE_WORDS.contains(&text) {
         return Some(true);
     }
-    NO.contains(&text).then_some(false)
+    FALSE_WORDS.contains(&text).then_some(false)
 }
 
 /// A whole number, with `_` between digits wherever one likes.
-pub(super) fn integer(text: &str) -> Option<i128> {
+pub(super) fn parse_integer(text: &str) -> Option<i128> {
     let (negative, digits) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
         b'+' => (false, &text[1..]),
@@ -41,7 +41,7 @@ pub(super) fn integer(text: &str) -> Option<i128> {
 }
 
 /// Any other number.
-pub(super) fn float(text: &str) -> Option<f64> {
+pub(super) fn parse_float(text: &str) -> Option<f64> {
     let sign = text.trim_start_matches(['-', '+']);
     match sign {
         ".inf" | ".Inf" | ".INF" if text.starts_with('-') => return Some(f64::NEG_INFINITY),
@@ -59,19 +59,19 @@ pub(super) fn float(text: &str) -> Option<f64> {
 
 /// What callers are to be told along. An error, with its line, where a name is no text or there is no
 /// depth left.
-pub(super) fn metadata(node: Node<'_>, depth: usize) -> Result<Metadata, u32> {
+pub(super) fn metadata(node: YamlNode<'_>, depth: usize) -> Result<Metadata, u32> {
     let depth = depth.checked_sub(1).ok_or(node.line())?;
     Ok(match node.kind() {
-        Kind::Nothing => Metadata::Null,
-        Kind::Text(text) => match node.plain() {
+        YamlValue::Null => Metadata::Null,
+        YamlValue::Text(text) => match node.unquoted() {
             Some(plain) => plain_metadata(plain),
             None => Metadata::Text(text.into()),
         },
-        Kind::List(items) => {
+        YamlValue::List(items) => {
             let items = items.map(|item| metadata(item, depth));
             Metadata::List(items.collect::<Result<_, _>>()?)
         }
-        Kind::Map(pairs) => Metadata::Map(map(pairs, depth)?),
+        YamlValue::Map(pairs) => Metadata::Map(map(pairs, depth)?),
     })
 }
 
@@ -91,11 +91,11 @@ pub(super) fn map(pairs: Pairs<'_>, depth: usize) -> Result<Vec<(Box<str>, Metad
 }
 
 fn plain_metadata(text: &str) -> Metadata {
-    if let Some(yes) = bool(text) {
+    if let Some(yes) = parse_bool(text) {
         return Metadata::Bool(yes);
     }
-    let number = integer(text).map(|whole| whole as f64);
-    match number.or_else(|| float(text)) {
+    let number = parse_integer(text).map(|whole| whole as f64);
+    match number.or_else(|| parse_float(text)) {
         Some(number) => Metadata::Number(number),
         None => Metadata::Text(text.into()),
     }
@@ -107,21 +107,21 @@ mod tests {
 
     #[test]
     fn numbers_are_read_as_yaml_1_1_has_them() {
-        let whole = |text| integer(text).unwrap_or(-999);
+        let whole = |text| parse_integer(text).unwrap_or(-999);
         assert_eq!(
             ["10", "1_000", "0x1f", "010", "-3", "0"].map(whole),
             [10, 1000, 31, 8, -3, 0]
         );
         assert_eq!(
-            ["", "-", "ten", "1.5", "08", "+-1", "0x"].map(integer),
+            ["", "-", "ten", "1.5", "08", "+-1", "0x"].map(parse_integer),
             [None; 7]
         );
         assert_eq!(
-            ["1.5", ".5", "1e3", "-2."].map(float),
+            ["1.5", ".5", "1e3", "-2."].map(parse_float),
             [1.5, 0.5, 1000.0, -2.0].map(Some)
         );
         assert_eq!(
-            ["1.2.3.4", "v1", "", "-", "inf", "1a"].map(float),
+            ["1.2.3.4", "v1", "", "-", "inf", "1a"].map(parse_float),
             [None; 6]
         );
     }

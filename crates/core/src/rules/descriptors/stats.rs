@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 
-use crate::described::MOST_STATS_BYTES;
+use crate::envoy::MAX_STATS_BYTES;
 
-/// A domain and entries, as `domain.key_value.key`. At most [`MOST_STATS_BYTES`] of it.
-pub(crate) fn key<'e>(
+/// A domain and entries, as `domain.key_value.key`. At most [`MAX_STATS_BYTES`] of it.
+pub(crate) fn stat_key<'e>(
     domain: &str,
     entries: impl Iterator<Item = (&'e str, Option<&'e str>)>,
 ) -> String {
@@ -16,11 +16,11 @@ pub(crate) fn key<'e>(
         if let Some(value) = value {
             text.extend(["_", value]);
         }
-        if text.len() > MOST_STATS_BYTES {
+        if text.len() > MAX_STATS_BYTES {
             break;
         }
     }
-    text.truncate(text.floor_char_boundary(MOST_STATS_BYTES));
+    text.truncate(text.floor_char_boundary(MAX_STATS_BYTES));
     text
 }
 
@@ -90,8 +90,8 @@ mod tests {
     #[test]
     fn a_long_name_is_cut_between_letters() {
         let long = "é".repeat(300);
-        let name = key("d", [("k", Some(&*long)), ("l", None)].into_iter());
-        assert!(name.len() <= MOST_STATS_BYTES, "{}", name.len());
+        let name = stat_key("d", [("k", Some(&*long)), ("l", None)].into_iter());
+        assert!(name.len() <= MAX_STATS_BYTES, "{}", name.len());
         assert!(name.starts_with("d.k_é"));
     }
 }

@@ -10,10 +10,10 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::algorithms::Precision;
-use crate::described::{DescriptorEntry, Metadata, Unit};
-use crate::rules::dialect::Dialect;
-use crate::rules::fault::Place;
+use crate::envoy::{DescriptorEntry, Metadata, Unit};
+use crate::rules::diagnostics::SourceLocation;
 use crate::rules::glob::segment_matches;
+use crate::rules::parse_options::ParseOptions;
 
 /// Every domain.
 #[derive(Clone, Debug)]
@@ -31,64 +31,66 @@ pub(crate) struct Descriptors {
 pub(crate) struct Domain {
     pub(crate) name: Box<str>,
     /// The first place that names it.
-    pub(crate) place: Place,
-    pub(crate) top: Level,
+    pub(crate) location: SourceLocation,
+    pub(crate) root: DescriptorLevel,
     /// The rule that stands for limits which come with a request.
-    pub(crate) brought: u32,
+    pub(crate) override_rule: u32,
 }
 
 /// The nodes for one entry, in the order of the files.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Level {
-    pub(crate) nodes: Vec<Node>,
+pub(crate) struct DescriptorLevel {
+    pub(crate) nodes: Vec<DescriptorNode>,
     by_key: FxHashMap<Box<str>, u32>,
     /// Those with a `*`.
     patterns: Vec<u32>,
 }
 
-impl Level {
+impl DescriptorLevel {
     /// Whether any node of it, or below, has a limit that counts.
-    pub(crate) fn limits(&self) -> bool {
-        let counts = |limited: &Limited| limited.quantity.is_some();
-        let limits = |node: &Node| node.limited.as_ref().is_some_and(counts) || node.below.limits();
+    pub(crate) fn has_limits(&self) -> bool {
+        let counts = |limited: &NodeLimit| limited.counted.is_some();
+        let limits = |node: &DescriptorNode| {
+            node.limit.as_ref().is_some_and(counts) || node.children.has_limits()
+        };
         self.nodes.iter().any(limits)
     }
 }
 
 /// One node.
 #[derive(Clone, Debug)]
-pub(crate) struct Node {
+pub(crate) struct DescriptorNode {
     /// Its key, or key and value joined by `_`.
-    pub(crate) joined: Box<str>,
+    pub(crate) composite_key: Box<str>,
     /// How much of that is the key.
     pub(crate) key_len: usize,
-    pub(crate) place: Place,
-    pub(crate) limited: Option<Limited>,
-    pub(crate) below: Level,
+    pub(crate) location: SourceLocation,
+    pub(crate) limit: Option<NodeLimit>,
+    pub(crate) children: DescriptorLevel,
     pub(crate) value_to_metric: bool,
-    pub(crate) shares: bool,
+    pub(crate) share_threshold: bool,
     pub(crate) metadata: Option<Metadata>,
 }
 
 /// What a node says about requests that end on it.
 #[derive(Clone, Debug)]
-pub(crate) struct Limited {
+pub(crate) struct NodeLimit {
     /// Domain and joined keys, separated by dots.
     pub(crate) path: Box<str>,
     /// How much; nothing if it is unlimited.
-    pub(crate) quantity: Option<Quantity>,
+    pub(crate) counted: Option<CountedLimit>,
     /// As written, also where it means nothing.
-    pub(crate) requests: u32,
+    pub(crate) requests_per_unit: u32,
     pub(crate) name: Option<Box<str>>,
     pub(crate) replaces: Box<[Box<str>]>,
-    pub(crate) shadow: bool,
-    pub(crate) quota: bool,
-    pub(crate) detailed: bool,
+    pub(crate) shadow_mode: bool,
+    pub(crate) quota_mode: bool,
+    pub(crate) detailed_metric: bool,
 }
 
 /// A limit that counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Quantity {
+pub(crate) struct CountedLimit {
     pub(crate) unit: Unit,
     /// The rule that stands for it.
     pub(crate) rule: u32,
@@ -96,34 +98,34 @@ pub(crate) struct Quantity {
 
 /// The end of the way down.
 #[derive(Debug)]
-pub(crate) enum Found<'r> {
+pub(crate) enum DescriptorLookup<'r> {
     /// No limit: no node, or one that has none and leads on.
-    Nothing,
+    NotFound,
     /// A node without a limit and without nodes below it: it lets pass what others would stop.
     Exempt,
     /// A limit.
-    Limit(Hit<'r>),
+    Limit(LimitMatch<'r>),
 }
 
 /// A limit that was found for the entries of a descriptor.
 #[derive(Debug)]
-pub(crate) struct Hit<'r> {
-    pub(crate) limited: &'r Limited,
+pub(crate) struct LimitMatch<'r> {
+    pub(crate) limit: &'r NodeLimit,
     /// The patterns that stand for values in the counter's name, by entry.
-    pub(crate) shared: SmallVec<[(usize, &'r str); 2]>,
+    pub(crate) shared_patterns: SmallVec<[(usize, &'r str); 2]>,
     /// Its metadata, unless the way it is counted under loses it.
     pub(crate) metadata: Option<&'r Metadata>,
     /// The text it is counted under, if that is not its path.
-    pub(crate) counted_under: Option<String>,
+    pub(crate) stat_key: Option<String>,
 }
 
 impl Descriptors {
-    pub(crate) fn new(dialect: &Dialect) -> Self {
+    pub(crate) fn new(options: &ParseOptions) -> Self {
         Descriptors {
             domains: Vec::new(),
             by_name: FxHashMap::default(),
-            precision: dialect.store.precision,
-            prefix: Arc::clone(&dialect.prefix),
+            precision: options.store.precision,
+            prefix: Arc::clone(&options.prefix),
         }
     }
 
@@ -133,24 +135,29 @@ impl Descriptors {
     }
 }
 
-impl Level {
+impl DescriptorLevel {
     /// Adds a node, unless there is one of its key: then that.
-    pub(crate) fn add(&mut self, node: Node) -> Result<(), &Node> {
-        if let Some(known) = self.by_key.get(&node.joined) {
+    pub(crate) fn add(&mut self, node: DescriptorNode) -> Result<(), &DescriptorNode> {
+        if let Some(known) = self.by_key.get(&node.composite_key) {
             return Err(&self.nodes[*known as usize]);
         }
         let at = self.nodes.len() as u32; // a file has fewer nodes than that
-        if node.joined.contains('*') {
+        if node.composite_key.contains('*') {
             self.patterns.push(at);
         }
-        self.by_key.insert(node.joined.clone(), at);
+        self.by_key.insert(node.composite_key.clone(), at);
         self.nodes.push(node);
         Ok(())
     }
 
     /// The node for one entry. `joined` is room to join it in.
-    pub(crate) fn node_of(&self, key: &str, value: &str, joined: &mut String) -> Option<&Node> {
-        self.step(key, value, joined).map(|(node, _)| node)
+    pub(crate) fn find(
+        &self,
+        key: &str,
+        value: &str,
+        buffer: &mut String,
+    ) -> Option<&DescriptorNode> {
+        self.step(key, value, buffer).map(|(node, _)| node)
     }
 
     /// How many keys are compared to find it if none of its own is there.
@@ -159,31 +166,36 @@ impl Level {
     }
 
     /// Whether there is a node of the same key and value.
-    pub(crate) fn has(&self, node: &Node) -> bool {
-        let same = self.by_key.get(&node.joined);
+    pub(crate) fn has(&self, node: &DescriptorNode) -> bool {
+        let same = self.by_key.get(&node.composite_key);
         same.is_some_and(|at| self.nodes[*at as usize].key_len == node.key_len)
     }
 
-    /// As `node_of`, and how the node was found.
-    fn step(&self, key: &str, value: &str, joined: &mut String) -> Option<(&Node, By)> {
-        joined.clear();
-        joined.extend([key, "_", value]);
+    /// As `find`, and how the node was found.
+    fn step(
+        &self,
+        key: &str,
+        value: &str,
+        buffer: &mut String,
+    ) -> Option<(&DescriptorNode, MatchedBy)> {
+        buffer.clear();
+        buffer.extend([key, "_", value]);
         let node = |at: &u32| &self.nodes[*at as usize];
-        if let Some(at) = self.by_key.get(joined.as_str()) {
-            return Some((node(at), By::Value));
+        if let Some(at) = self.by_key.get(buffer.as_str()) {
+            return Some((node(at), MatchedBy::Value));
         }
         let mut patterns = self.patterns.iter().map(node);
-        if let Some(found) = patterns.find(|node| segment_matches(&node.joined, joined)) {
-            return Some((found, By::Pattern));
+        if let Some(found) = patterns.find(|node| segment_matches(&node.composite_key, buffer)) {
+            return Some((found, MatchedBy::Pattern));
         }
         let bare = self.by_key.get(key)?;
-        Some((node(bare), By::Key))
+        Some((node(bare), MatchedBy::Key))
     }
 }
 
 /// How a node was found.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum By {
+enum MatchedBy {
     Value,
     Pattern,
     Key,
@@ -191,39 +203,45 @@ enum By {
 
 impl Domain {
     /// The limit of a descriptor with these entries.
-    pub(crate) fn find(&self, entries: &[DescriptorEntry<'_>], joined: &mut String) -> Found<'_> {
-        let mut way = Way::default();
-        let (mut level, mut last) = (&self.top, None);
+    pub(crate) fn find(
+        &self,
+        entries: &[DescriptorEntry<'_>],
+        buffer: &mut String,
+    ) -> DescriptorLookup<'_> {
+        let mut walk = DescriptorWalk::default();
+        let (mut level, mut last) = (&self.root, None);
         for (key, value) in entries {
-            let Some((node, by)) = level.step(key, value, joined) else {
-                return Found::Nothing;
+            let Some((node, by)) = level.step(key, value, buffer) else {
+                return DescriptorLookup::NotFound;
             };
-            way.take(node, by, (key, value));
-            (level, last) = (&node.below, Some(node));
+            walk.record_step(node, by, (key, value));
+            (level, last) = (&node.children, Some(node));
         }
         let Some(node) = last else {
-            return Found::Nothing; // no entries
+            return DescriptorLookup::NotFound; // no entries
         };
-        match &node.limited {
-            Some(limited) => Found::Limit(way.end(&self.name, node, limited, entries)),
-            None if node.below.nodes.is_empty() => Found::Exempt,
-            None => Found::Nothing,
+        match &node.limit {
+            Some(limited) => {
+                DescriptorLookup::Limit(walk.finish(&self.name, node, limited, entries))
+            }
+            None if node.children.nodes.is_empty() => DescriptorLookup::Exempt,
+            None => DescriptorLookup::NotFound,
         }
     }
 }
 
 /// What the way down has to remember.
 #[derive(Default)]
-struct Way<'r> {
-    shared: SmallVec<[(usize, &'r str); 2]>,
+struct DescriptorWalk<'r> {
+    shared_patterns: SmallVec<[(usize, &'r str); 2]>,
     /// What each entry is counted under, if not under its node's key.
-    shown: SmallVec<[Shown<'r>; 4]>,
+    stat_values: SmallVec<[StatValue<'r>; 4]>,
     renamed: bool,
 }
 
 /// The value that the name of a counter of events has for one entry.
 #[derive(Clone, Copy)]
-enum Shown<'r> {
+enum StatValue<'r> {
     /// None: only the key.
     Key,
     /// The request's own.
@@ -232,67 +250,72 @@ enum Shown<'r> {
     Pattern(&'r str),
 }
 
-impl<'r> Way<'r> {
-    fn take(&mut self, node: &'r Node, by: By, (key, value): (&str, &str)) {
+impl<'r> DescriptorWalk<'r> {
+    fn record_step(&mut self, node: &'r DescriptorNode, by: MatchedBy, (key, value): (&str, &str)) {
         let of_pattern = || {
-            let rest = node.joined.strip_prefix(key);
+            let rest = node.composite_key.strip_prefix(key);
             let rest = rest.and_then(|rest| rest.strip_prefix('_'));
-            rest.unwrap_or(&node.joined)
+            rest.unwrap_or(&node.composite_key)
         };
-        let shown = match by {
-            By::Pattern if node.shares => {
-                self.shared.push((self.shown.len(), of_pattern()));
-                Shown::Pattern(of_pattern())
+        let stat_value = match by {
+            MatchedBy::Pattern if node.share_threshold => {
+                self.shared_patterns
+                    .push((self.stat_values.len(), of_pattern()));
+                StatValue::Pattern(of_pattern())
             }
-            By::Pattern if !node.value_to_metric => Shown::Pattern(of_pattern()),
-            By::Key if !node.value_to_metric => Shown::Key,
-            _ if value.is_empty() => Shown::Key,
-            _ => Shown::Value,
+            MatchedBy::Pattern if !node.value_to_metric => StatValue::Pattern(of_pattern()),
+            MatchedBy::Key if !node.value_to_metric => StatValue::Key,
+            _ if value.is_empty() => StatValue::Key,
+            _ => StatValue::Value,
         };
-        self.renamed |= match shown {
-            Shown::Key => *node.joined != *key,
-            Shown::Value => by != By::Value,
-            Shown::Pattern(text) => text.len() == node.joined.len(),
+        self.renamed |= match stat_value {
+            StatValue::Key => *node.composite_key != *key,
+            StatValue::Value => by != MatchedBy::Value,
+            StatValue::Pattern(text) => text.len() == node.composite_key.len(),
         };
-        self.shown.push(shown);
+        self.stat_values.push(stat_value);
     }
 
-    fn end(
+    fn finish(
         self,
         domain: &str,
-        node: &'r Node,
-        limited: &'r Limited,
+        node: &'r DescriptorNode,
+        limited: &'r NodeLimit,
         entries: &[DescriptorEntry<'_>],
-    ) -> Hit<'r> {
-        let values = entries.iter().zip(&self.shown);
-        let counted_under = if limited.detailed {
+    ) -> LimitMatch<'r> {
+        let values = entries.iter().zip(&self.stat_values);
+        let stat_key = if limited.detailed_metric {
             let whole = entries.iter().enumerate().map(|(i, (key, value))| {
-                let shared = self.shared.iter().find(|(at, _)| *at == i);
+                let shared = self.shared_patterns.iter().find(|(at, _)| *at == i);
                 match shared {
                     Some((_, pattern)) => (*key, Some(*pattern)),
-                    None if self.shared.is_empty() => (*key, Some(&**value)),
+                    None if self.shared_patterns.is_empty() => (*key, Some(&**value)),
                     None => (*key, Some(&**value).filter(|value| !value.is_empty())),
                 }
             });
-            Some(super::stats::key(domain, whole))
+            Some(super::stats::stat_key(domain, whole))
         } else if self.renamed {
             let shown = values.map(|((key, value), shown)| match shown {
-                Shown::Key => (*key, None),
-                Shown::Value => (*key, Some(&**value)),
-                Shown::Pattern(pattern) => (*key, Some(*pattern)),
+                StatValue::Key => (*key, None),
+                StatValue::Value => (*key, Some(&**value)),
+                StatValue::Pattern(pattern) => (*key, Some(*pattern)),
             });
-            Some(super::stats::key(domain, shown))
+            Some(super::stats::stat_key(domain, shown))
         } else {
             None
         };
         // The reference service makes such a limit anew for the name it counts under, and forgets this.
-        let leaf = node.below.nodes.is_empty();
-        let lost = if limited.detailed { leaf } else { self.renamed };
-        Hit {
-            limited,
-            shared: self.shared,
+        let leaf = node.children.nodes.is_empty();
+        let lost = if limited.detailed_metric {
+            leaf
+        } else {
+            self.renamed
+        };
+        LimitMatch {
+            limit: limited,
+            shared_patterns: self.shared_patterns,
             metadata: node.metadata.as_ref().filter(|_| !lost),
-            counted_under,
+            stat_key,
         }
     }
 }

@@ -8,17 +8,17 @@ use rustc_hash::FxHashMap;
 /// Values by the longer fixed end of a pattern; patterns without one together.
 #[derive(Clone, Debug)]
 pub(super) struct AffixMap<T> {
-    starts: Vec<(usize, FxHashMap<Box<str>, T>)>,
-    ends: Vec<(usize, FxHashMap<Box<str>, T>)>,
-    neither: Option<T>,
+    prefixes: Vec<(usize, FxHashMap<Box<str>, T>)>,
+    suffixes: Vec<(usize, FxHashMap<Box<str>, T>)>,
+    unanchored: Option<T>,
 }
 
 impl<T> Default for AffixMap<T> {
     fn default() -> Self {
         AffixMap {
-            starts: Vec::new(),
-            ends: Vec::new(),
-            neither: None,
+            prefixes: Vec::new(),
+            suffixes: Vec::new(),
+            unanchored: None,
         }
     }
 }
@@ -29,12 +29,12 @@ impl<T: Default> AffixMap<T> {
         let start = pattern.split('*').next().unwrap_or("");
         let end = pattern.rsplit('*').next().unwrap_or("");
         let (levels, fixed) = if start.len() >= end.len() {
-            (&mut self.starts, start)
+            (&mut self.prefixes, start)
         } else {
-            (&mut self.ends, end)
+            (&mut self.suffixes, end)
         };
         if fixed.is_empty() {
-            return self.neither.get_or_insert_default();
+            return self.unanchored.get_or_insert_default();
         }
         let at = levels.partition_point(|(length, _)| *length < fixed.len());
         if levels
@@ -49,20 +49,20 @@ impl<T: Default> AffixMap<T> {
 
 impl<T> AffixMap<T> {
     /// Tells the values of all patterns whose fixed part `text` has.
-    pub(super) fn find<'m>(&'m self, text: &str, tell: &mut impl FnMut(&'m T)) {
-        self.neither.iter().for_each(&mut *tell);
-        for (length, values) in &self.starts {
+    pub(super) fn find<'m>(&'m self, text: &str, visit: &mut impl FnMut(&'m T)) {
+        self.unanchored.iter().for_each(&mut *visit);
+        for (length, values) in &self.prefixes {
             let Some(start) = text.get(..*length) else {
                 continue;
             };
-            values.get(start).into_iter().for_each(&mut *tell);
+            values.get(start).into_iter().for_each(&mut *visit);
         }
-        for (length, values) in &self.ends {
+        for (length, values) in &self.suffixes {
             let from = text.len().checked_sub(*length);
             let Some(end) = from.and_then(|from| text.get(from..)) else {
                 continue;
             };
-            values.get(end).into_iter().for_each(&mut *tell);
+            values.get(end).into_iter().for_each(&mut *visit);
         }
     }
 }

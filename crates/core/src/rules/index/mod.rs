@@ -7,7 +7,7 @@
 mod affix;
 #[cfg(test)]
 mod tests;
-mod text;
+mod text_index;
 mod trie;
 
 use std::hash::{Hash, Hasher};
@@ -16,80 +16,80 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHasher};
 use smallvec::SmallVec;
 
-use self::text::TextIndex;
-use super::condition::{Attribute, Condition, Match, Wanted};
-use super::nets::NetMap;
+use self::text_index::TextIndex;
+use super::condition::{Attribute, AttributeMatcher, Condition, Match};
+use super::net_map::NetMap;
 use crate::request::Request;
 
 /// Positions of rules. Most values belong to a few rules.
-pub(crate) type Rules = SmallVec<[u32; 4]>;
+pub(crate) type RulePositions = SmallVec<[u32; 4]>;
 
 /// Rules by what their conditions ask for.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Index {
-    always: Vec<u32>,
-    nets: NetMap<Rules>,
+pub(crate) struct RuleIndex {
+    unindexed: Vec<u32>,
+    nets: NetMap<RulePositions>,
     keys: TextIndex,
     texts: Vec<(Arc<str>, TextIndex)>,
     by_name: FxHashMap<Arc<str>, usize>,
 }
 
-impl Index {
+impl RuleIndex {
     /// Files the rules with these matches, by position.
     pub(crate) fn new<'m>(matches: impl Iterator<Item = &'m Match> + Clone) -> Self {
-        let crowds = Crowds::new(matches.clone());
-        let mut index = Index::default();
+        let frequencies = ValueFrequencies::new(matches.clone());
+        let mut index = RuleIndex::default();
         for (rule, matching) in (0..).zip(matches) {
             // Every request has a priority, whether or not it has the attribute.
-            let filed = |c: &&Condition| c.attribute != Attribute::Priority;
-            let ranked = matching.all.iter().filter(filed);
-            let ranked = ranked.map(|c| (crowds.largest(c), c));
-            match ranked.min_by_key(|(crowd, _)| *crowd) {
-                Some((Some(crowd), condition)) if crowd < EVERYTHING => {
-                    index.file(rule, condition);
+            let is_indexable = |c: &&Condition| c.attribute != Attribute::Priority;
+            let ranked = matching.all.iter().filter(is_indexable);
+            let ranked = ranked.map(|c| (frequencies.max_frequency(c), c));
+            match ranked.min_by_key(|(frequency, _)| *frequency) {
+                Some((Some(crowd), condition)) if crowd < MATCH_ALL_WEIGHT => {
+                    index.insert(rule, condition);
                 }
-                _ => index.always.push(rule),
+                _ => index.unindexed.push(rule),
             }
         }
         index
     }
 
     /// Tells the rules that may apply to `request`, in any order, some of them more than once.
-    pub(crate) fn find(&self, request: &Request<'_>, tell: &mut impl FnMut(u32)) {
-        self.always.iter().copied().for_each(&mut *tell);
+    pub(crate) fn find(&self, request: &Request<'_>, visit: &mut impl FnMut(u32)) {
+        self.unindexed.iter().copied().for_each(&mut *visit);
         if let Some(ip) = request.ip {
             self.nets
-                .holding(ip)
+                .containing(ip)
                 .flatten()
                 .copied()
-                .for_each(&mut *tell);
+                .for_each(&mut *visit);
         }
         if let Some(name) = request.api_key.and_then(|key| key.name) {
-            self.keys.find(name, tell);
+            self.keys.find(name, visit);
         }
         if self.texts.len() <= request.attributes.len() {
             for (name, texts) in &self.texts {
                 if let Some(text) = request.text(name) {
-                    texts.find(text, tell);
+                    texts.find(text, visit);
                 }
             }
         } else {
             for (name, text) in &request.attributes {
                 if let Some(at) = self.by_name.get(&**name) {
-                    self.texts[*at].1.find(text, tell);
+                    self.texts[*at].1.find(text, visit);
                 }
             }
         }
     }
 
-    fn file(&mut self, rule: u32, condition: &Condition) {
-        match &condition.wanted {
-            Wanted::Nets(nets) => {
+    fn insert(&mut self, rule: u32, condition: &Condition) {
+        match &condition.matcher {
+            AttributeMatcher::Nets(nets) => {
                 for net in nets.iter() {
                     self.nets.entry(*net).push(rule);
                 }
             }
-            Wanted::Texts(texts) => {
+            AttributeMatcher::Texts(texts) => {
                 let index = self.text_index(&condition.attribute);
                 for literal in &texts.literals {
                     index.add_literal(literal, rule);
@@ -115,35 +115,35 @@ impl Index {
 }
 
 /// The crowd of a pattern that matches everything.
-const EVERYTHING: u32 = u32::MAX;
+const MATCH_ALL_WEIGHT: u32 = u32::MAX;
 /// A pattern is filed by a part of its text and so drags others along: weigh it.
 const GLOB_WEIGHT: u32 = 8;
 
 /// How many rules ask for each value. Values meet by hash: a collision costs time, not truth.
-struct Crowds(FxHashMap<u64, u32>);
+struct ValueFrequencies(FxHashMap<u64, u32>);
 
-impl Crowds {
+impl ValueFrequencies {
     fn new<'m>(matches: impl Iterator<Item = &'m Match>) -> Self {
         let mut sizes = FxHashMap::default();
         for condition in matches.flat_map(|matching| matching.all.iter()) {
-            each_value(condition, |value, _| *sizes.entry(value).or_insert(0) += 1);
+            for_each_value(condition, |value, _| *sizes.entry(value).or_insert(0) += 1);
         }
-        Crowds(sizes)
+        ValueFrequencies(sizes)
     }
 
     /// The largest crowd a rule filed under `condition` would stand in.
-    fn largest(&self, condition: &Condition) -> Option<u32> {
-        let mut largest = None;
-        each_value(condition, |value, weight| {
-            let crowd = self.0.get(&value).copied().unwrap_or(1);
-            largest = largest.max(Some(crowd.saturating_mul(weight)));
+    fn max_frequency(&self, condition: &Condition) -> Option<u32> {
+        let mut max_weight = None;
+        for_each_value(condition, |value, weight| {
+            let frequency = self.0.get(&value).copied().unwrap_or(1);
+            max_weight = max_weight.max(Some(frequency.saturating_mul(weight)));
         });
-        largest
+        max_weight
     }
 }
 
 /// Tells the hash and the weight of every value that a condition asks for.
-fn each_value(condition: &Condition, mut tell: impl FnMut(u64, u32)) {
+fn for_each_value(condition: &Condition, mut visit: impl FnMut(u64, u32)) {
     let name = condition.attribute.name();
     let hashed = |value: &dyn Fn(&mut FxHasher)| {
         let mut hasher = FxHasher::default();
@@ -151,24 +151,28 @@ fn each_value(condition: &Condition, mut tell: impl FnMut(u64, u32)) {
         value(&mut hasher);
         hasher.finish()
     };
-    match &condition.wanted {
-        Wanted::Nets(nets) => {
+    match &condition.matcher {
+        AttributeMatcher::Nets(nets) => {
             for net in nets.iter() {
-                let weight = if net.prefix_len() == 0 { EVERYTHING } else { 1 };
-                tell(hashed(&|hasher| net.hash(hasher)), weight);
+                let weight = if net.prefix_len() == 0 {
+                    MATCH_ALL_WEIGHT
+                } else {
+                    1
+                };
+                visit(hashed(&|hasher| net.hash(hasher)), weight);
             }
         }
-        Wanted::Texts(texts) => {
+        AttributeMatcher::Texts(texts) => {
             for literal in &texts.literals {
-                tell(hashed(&|hasher| literal.hash(hasher)), 1);
+                visit(hashed(&|hasher| literal.hash(hasher)), 1);
             }
             for glob in &texts.globs {
-                let weight = if glob.is_anything() {
-                    EVERYTHING
+                let weight = if glob.matches_everything() {
+                    MATCH_ALL_WEIGHT
                 } else {
                     GLOB_WEIGHT
                 };
-                tell(hashed(&|hasher| glob.as_str().hash(hasher)), weight);
+                visit(hashed(&|hasher| glob.as_str().hash(hasher)), weight);
             }
         }
     }

@@ -21,7 +21,7 @@ fn rules(matching: impl Fn(usize) -> String) -> RuleSet {
         name: "rules.yaml",
         text: &text,
     };
-    parse(&[file]).unwrap_or_else(|faults| panic!("{faults}"))
+    parse(&[file]).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
 fn examined(set: &RuleSet, request: &Request<'_>) -> usize {
@@ -35,7 +35,10 @@ fn examined(set: &RuleSet, request: &Request<'_>) -> usize {
 fn check(matching: impl Fn(usize) -> String, request: &Request<'_>) {
     let set = rules(matching);
     let position = set.position("r7").unwrap() as u32;
-    assert!(set.applying(request, Purpose::Check).contains(&position));
+    assert!(
+        set.applicable_rules(request, Purpose::Check)
+            .contains(&position)
+    );
     let examined = examined(&set, request);
     assert!(examined <= 12, "{examined} of {MANY} rules were looked at");
 }
@@ -117,7 +120,7 @@ fn networks() {
 }
 
 #[test]
-fn the_condition_that_tells_rules_apart_is_the_one_they_are_filed_by() {
+fn rules_are_indexed_by_their_most_selective_condition() {
     let request = path("/api").with("user", "u7");
     check(|i| format!("path: /api, method: GET, user: u{i}"), &request);
     check(|i| format!("path: /r{i}, method: [GET, PUT]"), &path("/r7"));
@@ -138,7 +141,7 @@ fn an_index_finds_all_that_a_scan_finds() {
         let set = rules(|i| format!("{name}: ['{}', /never-{i}]", patterns[i % patterns.len()]));
         for path in paths {
             let request = Request::default().with(name, path);
-            let found = set.applying(&request, Purpose::Check).to_vec();
+            let found = set.applicable_rules(&request, Purpose::Check).to_vec();
             let all = (0_u32..)
                 .zip(set.rules())
                 .filter(|(_, rule)| rule.applies(&request));

@@ -6,41 +6,41 @@
 
 use rustc_hash::FxHashMap;
 
-use super::Rules;
+use super::RulePositions;
 use super::affix::AffixMap;
-use crate::rules::glob::head;
+use crate::rules::glob::split_first_segment;
 
 /// Nodes by number; the first is the root.
 #[derive(Clone, Debug)]
 pub(super) struct Trie {
-    nodes: Vec<Step>,
+    nodes: Vec<TrieNode>,
 }
 
 /// What may follow the segments so far.
 #[derive(Clone, Debug, Default)]
-struct Step {
+struct TrieNode {
     fixed: FxHashMap<Box<str>, u32>,
     /// Patterns that end here.
-    ends: Rules,
+    terminal: RulePositions,
     /// Patterns that end in `**` here.
-    open_ended: Rules,
-    rare: Option<Box<Rare>>,
+    open_ended: RulePositions,
+    wildcards: Option<Box<TrieWildcards>>,
 }
 
 /// What few steps have.
 #[derive(Clone, Debug, Default)]
-struct Rare {
+struct TrieWildcards {
     /// Segments with a `*`. Zero, the root, stands for none yet.
     wild: AffixMap<u32>,
     /// Patterns with a `**` here, by their last segment.
-    last_fixed: FxHashMap<Box<str>, Rules>,
-    last_wild: AffixMap<Rules>,
+    last_fixed: FxHashMap<Box<str>, RulePositions>,
+    last_wild: AffixMap<RulePositions>,
 }
 
 impl Default for Trie {
     fn default() -> Self {
         Trie {
-            nodes: vec![Step::default()],
+            nodes: vec![TrieNode::default()],
         }
     }
 }
@@ -49,22 +49,22 @@ impl Trie {
     pub(super) fn add(&mut self, pattern: &str, rule: u32) {
         let mut at = 0;
         let mut left = Some(pattern);
-        while let Some((segment, rest)) = left.map(head) {
+        while let Some((segment, rest)) = left.map(split_first_segment) {
             if segment == "**" {
-                self.nodes[at].add_open(rest, rule);
+                self.nodes[at].add_double_star(rest, rule);
                 return;
             }
-            at = self.step(at, segment);
+            at = self.child(at, segment);
             left = rest;
         }
-        self.nodes[at].ends.push(rule);
+        self.nodes[at].terminal.push(rule);
     }
 
-    fn step(&mut self, at: usize, segment: &str) -> usize {
+    fn child(&mut self, at: usize, segment: &str) -> usize {
         let next = self.nodes.len() as u32; // as many as segments in a file of 16 MiB
         let here = &mut self.nodes[at];
         let known = if segment.contains('*') {
-            let wild = here.rare.get_or_insert_default().wild.entry(segment);
+            let wild = here.wildcards.get_or_insert_default().wild.entry(segment);
             if *wild == 0 {
                 *wild = next;
             }
@@ -76,53 +76,58 @@ impl Trie {
             next
         };
         if known == next {
-            self.nodes.push(Step::default());
+            self.nodes.push(TrieNode::default());
         }
         known as usize
     }
 
-    pub(super) fn find(&self, text: &str, tell: &mut impl FnMut(u32)) {
+    pub(super) fn find(&self, text: &str, visit: &mut impl FnMut(u32)) {
         let last = text.rsplit('/').next().unwrap_or("");
-        self.walk(0, Some(text), last, tell);
+        self.walk(0, Some(text), last, visit);
     }
 
-    fn walk(&self, at: usize, left: Option<&str>, last: &str, tell: &mut impl FnMut(u32)) {
+    fn walk(&self, at: usize, left: Option<&str>, last: &str, visit: &mut impl FnMut(u32)) {
         let here = &self.nodes[at];
-        here.open_ended.iter().copied().for_each(&mut *tell);
-        if let Some(rare) = &here.rare {
-            let mut tell_all = |rules: &Rules| rules.iter().copied().for_each(&mut *tell);
-            rare.last_fixed
+        here.open_ended.iter().copied().for_each(&mut *visit);
+        if let Some(wildcards) = &here.wildcards {
+            let mut visit_all = |rules: &RulePositions| rules.iter().copied().for_each(&mut *visit);
+            wildcards
+                .last_fixed
                 .get(last)
                 .into_iter()
-                .for_each(&mut tell_all);
-            rare.last_wild.find(last, &mut tell_all);
+                .for_each(&mut visit_all);
+            wildcards.last_wild.find(last, &mut visit_all);
         }
-        let Some((segment, rest)) = left.map(head) else {
-            here.ends.iter().copied().for_each(tell);
+        let Some((segment, rest)) = left.map(split_first_segment) else {
+            here.terminal.iter().copied().for_each(visit);
             return;
         };
         if let Some(next) = here.fixed.get(segment) {
-            self.walk(*next as usize, rest, last, tell);
+            self.walk(*next as usize, rest, last, visit);
         }
-        if let Some(rare) = &here.rare {
-            rare.wild.find(segment, &mut |next| {
-                self.walk(*next as usize, rest, last, tell);
+        if let Some(wildcards) = &here.wildcards {
+            wildcards.wild.find(segment, &mut |next| {
+                self.walk(*next as usize, rest, last, visit);
             });
         }
     }
 }
 
-impl Step {
-    fn add_open(&mut self, rest: Option<&str>, rule: u32) {
+impl TrieNode {
+    fn add_double_star(&mut self, rest: Option<&str>, rule: u32) {
         match rest.and_then(|rest| rest.rsplit('/').next()) {
             None | Some("**") => self.open_ended.push(rule),
             Some(last) if last.contains('*') => {
-                let rare = self.rare.get_or_insert_default();
-                rare.last_wild.entry(last).push(rule);
+                let wildcards = self.wildcards.get_or_insert_default();
+                wildcards.last_wild.entry(last).push(rule);
             }
             Some(last) => {
-                let rare = self.rare.get_or_insert_default();
-                rare.last_fixed.entry(last.into()).or_default().push(rule);
+                let wildcards = self.wildcards.get_or_insert_default();
+                wildcards
+                    .last_fixed
+                    .entry(last.into())
+                    .or_default()
+                    .push(rule);
             }
         }
     }

@@ -2,34 +2,34 @@
 
 use super::all_rates;
 use crate::algorithms::{Algorithm, Limit};
-use crate::rules::model::Rule;
+use crate::rules::rule::Rule;
 use crate::store::Counting;
 
 pub(super) fn check(rule: &Rule, warn: &mut impl FnMut(String)) {
     never_leased(rule, warn);
     lenient_and_strict(rule, warn);
-    only_open_requests(rule, warn);
-    nothing_to_share(rule, warn);
+    concurrency_without_rate(rule, warn);
+    options_without_rate(rule, warn);
 }
 
 /// A node leases only what it expects to use of it: so many at once.
-const WORTH_LEASING: u128 = 8;
+const MIN_UNITS_PER_LEASE: u128 = 8;
 
 fn never_leased(rule: &Rule, warn: &mut impl FnMut(String)) {
     let hot = |limit: &Limit| {
-        let lasts = limit.lease().map_or(0, |lasts| lasts.get());
-        let flows = u128::from(limit.count()) * u128::from(lasts);
-        flows >= WORTH_LEASING * u128::from(limit.per().get())
+        let duration = limit.lease_ttl().map_or(0, |lasts| lasts.get());
+        let units = u128::from(limit.count()) * u128::from(duration);
+        units >= MIN_UNITS_PER_LEASE * u128::from(limit.per().get())
     };
-    let rates = || all_rates(rule).flat_map(|rates| rates.limits.iter().zip(&rates.written));
-    let Some((limit, written)) = rates().find(|(limit, _)| limit.lease().is_some()) else {
+    let rates = || all_rates(rule).flat_map(|rates| rates.limits.iter().zip(&rates.texts));
+    let Some((limit, written)) = rates().find(|(limit, _)| limit.lease_ttl().is_some()) else {
         return;
     };
-    if let Some(lasts) = limit.lease()
+    if let Some(duration) = limit.lease_ttl()
         && !rates().any(|(limit, _)| hot(limit))
     {
         warn(format!(
-            "has counting leased, but `{written}` is less than {WORTH_LEASING} in {lasts}, so that \
+            "has counting leased, but `{written}` is less than {MIN_UNITS_PER_LEASE} in {duration}, so that \
              nothing is ever leased; write `counting: exact`"
         ));
     }
@@ -40,7 +40,7 @@ fn lenient_and_strict(rule: &Rule, warn: &mut impl FnMut(String)) {
         rule.algorithm,
         Algorithm::SlidingLog | Algorithm::SlidingWindowStrict
     );
-    if strict && rule.terms.counting == Counting::Lenient {
+    if strict && rule.options.counting == Counting::Lenient {
         warn(format!(
             "has counting lenient with algorithm {}, which is for limits that nobody may pass; write \
              `counting: exact`, or `algorithm: sliding-window`",
@@ -49,7 +49,7 @@ fn lenient_and_strict(rule: &Rule, warn: &mut impl FnMut(String)) {
     }
 }
 
-fn only_open_requests(rule: &Rule, warn: &mut impl FnMut(String)) {
+fn concurrency_without_rate(rule: &Rule, warn: &mut impl FnMut(String)) {
     if rule.concurrent.is_some() && has_no_limits(rule) {
         warn(
             "has `concurrent` and no rate: only acquire and release count it, and whoever only asks \
@@ -59,13 +59,13 @@ fn only_open_requests(rule: &Rule, warn: &mut impl FnMut(String)) {
     }
 }
 
-fn nothing_to_share(rule: &Rule, warn: &mut impl FnMut(String)) {
+fn options_without_rate(rule: &Rule, warn: &mut impl FnMut(String)) {
     let fields = [
         (rule.priority.is_some(), "priority"),
         (rule.soft.is_some(), "soft"),
-        (rule.terms.counting != Counting::Exact, "counting"),
+        (rule.options.counting != Counting::Exact, "counting"),
     ];
-    for (_, field) in fields.into_iter().filter(|(said, _)| *said) {
+    for (_, field) in fields.into_iter().filter(|(is_set, _)| *is_set) {
         if has_no_limits(rule) {
             warn(format!(
                 "has `{field}`, but no rate that it could be about; remove it"

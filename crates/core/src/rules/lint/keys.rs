@@ -2,12 +2,12 @@
 //!
 //! The keys file changes and is read apart from the rules, so a name that it does not list yet is no error.
 
-use super::lists::{lists, whole};
-use crate::rules::condition::{Attribute, Wanted};
-use crate::rules::fault::{Warning, shown};
-use crate::rules::lists::Whom;
-use crate::rules::model::{By, Rule, RuleKind};
-use crate::rules::set::RuleSet;
+use super::access_lists::{access_lists, file_warning};
+use crate::rules::access_lists::ListTarget;
+use crate::rules::condition::{Attribute, AttributeMatcher};
+use crate::rules::diagnostics::{Warning, quoted};
+use crate::rules::rule::{By, Rule, RuleKind};
+use crate::rules::rule_set::RuleSet;
 use crate::rules::subject::split_values;
 
 use std::net::IpAddr;
@@ -30,7 +30,7 @@ pub(super) fn check_digests<'k>(
     for rule in set.rules().iter().filter(is_native) {
         visit_overrides(rule, &mut |text, value| {
             if let Some(name) = name_of(value) {
-                let (text, name) = (shown(text), shown(name));
+                let (text, name) = (quoted(text), quoted(name));
                 let message = format!(
                     "overrides {text}, but the keys file lists that key under a name, so that it has no effect; \
                      write {name}"
@@ -60,16 +60,16 @@ const UNLISTED: &str =
     "but no keys file lists a key of that name, so that it has no effect; correct the name";
 
 fn visit(set: &RuleSet, each: &mut impl FnMut(KeyUse<'_>)) {
-    for (field, list) in lists(set) {
-        for notable in &list.notable {
-            let Whom::KeyNamed(name) = &notable.whom else {
+    for (field, list) in access_lists(set) {
+        for candidate in &list.lint_candidates {
+            let ListTarget::KeyNamed(name) = &candidate.target else {
                 continue;
             };
-            let text = shown(&notable.entry.whom);
+            let text = quoted(&candidate.entry.target);
             let message = || format!("has in `{field}` {text}, {UNLISTED}");
             each(KeyUse {
                 name,
-                warning: &|| whole(&notable.entry.place, message()),
+                warning: &|| file_warning(&candidate.entry.location, message()),
             });
         }
     }
@@ -85,12 +85,13 @@ fn is_native(rule: &&Rule) -> bool {
 fn visit_rule(rule: &Rule, each: &mut impl FnMut(KeyUse<'_>)) {
     let conditions = rule.matching.all.iter().chain(&rule.matching.none);
     for condition in conditions {
-        let (Attribute::ApiKey, Wanted::Texts(texts)) = (&condition.attribute, &condition.wanted)
+        let (Attribute::ApiKey, AttributeMatcher::Texts(texts)) =
+            (&condition.attribute, &condition.matcher)
         else {
             continue;
         };
         for name in &texts.literals {
-            let message = || format!("matches api_key {}, {UNLISTED}", shown(name));
+            let message = || format!("matches api_key {}, {UNLISTED}", quoted(name));
             each(KeyUse {
                 name,
                 warning: &|| super::warning(rule, message()),
@@ -101,7 +102,7 @@ fn visit_rule(rule: &Rule, each: &mut impl FnMut(KeyUse<'_>)) {
         if name.starts_with("sha256:") || name.parse::<IpAddr>().is_ok() {
             return;
         }
-        let message = || format!("overrides {}, {UNLISTED}", shown(text));
+        let message = || format!("overrides {}, {UNLISTED}", quoted(text));
         each(KeyUse {
             name,
             warning: &|| super::warning(rule, message()),
@@ -111,20 +112,20 @@ fn visit_rule(rule: &Rule, each: &mut impl FnMut(KeyUse<'_>)) {
 
 /// Visits each override, and the value in it that stands for a key or for an address.
 fn visit_overrides(rule: &Rule, each: &mut impl FnMut(&str, &str)) {
-    let By::All(places) = rule.by() else { return };
+    let By::All(parts) = rule.by() else { return };
     let mut overrides: Vec<_> = rule.overrides.keys().collect();
     overrides.sort_unstable();
     for text in overrides {
-        let values = match places.len() {
+        let values = match parts.len() {
             1 => vec![text.to_string()],
             _ => split_values(text),
         };
-        for (value, alternatives) in values.iter().zip(places) {
-            let of_a_key = alternatives.iter().any(|name| **name == *"api_key")
+        for (value, alternatives) in values.iter().zip(parts) {
+            let is_key = alternatives.iter().any(|name| **name == *"api_key")
                 && alternatives
                     .iter()
                     .all(|name| matches!(&**name, "api_key" | "ip"));
-            if of_a_key {
+            if is_key {
                 each(text, value);
             }
         }

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::rules::fault::Warning;
+use crate::rules::diagnostics::Warning;
 use crate::rules::headers;
-use crate::rules::model::{Rule, RuleKind};
-use crate::rules::set::RuleSet;
+use crate::rules::rule::{Rule, RuleKind};
+use crate::rules::rule_set::RuleSet;
 
 /// Warns once of each name, at the first rule that uses it.
 pub(super) fn check(set: &RuleSet, warnings: &mut Vec<Warning>) {
@@ -14,7 +14,7 @@ pub(super) fn check(set: &RuleSet, warnings: &mut Vec<Warning>) {
     for rule in set.rules().iter().filter(native) {
         let undeclared = attributes(rule).filter(|name| !set.declared.knows_attribute(name));
         for name in undeclared.filter(|name| seen.insert((*name).to_owned())) {
-            let message = match built_in(name) {
+            let message = match built_in_equivalent(name) {
                 Some(meant) => format!(
                     "uses the attribute `{name}`, which no proxy sends; write `{meant}`, or `attributes: [{name}]` at \
                      the top if callers send it"
@@ -28,19 +28,19 @@ pub(super) fn check(set: &RuleSet, warnings: &mut Vec<Warning>) {
         }
         let undeclared = attributes(rule).filter(|name| !set.declared.attributes.contains(*name));
         for name in undeclared {
-            if let Some(doubt) = headers::doubt(name)
+            if let Some(warning) = headers::warning(name)
                 && seen.insert(name.to_owned())
             {
-                let message = format!("uses the attribute `{name}`, {doubt}");
+                let message = format!("uses the attribute `{name}`, {warning}");
                 warnings.push(super::warning(rule, message));
             }
         }
     }
-    units(set, warnings);
+    check_units(set, warnings);
 }
 
 /// What is called `name` elsewhere.
-fn built_in(name: &str) -> Option<&'static str> {
+fn built_in_equivalent(name: &str) -> Option<&'static str> {
     match name {
         "uri" | "url" | "request_uri" | "uri_path" | "url_path" | "pathname" | "route"
         | "endpoint" | "location" => Some("path"),
@@ -52,7 +52,7 @@ fn built_in(name: &str) -> Option<&'static str> {
 }
 
 /// Where some units are declared, all are meant to be.
-fn units(set: &RuleSet, warnings: &mut Vec<Warning>) {
+fn check_units(set: &RuleSet, warnings: &mut Vec<Warning>) {
     if set.declared.units.is_empty() {
         return;
     }

@@ -3,8 +3,8 @@
 use std::cmp::Ordering;
 
 use crate::algorithms::Limit;
-use crate::rules::model::{Class, Rule};
-use crate::rules::set::RuleSet;
+use crate::rules::rule::{RateClass, Rule};
+use crate::rules::rule_set::RuleSet;
 
 /// Warns where the first tier has more than every other tier of a rule.
 pub(super) fn check(rule: &Rule, set: &RuleSet, warn: &mut impl FnMut(String)) {
@@ -15,7 +15,11 @@ pub(super) fn check(rule: &Rule, set: &RuleSet, warn: &mut impl FnMut(String)) {
         return;
     }
     let limits = |tier: usize| {
-        let class = rule.tiers.get(tier).copied().unwrap_or_else(Class::default);
+        let class = rule
+            .tiers
+            .get(tier)
+            .copied()
+            .unwrap_or_else(RateClass::default);
         rule.rates(class).limits()
     };
     let is_less = |tier: usize| compare(limits(tier), limits(0)) == Ordering::Less;

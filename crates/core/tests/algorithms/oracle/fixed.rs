@@ -4,34 +4,34 @@
 use tidegate_core::algorithms::Window;
 use tidegate_core::units::{Nanos, Tick};
 
-use super::{Oracle, ticks, units};
-use crate::case::Case;
+use super::{LimitOracle, ticks, units};
+use crate::case::LimitCase;
 
 /// After the last calendar edge a window never ends.
 const NEVER: i128 = u64::MAX as i128;
 
-pub(super) struct Fixed {
+pub(super) struct FixedWindowOracle {
     limit: i128,
-    grid: Grid,
+    grid: OracleGrid,
     guard: i128,
     tick: Tick,
-    list: Vec<Charged>,
+    list: Vec<GuardedAdmission>,
 }
 
-enum Grid {
+enum OracleGrid {
     Aligned { width: i128, phase: i128 },
     Edges(Vec<i128>),
 }
 
 /// An admission: the end of its window, and whether the guard held it.
-struct Charged {
+struct GuardedAdmission {
     end: i128,
     guarded: bool,
     units: i128,
 }
 
-impl Fixed {
-    pub(super) fn new(case: &Case) -> Self {
+impl FixedWindowOracle {
+    pub(super) fn new(case: &LimitCase) -> Self {
         let tick = case.limit.tick();
         let aligned = |width: Nanos, phase: Nanos| {
             let width = ticks(tick, width);
@@ -39,17 +39,17 @@ impl Fixed {
                 Some(seed) => i128::from(seed) % width,
                 None => ticks(tick, phase),
             };
-            Grid::Aligned { width, phase }
+            OracleGrid::Aligned { width, phase }
         };
         let grid = match &case.spec.window {
             Window::Span(width) => aligned(*width, Nanos::ZERO),
             Window::Shifted { width, phase } => aligned(*width, *phase),
             Window::Edges { edges, .. } => {
-                Grid::Edges(edges.iter().map(|edge| ticks(tick, *edge)).collect())
+                OracleGrid::Edges(edges.iter().map(|edge| ticks(tick, *edge)).collect())
             }
         };
         let per_tick = i128::from(tick.nanos());
-        Fixed {
+        FixedWindowOracle {
             limit: case.spec.count.into(),
             grid,
             guard: (i128::from(case.spec.guard.get()) + per_tick - 1) / per_tick,
@@ -61,11 +61,11 @@ impl Fixed {
     /// Beginning and end of the window that holds `at`.
     fn window(&self, at: i128) -> (i128, i128) {
         match &self.grid {
-            Grid::Aligned { width, phase } => {
+            OracleGrid::Aligned { width, phase } => {
                 let start = (at + phase).div_euclid(*width) * width - phase;
                 (start, start + width)
             }
-            Grid::Edges(edges) => {
+            OracleGrid::Edges(edges) => {
                 let before = edges.iter().copied().filter(|edge| *edge <= at);
                 let after = edges.iter().copied().filter(|edge| *edge > at);
                 (before.max().unwrap_or(0), after.min().unwrap_or(NEVER))
@@ -74,13 +74,13 @@ impl Fixed {
     }
 
     fn admitted_in(&self, end: i128) -> i128 {
-        let counts = |charged: &&Charged| {
-            charged.end == end || charged.guarded && self.window(charged.end).1 == end
+        let counts = |admission: &&GuardedAdmission| {
+            admission.end == end || admission.guarded && self.window(admission.end).1 == end
         };
         self.list.iter().filter(counts).map(|c| c.units).sum()
     }
 
-    fn newest_end(&self) -> Option<i128> {
+    fn newest_window_end(&self) -> Option<i128> {
         self.list.iter().map(|charged| charged.end).max()
     }
 
@@ -88,10 +88,10 @@ impl Fixed {
     /// holds something.
     fn effective(&self, now: Nanos) -> i128 {
         let now = ticks(self.tick, now);
-        let Some(end) = self.newest_end() else {
+        let Some(end) = self.newest_window_end() else {
             return now;
         };
-        let in_guard = |c: &Charged| c.end == end && c.guarded && c.units > 0;
+        let in_guard = |c: &GuardedAdmission| c.end == end && c.guarded && c.units > 0;
         let in_guard = self.list.iter().any(in_guard);
         let began = self.window(end - 1).0;
         let reached = if in_guard {
@@ -103,7 +103,7 @@ impl Fixed {
     }
 }
 
-impl Oracle for Fixed {
+impl LimitOracle for FixedWindowOracle {
     fn room(&self, now: Nanos) -> u64 {
         let (_, end) = self.window(self.effective(now));
         units(self.limit - self.admitted_in(end))
@@ -112,7 +112,7 @@ impl Oracle for Fixed {
     fn record(&mut self, now: Nanos, units: u64) {
         let at = self.effective(now);
         let (_, end) = self.window(at);
-        self.list.push(Charged {
+        self.list.push(GuardedAdmission {
             end,
             guarded: end - at <= self.guard,
             units: units.into(),
@@ -126,7 +126,7 @@ impl Oracle for Fixed {
     /// What the newest window holds moves to `now`, and is guarded there if `now` is; but what the
     /// window before it handed on was never this window's to guard.
     fn set_back(&mut self, now: Nanos) {
-        let Some(newest) = self.newest_end() else {
+        let Some(newest) = self.newest_window_end() else {
             return;
         };
         let at = ticks(self.tick, now);
@@ -134,7 +134,7 @@ impl Oracle for Fixed {
         let held = self.admitted_in(newest);
         let guarded = self.list.iter().filter(|c| c.end == newest && c.guarded);
         let guarded: i128 = guarded.map(|c| c.units).sum();
-        let charged = |units, guarded| Charged {
+        let charged = |units, guarded| GuardedAdmission {
             end,
             guarded,
             units,

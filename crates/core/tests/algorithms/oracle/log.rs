@@ -3,19 +3,19 @@
 
 use tidegate_core::units::{Nanos, Tick};
 
-use super::{Admitted, Oracle, newest, shift, ticks, units};
-use crate::case::Case;
+use super::{LimitOracle, OracleAdmission, newest, shift, ticks, units};
+use crate::case::LimitCase;
 
-pub(super) struct Log {
+pub(super) struct SlidingLogOracle {
     limit: i128,
     width: i128,
     grain: i128,
     tick: Tick,
-    list: Vec<Admitted>,
+    list: Vec<OracleAdmission>,
 }
 
-impl Log {
-    pub(super) fn new(case: &Case) -> Self {
+impl SlidingLogOracle {
+    pub(super) fn new(case: &LimitCase) -> Self {
         let tick = case.limit.tick();
         let width = ticks(tick, case.spec.window.length());
         let grain = if case.spec.count > 1_000 {
@@ -23,7 +23,7 @@ impl Log {
         } else {
             1
         };
-        Log {
+        SlidingLogOracle {
             limit: case.spec.count.into(),
             width,
             grain,
@@ -43,7 +43,7 @@ impl Log {
     }
 }
 
-impl Oracle for Log {
+impl LimitOracle for SlidingLogOracle {
     fn room(&self, now: Nanos) -> u64 {
         let at = self.effective(now);
         let in_view = self.list.iter().filter(|a| a.at > at - self.width);
@@ -55,7 +55,7 @@ impl Oracle for Log {
         let seen = self.effective(now);
         self.list.retain(|a| a.at > seen - self.width);
         let (at, units) = (self.stamp(seen), units.into());
-        self.list.push(Admitted { at, units });
+        self.list.push(OracleAdmission { at, units });
     }
 
     fn ahead(&self, now: Nanos) -> i128 {

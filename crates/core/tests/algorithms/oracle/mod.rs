@@ -5,18 +5,18 @@
 //! `more_after` follow from that by their own definitions (`agreement`). Nothing here shares a formula
 //! with the shipped code: no levels, no counters, no reduced units; all numbers are `i128`.
 
+mod bucket;
 mod fixed;
-mod level;
 mod log;
 mod sliding;
 mod strict;
 
-use tidegate_core::algorithms::{Algorithm, PATIENCE};
+use tidegate_core::algorithms::{Algorithm, CLOCK_TOLERANCE};
 use tidegate_core::units::{Nanos, Tick};
 
-use crate::case::Case;
+use crate::case::LimitCase;
 
-pub(crate) trait Oracle {
+pub(crate) trait LimitOracle {
     /// The largest cost that may be admitted at `now`, by the definition.
     fn room(&self, now: Nanos) -> u64;
     /// Takes note of an admission, whether there was room or not.
@@ -32,20 +32,22 @@ pub(crate) trait Oracle {
 }
 
 /// The oracle for one case.
-pub(crate) fn of(case: &Case) -> Box<dyn Oracle> {
+pub(crate) fn of(case: &LimitCase) -> Box<dyn LimitOracle> {
     match case.spec.algorithm {
-        Algorithm::FixedWindow => Box::new(fixed::Fixed::new(case)),
-        Algorithm::SlidingLog => Box::new(log::Log::new(case)),
-        Algorithm::SlidingWindow => Box::new(sliding::Sliding::new(case)),
-        Algorithm::SlidingWindowStrict => Box::new(strict::Strict::new(case)),
-        Algorithm::TokenBucket | Algorithm::LeakyBucket => Box::new(level::Level::new(case)),
-        Algorithm::LeakyQueue => Box::new(level::Level::queue(case)),
+        Algorithm::FixedWindow => Box::new(fixed::FixedWindowOracle::new(case)),
+        Algorithm::SlidingLog => Box::new(log::SlidingLogOracle::new(case)),
+        Algorithm::SlidingWindow => Box::new(sliding::SlidingWindowOracle::new(case)),
+        Algorithm::SlidingWindowStrict => Box::new(strict::StrictWindowOracle::new(case)),
+        Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+            Box::new(bucket::BucketOracle::new(case))
+        }
+        Algorithm::LeakyQueue => Box::new(bucket::BucketOracle::queue(case)),
     }
 }
 
 /// Whether the clock was set back further than is borne, and if so, moves the oracle there.
-pub(crate) fn settle(oracle: &mut dyn Oracle, tick: Tick, now: Nanos) -> bool {
-    let stepped = oracle.ahead(now) > ticks(tick, PATIENCE);
+pub(crate) fn apply_step_back(oracle: &mut dyn LimitOracle, tick: Tick, now: Nanos) -> bool {
+    let stepped = oracle.ahead(now) > ticks(tick, CLOCK_TOLERANCE);
     if stepped {
         oracle.set_back(now);
     }
@@ -67,16 +69,16 @@ fn units(room: i128) -> u64 {
 
 /// One admission: when, in ticks, and how much.
 #[derive(Clone, Copy)]
-struct Admitted {
+struct OracleAdmission {
     at: i128,
     units: i128,
 }
 
-fn newest(list: &[Admitted]) -> Option<i128> {
+fn newest(list: &[OracleAdmission]) -> Option<i128> {
     list.iter().map(|a| a.at).max()
 }
 
-fn shift(list: &mut [Admitted], back: i128) {
+fn shift(list: &mut [OracleAdmission], back: i128) {
     for admitted in list {
         admitted.at -= back;
     }

@@ -3,20 +3,20 @@
 
 use tidegate_core::units::{Nanos, Tick};
 
-use super::{Admitted, Oracle, newest, shift, ticks, units};
-use crate::case::Case;
+use super::{LimitOracle, OracleAdmission, newest, shift, ticks, units};
+use crate::case::LimitCase;
 
-pub(super) struct Sliding {
+pub(super) struct SlidingWindowOracle {
     limit: i128,
     width: i128,
     tick: Tick,
-    list: Vec<Admitted>,
+    list: Vec<OracleAdmission>,
 }
 
-impl Sliding {
-    pub(super) fn new(case: &Case) -> Self {
+impl SlidingWindowOracle {
+    pub(super) fn new(case: &LimitCase) -> Self {
         let tick = case.limit.tick();
-        Sliding {
+        SlidingWindowOracle {
             limit: case.spec.count.into(),
             width: ticks(tick, case.spec.window.length()),
             tick,
@@ -40,7 +40,7 @@ impl Sliding {
     }
 }
 
-impl Oracle for Sliding {
+impl LimitOracle for SlidingWindowOracle {
     fn room(&self, now: Nanos) -> u64 {
         let at = self.effective(now);
         let window = self.window(at);
@@ -53,7 +53,7 @@ impl Oracle for Sliding {
     fn record(&mut self, now: Nanos, units: u64) {
         let at = self.effective(now);
         let units = units.into();
-        self.list.push(Admitted { at, units });
+        self.list.push(OracleAdmission { at, units });
     }
 
     fn ahead(&self, now: Nanos) -> i128 {

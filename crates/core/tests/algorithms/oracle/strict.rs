@@ -3,49 +3,54 @@
 
 use tidegate_core::units::{Nanos, Tick};
 
-use super::{Admitted, Oracle, newest, shift, ticks, units};
-use crate::case::Case;
+use super::{LimitOracle, OracleAdmission, newest, shift, ticks, units};
+use crate::case::LimitCase;
 
-pub(super) struct Strict {
+pub(super) struct StrictWindowOracle {
     limit: i128,
-    part: i128,
+    sub_window: i128,
     tick: Tick,
-    list: Vec<Admitted>,
+    list: Vec<OracleAdmission>,
 }
 
-impl Strict {
-    pub(super) fn new(case: &Case) -> Self {
+impl StrictWindowOracle {
+    pub(super) fn new(case: &LimitCase) -> Self {
         let tick = case.limit.tick();
-        Strict {
+        StrictWindowOracle {
             limit: case.spec.count.into(),
-            part: (ticks(tick, case.spec.window.length()) + 9) / 10,
+            sub_window: (ticks(tick, case.spec.window.length()) + 9) / 10,
             tick,
             list: Vec::new(),
         }
     }
 
-    fn part_of(&self, at: i128) -> i128 {
-        at.div_euclid(self.part)
+    fn sub_window_of(&self, at: i128) -> i128 {
+        at.div_euclid(self.sub_window)
     }
 
     /// Time is at least the beginning of the newest admission's part.
     fn effective(&self, now: Nanos) -> i128 {
         let now = ticks(self.tick, now);
-        newest(&self.list).map_or(now, |newest| now.max(self.part_of(newest) * self.part))
+        newest(&self.list).map_or(now, |newest| {
+            now.max(self.sub_window_of(newest) * self.sub_window)
+        })
     }
 }
 
-impl Oracle for Strict {
+impl LimitOracle for StrictWindowOracle {
     fn room(&self, now: Nanos) -> u64 {
-        let oldest = self.part_of(self.effective(now)) - 10;
-        let in_view = self.list.iter().filter(|a| self.part_of(a.at) >= oldest);
+        let oldest = self.sub_window_of(self.effective(now)) - 10;
+        let in_view = self
+            .list
+            .iter()
+            .filter(|a| self.sub_window_of(a.at) >= oldest);
         units(self.limit - in_view.map(|a| a.units).sum::<i128>())
     }
 
     fn record(&mut self, now: Nanos, units: u64) {
         let at = self.effective(now);
         let units = units.into();
-        self.list.push(Admitted { at, units });
+        self.list.push(OracleAdmission { at, units });
     }
 
     fn ahead(&self, now: Nanos) -> i128 {
@@ -54,7 +59,7 @@ impl Oracle for Strict {
 
     fn set_back(&mut self, now: Nanos) {
         let newest = newest(&self.list).unwrap_or(0);
-        let parts = self.part_of(newest) - self.part_of(ticks(self.tick, now));
-        shift(&mut self.list, parts * self.part);
+        let parts = self.sub_window_of(newest) - self.sub_window_of(ticks(self.tick, now));
+        shift(&mut self.list, parts * self.sub_window);
     }
 }

@@ -9,140 +9,140 @@ use http::{HeaderValue, Method, Response, StatusCode, header};
 use hyper::Request;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
-use tidegate::Standing;
+use tidegate::LimitUsage;
 use tidegate::observe::Exposition;
 use tidegate_core::store::Source;
 
-use super::guard::Guard;
-use super::missing;
-use super::ready;
-use crate::address::Place;
-use crate::counters::StoreCondition;
-use crate::edges::http::error::{Refusal, json_answer};
-use crate::edges::http::serve::no_store;
-use crate::edges::http::wire::{self, Ask, Asked, BadInput};
-use crate::ids::Id;
-use crate::live::{Live, ReloadOutcome};
+use super::access::AdminAccess;
+use super::missing_attributes;
+use super::readiness_page;
+use crate::any_store::StoreCondition;
+use crate::decision_ids::DecisionId;
+use crate::edges::http::error::{ApiError, json_response};
+use crate::edges::http::serve::store_unavailable;
+use crate::edges::http::wire::{self, CheckBody, CheckRequest, InputError};
+use crate::listen_address::EndpointAddress;
+use crate::log_writer;
 use crate::net::body;
-use crate::net::connection::{Answer, Handler};
-use crate::net::occasional::OccasionalLine;
-use crate::net::unread::ConnectionUnread;
+use crate::net::connection::{HttpHandler, HttpResponse};
+use crate::net::rate_limited_log::RateLimitedLog;
+use crate::net::unread_responses::ConnectionUnread;
+use crate::policy_watcher::{PolicyWatcher, ReloadOutcome};
 use crate::service::Service;
-use crate::sink;
 
-static WRONG_TOKEN: OccasionalLine = OccasionalLine::new();
+static WRONG_TOKEN: RateLimitedLog = RateLimitedLog::new();
 
 /// The admin listener.
 #[derive(Clone)]
-pub(crate) struct Admin {
+pub(crate) struct AdminListener {
     pub(crate) service: Arc<Service>,
-    pub(crate) live: Arc<Live>,
-    pub(crate) guard: Guard,
+    pub(crate) policy_watcher: Arc<PolicyWatcher>,
+    pub(crate) access: AdminAccess,
 }
 
-impl Handler for Admin {
+impl HttpHandler for AdminListener {
     async fn handle(
         &self,
-        peer: &Place,
+        peer: &EndpointAddress,
         _: &ConnectionUnread,
         request: Request<Incoming>,
-    ) -> Answer {
+    ) -> HttpResponse {
         let (parts, body) = request.into_parts();
         let id = self.service.ids.next();
-        let answered = self.route(&id, peer, &parts, body).await;
-        if matches!(answered, Err(Refusal::Token)) {
+        let result = self.route(&id, peer, &parts, body).await;
+        if matches!(result, Err(ApiError::WrongToken)) {
             self.service.metrics.network.wrong_tokens.inc();
             if let Some(times) = WRONG_TOKEN.count() {
                 tracing::warn!(%peer, times, "wrong token on the admin listener");
             }
         }
-        let mut answer = answered.unwrap_or_else(|refusal| refusal.answer(&id));
-        let headers = answer.headers_mut();
+        let mut response = result.unwrap_or_else(|error| error.to_response(&id));
+        let headers = response.headers_mut();
         headers.insert(
             header::X_CONTENT_TYPE_OPTIONS,
             HeaderValue::from_static("nosniff"),
         );
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        answer
+        response
     }
 
-    fn panicked(&self) -> Answer {
-        Refusal::Internal.answer(&self.service.ids.next())
+    fn panic_response(&self) -> HttpResponse {
+        ApiError::Internal.to_response(&self.service.ids.next())
     }
 
-    fn trusts(&self, peer: IpAddr) -> bool {
+    fn is_trusted(&self, peer: IpAddr) -> bool {
         peer.to_canonical().is_loopback()
     }
 }
 
-impl Admin {
+impl AdminListener {
     async fn route(
         &self,
-        id: &Id,
-        peer: &Place,
+        id: &DecisionId,
+        peer: &EndpointAddress,
         parts: &Parts,
         body: Incoming,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<HttpResponse, ApiError> {
         let (path, method) = (parts.uri.path(), &parts.method);
         if path == "/healthz" {
-            return Ok(told(id, &json!({"status": "ok"})));
+            return Ok(ok_response(id, &json!({"status": "ok"})));
         }
-        let verbose = ready::is_verbose(parts.uri.query());
+        let verbose = readiness_page::is_verbose(parts.uri.query());
         if path == "/readyz" && !verbose {
             return Ok(self.readiness(id, None));
         }
-        self.guard.admit(peer, parts)?;
+        self.access.authorize(peer, parts)?;
         match (path, method) {
             ("/readyz", &Method::GET) => {
                 let condition = self.service.limiter.store().condition();
                 Ok(self.readiness(id, Some(&condition)))
             }
             ("/metrics", &Method::GET) => Ok(metrics_page(&self.service)),
-            ("/rlconfig", &Method::GET) => Ok(self.limits_of_descriptors()),
-            ("/v1/rules", &Method::GET) => Ok(told(id, &self.rules())),
+            ("/rlconfig", &Method::GET) => Ok(self.descriptor_limits()),
+            ("/v1/rules", &Method::GET) => Ok(ok_response(id, &self.rules())),
             ("/v1/reload", &Method::POST) => self.reload(id).await,
             ("/v1/subjects", &Method::GET) => {
                 let attributes = query_attributes(parts.uri.query().unwrap_or_default())?;
                 self.inspect(id, attributes.as_bytes()).await
             }
             ("/v1/subjects", &Method::POST) => {
-                self.inspect(id, &body::read(body, body::SMALL).await?)
+                self.inspect(id, &body::read(body, body::MAX_SMALL_BODY).await?)
                     .await
             }
             ("/v1/subjects", &Method::DELETE) | ("/v1/subjects/reset", &Method::POST) => {
                 let rule = rule_to_reset(parts.uri.query().unwrap_or_default())?;
-                let body = body::read(body, body::SMALL).await?;
+                let body = body::read(body, body::MAX_SMALL_BODY).await?;
                 self.reset(id, rule.as_deref(), &body).await
             }
             ("/readyz" | "/metrics" | "/rlconfig" | "/v1/rules", _) => {
-                Err(Refusal::Method { allow: "GET" })
+                Err(ApiError::Method { allow: "GET" })
             }
-            ("/v1/reload" | "/v1/subjects/reset", _) => Err(Refusal::Method { allow: "POST" }),
-            ("/v1/subjects", _) => Err(Refusal::Method {
+            ("/v1/reload" | "/v1/subjects/reset", _) => Err(ApiError::Method { allow: "POST" }),
+            ("/v1/subjects", _) => Err(ApiError::Method {
                 allow: "GET, POST, DELETE",
             }),
-            _ => Err(Refusal::NoSuchPath),
+            _ => Err(ApiError::NotFound),
         }
     }
 
     /// Whether this node is ready, and if it is wanted how its store is.
-    fn readiness(&self, id: &Id, condition: Option<&StoreCondition>) -> Answer {
+    fn readiness(&self, id: &DecisionId, condition: Option<&StoreCondition>) -> HttpResponse {
         let readiness = self.service.readiness();
-        let mut page = readiness.page();
+        let mut page = readiness.body();
         if let Some(condition) = condition {
-            page["store"] = ready::store(condition);
+            page["store"] = readiness_page::store_json(condition);
         }
-        json_answer(readiness.code(), page.to_string().into(), id)
+        json_response(readiness.status_code(), page.to_string().into(), id)
     }
 
     /// The limits of descriptor files, as the reference service lists them.
-    fn limits_of_descriptors(&self) -> Answer {
+    fn descriptor_limits(&self) -> HttpResponse {
         let policy = self.service.limiter.policy().get();
-        let listing = policy.rules.listing_of_limits().to_string();
-        let mut answer = Response::new(Bytes::from(listing).into());
+        let listing = policy.rules.config_dump().to_string();
+        let mut response = Response::new(Bytes::from(listing).into());
         let plain = HeaderValue::from_static("text/plain; charset=utf-8");
-        answer.headers_mut().insert(header::CONTENT_TYPE, plain);
-        answer
+        response.headers_mut().insert(header::CONTENT_TYPE, plain);
+        response
     }
 
     fn rules(&self) -> Value {
@@ -157,16 +157,17 @@ impl Admin {
             "version": policy.version(),
             "hash": *self.service.metrics.reload.hash.lock(),
             "keys": policy.keys.as_ref().map(|keys| keys.len()),
-            "stale": self.live.stale(),
+            "stale": self.policy_watcher.stale(),
             "rules": names,
         })
     }
 
     /// Answers with what came of it.
-    async fn reload(&self, id: &Id) -> Result<Answer, Refusal> {
-        let (live, service) = (Arc::clone(&self.live), Arc::clone(&self.service));
-        let reload = tokio::task::spawn_blocking(move || live.reload(&service)).await;
-        let reload = reload.map_err(|_| Refusal::Internal)?;
+    async fn reload(&self, id: &DecisionId) -> Result<HttpResponse, ApiError> {
+        let (policy_watcher, service) =
+            (Arc::clone(&self.policy_watcher), Arc::clone(&self.service));
+        let reload = tokio::task::spawn_blocking(move || policy_watcher.reload(&service)).await;
+        let reload = reload.map_err(|_| ApiError::Internal)?;
         let mut body = json!({
             "id": id.as_str(),
             "status": reload.status(),
@@ -175,70 +176,81 @@ impl Admin {
         if let ReloadOutcome::Rejected { why } = reload {
             body["why"] = why.into();
         }
-        Ok(told(id, &body))
+        Ok(ok_response(id, &body))
     }
 
-    async fn inspect(&self, id: &Id, body: &[u8]) -> Result<Answer, Refusal> {
-        let ask = single(body)?;
+    async fn inspect(&self, id: &DecisionId, body: &[u8]) -> Result<HttpResponse, ApiError> {
+        let check_request = parse_single(body)?;
         let view = self.service.limiter.view();
-        let missing = missing::attributes(&view.explain(ask.request.clone()));
-        let standings = view.inspect(ask.request).await.map_err(no_store)?;
-        let limits: Vec<Value> = standings.iter().map(standing).collect();
+        let missing = missing_attributes::for_inspect(&view.explain(check_request.request.clone()));
+        let usages = view
+            .inspect(check_request.request)
+            .await
+            .map_err(store_unavailable)?;
+        let limits: Vec<Value> = usages.iter().map(usage_json).collect();
         let body = json!({"id": id.as_str(), "limits": limits, "missing": missing});
-        Ok(told(id, &body))
+        Ok(ok_response(id, &body))
     }
 
     /// Resets the counters of one client, or that of one rule if it is named.
-    async fn reset(&self, id: &Id, rule: Option<&str>, body: &[u8]) -> Result<Answer, Refusal> {
-        let ask = single(body)?;
+    async fn reset(
+        &self,
+        id: &DecisionId,
+        rule: Option<&str>,
+        body: &[u8],
+    ) -> Result<HttpResponse, ApiError> {
+        let check_request = parse_single(body)?;
         let view = self.service.limiter.view();
-        let explanation = view.explain(ask.request.clone());
+        let explanation = view.explain(check_request.request.clone());
         let (missing, counters) = if let Some(rule) = rule {
             let mut views = explanation.rules.iter();
             if !views.any(|view| view.rule.as_str() == rule) {
-                return Err(bad_rule("no rule in force has this name"));
+                return Err(invalid_rule("no rule in force has this name"));
             }
-            let missing = missing::of_rule_named(rule, &explanation);
-            (missing, view.reset_rule(rule, ask.request).await)
+            let missing = missing_attributes::for_rule_reset(rule, &explanation);
+            (missing, view.reset_rule(rule, check_request.request).await)
         } else {
-            let missing = missing::or_shared(&explanation);
-            (missing, view.reset(ask.request).await)
+            let missing = missing_attributes::for_reset(&explanation);
+            (missing, view.reset(check_request.request).await)
         };
-        let counters = counters.map_err(no_store)?;
+        let counters = counters.map_err(store_unavailable)?;
         tracing::info!(id = id.as_str(), rule, counters, "subject reset");
         let body = json!({"id": id.as_str(), "reset": counters, "missing": missing});
-        Ok(told(id, &body))
+        Ok(ok_response(id, &body))
     }
 }
 
 /// Every figure of this process, as Prometheus reads them.
-pub(super) fn metrics_page(service: &Service) -> Answer {
-    service.metrics.lines_dropped.set(sink::dropped());
+pub(super) fn metrics_page(service: &Service) -> HttpResponse {
+    service
+        .metrics
+        .lines_dropped
+        .set(log_writer::dropped_lines());
     let facts = service.limiter.store().facts();
-    service.metrics.note_open(service.limiter.open_requests());
+    service.metrics.set_open(service.limiter.open_requests());
     let metrics = &service.metrics;
     let mut page = metrics.expose(env!("CARGO_PKG_VERSION"), &facts);
     if let Some(statistics) = &service.envoy_statistics {
         page += &statistics.expose(metrics.reload.rejected.get());
     }
-    let mut answer = Response::new(Bytes::from(page).into());
+    let mut response = Response::new(Bytes::from(page).into());
     let content_type = HeaderValue::from_static(Exposition::CONTENT_TYPE);
-    answer
+    response
         .headers_mut()
         .insert(header::CONTENT_TYPE, content_type);
-    answer
+    response
 }
 
-fn told(id: &Id, body: &Value) -> Answer {
-    json_answer(StatusCode::OK, body.to_string().into(), id)
+fn ok_response(id: &DecisionId, body: &Value) -> HttpResponse {
+    json_response(StatusCode::OK, body.to_string().into(), id)
 }
 
-fn single(body: &[u8]) -> Result<Ask<'_>, Refusal> {
-    match wire::asked(body)? {
-        Asked::One(ask) => Ok(*ask),
-        Asked::Many(_) => {
+fn parse_single(body: &[u8]) -> Result<CheckRequest<'_>, ApiError> {
+    match wire::parse_check(body)? {
+        CheckBody::One(check_request) => Ok(*check_request),
+        CheckBody::Many(_) => {
             let reason = "one subject at a time: write an object".to_owned();
-            Err(BadInput {
+            Err(InputError {
                 field: String::new(),
                 reason,
             }
@@ -247,57 +259,57 @@ fn single(body: &[u8]) -> Result<Ask<'_>, Refusal> {
     }
 }
 
-fn standing(standing: &Standing) -> Value {
-    let inspection = standing.inspection;
+fn usage_json(usage: &LimitUsage) -> Value {
+    let inspection = usage.inspection;
     let source = inspection.map_or(Source::Exact, |found| found.source);
     json!({
         "source": source.name(),
-        "rule": standing.rule,
-        "rate": standing.rate,
-        "limit": standing.capacity,
+        "rule": usage.rule,
+        "rate": usage.rate,
+        "limit": usage.capacity,
         "used": inspection.map_or(0, |found| found.used),
-        "remaining": inspection.map_or(standing.capacity, |found| found.figures.remaining),
+        "remaining": inspection.map_or(usage.capacity, |found| found.figures.remaining),
         "reset_after_ms": inspection.map_or(0, |found| found.figures.reset_after.millis_up()),
     })
 }
 
 /// `ip=203.0.113.9&user=a` as the body of a request. `+` and `%XX` are decoded.
-fn query_attributes(query: &str) -> Result<String, Refusal> {
+fn query_attributes(query: &str) -> Result<String, ApiError> {
     let mut attributes = serde_json::Map::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        attributes.insert(decoded(name)?, Value::String(decoded(value)?));
+        attributes.insert(percent_decode(name)?, Value::String(percent_decode(value)?));
     }
     Ok(json!({"attributes": attributes}).to_string())
 }
 
 /// The rule that a query such as `rule=ceiling` names. Anything else is rejected: a misspelt parameter would
 /// reset other counters.
-fn rule_to_reset(query: &str) -> Result<Option<String>, Refusal> {
+fn rule_to_reset(query: &str) -> Result<Option<String>, ApiError> {
     let mut rule = None;
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         match pair.split_once('=') {
-            Some(("rule", name)) if rule.is_none() => rule = Some(decoded(name)?),
-            Some(("rule", _)) => return Err(bad_rule("given twice")),
+            Some(("rule", name)) if rule.is_none() => rule = Some(percent_decode(name)?),
+            Some(("rule", _)) => return Err(invalid_rule("given twice")),
             _ => {
                 let reason = "unknown parameter, write rule=NAME".to_owned();
                 let field = "query".to_owned();
-                return Err(BadInput { field, reason }.into());
+                return Err(InputError { field, reason }.into());
             }
         }
     }
     Ok(rule)
 }
 
-fn bad_rule(reason: &str) -> Refusal {
-    BadInput {
+fn invalid_rule(reason: &str) -> ApiError {
+    InputError {
         field: "rule".to_owned(),
         reason: reason.to_owned(),
     }
     .into()
 }
 
-fn decoded(text: &str) -> Result<String, Refusal> {
+fn percent_decode(text: &str) -> Result<String, ApiError> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
@@ -309,17 +321,17 @@ fn decoded(text: &str) -> Result<String, Refusal> {
                     .zip(digit(rest.next()))
                     .map(|(a, b)| a * 16 + b);
                 let value = value.and_then(|value| u8::try_from(value).ok());
-                value.ok_or_else(bad_query)?
+                value.ok_or_else(invalid_query)?
             }
             byte => byte,
         });
     }
-    String::from_utf8(bytes).map_err(|_| bad_query())
+    String::from_utf8(bytes).map_err(|_| invalid_query())
 }
 
-fn bad_query() -> Refusal {
+fn invalid_query() -> ApiError {
     let reason = "an escape is %XX, and all of it is UTF-8".to_owned();
-    BadInput {
+    InputError {
         field: "query".to_owned(),
         reason,
     }

@@ -11,7 +11,7 @@ use tidegate_core::units::Nanos;
 const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
 /// The part of a caller's deadline that is left for the way to it and back.
-const RESERVE: Duration = Duration::from_millis(5);
+const REPLY_MARGIN: Duration = Duration::from_millis(5);
 
 /// The wait for the store that a call without a deadline allows. Envoy gives up after 20 ms unless it is
 /// configured otherwise.
@@ -19,18 +19,18 @@ pub(crate) const DEFAULT_WAIT: Duration = Duration::from_millis(15);
 
 /// How long a decision may take, counted from the head of the call.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct CallerWait {
+pub(super) struct CallerDeadline {
     began: Instant,
     /// Nothing: for as long as the store may take.
     max: Option<Duration>,
 }
 
-impl CallerWait {
+impl CallerDeadline {
     /// By the caller's deadline, or `default` if it sets none.
     pub(super) fn of(headers: &HeaderMap, default: Option<Duration>) -> Self {
         let timeout = headers.get(TIMEOUT).and_then(|text| parse(text.as_bytes()));
-        let max = timeout.map(|timeout| timeout.saturating_sub(RESERVE));
-        CallerWait {
+        let max = timeout.map(|timeout| timeout.saturating_sub(REPLY_MARGIN));
+        CallerDeadline {
             began: Instant::now(),
             max: max.or(default),
         }
@@ -38,14 +38,14 @@ impl CallerWait {
 
     /// A caller that waits for as long as the store may take.
     pub(super) fn unbounded() -> Self {
-        CallerWait {
+        CallerDeadline {
             began: Instant::now(),
             max: None,
         }
     }
 
     /// What is left of it.
-    pub(super) fn left(self) -> Option<Nanos> {
+    pub(super) fn remaining(self) -> Option<Nanos> {
         let max = self.max?;
         Some(max.saturating_sub(self.began.elapsed()).into())
     }
@@ -99,7 +99,7 @@ mod tests {
     /// What a call with this timeout leaves for the decision; none that is not bounded.
     fn max(timeout: Option<&'static str>, default: Option<Duration>) -> Option<Duration> {
         let headers = timeout.map(|text| (TIMEOUT, http::HeaderValue::from_static(text)));
-        CallerWait::of(&headers.into_iter().collect(), default).max
+        CallerDeadline::of(&headers.into_iter().collect(), default).max
     }
 
     #[test]

@@ -6,15 +6,15 @@ use tidegate_core::store::StoreError;
 use super::frame;
 use crate::first_config::MissingConfigError;
 use crate::net::body::BodyError;
-use crate::net::connection::Answer;
-use crate::protobuf::Malformed;
+use crate::net::connection::HttpResponse;
+use crate::protobuf::ProtobufError;
 
 /// Why a call gets no verdict.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Fault {
+pub(crate) enum EnvoyError {
     /// The message is none.
     #[error("the request is not understood: {0}")]
-    Malformed(#[from] Malformed),
+    Malformed(#[from] ProtobufError),
     /// The JSON is not that of a request.
     #[error("the request is not understood: {0}")]
     Json(&'static str),
@@ -32,7 +32,7 @@ pub(crate) enum Fault {
     TooLong { what: &'static str, most: usize },
     /// A limit comes along, but not per what.
     #[error("descriptor {descriptor} brings a limit with unit {unit}, which is none")]
-    NoSuchUnit { descriptor: usize, unit: u64 },
+    UnknownUnit { descriptor: usize, unit: u64 },
     /// A limit comes along, per several of a unit. Per one of them would be another limit.
     #[error("descriptor {descriptor} brings a limit per {times} of its unit; write it per one")]
     SeveralUnits { descriptor: usize, times: u64 },
@@ -53,10 +53,10 @@ pub(crate) enum Fault {
     Store(StoreError),
     /// There is no such method.
     #[error("there is no such method")]
-    NoSuchMethod,
+    UnknownMethod,
     /// A service whose health nobody knows.
     #[error("there is no such service")]
-    NoSuchService,
+    UnknownService,
     /// We failed.
     #[error("this is our fault; see the log")]
     Internal,
@@ -64,7 +64,7 @@ pub(crate) enum Fault {
 
 /// The status codes of gRPC that are used here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Code {
+enum GrpcCode {
     Unknown = 2,
     InvalidArgument = 3,
     DeadlineExceeded = 4,
@@ -74,61 +74,61 @@ enum Code {
     Internal = 13,
 }
 
-impl Fault {
-    fn code(&self) -> Code {
+impl EnvoyError {
+    fn code(&self) -> GrpcCode {
         match self {
-            Fault::Malformed(_)
-            | Fault::Json(_)
-            | Fault::Envelope(_)
-            | Fault::TooMany { .. }
-            | Fault::TooLong { .. }
-            | Fault::NoSuchUnit { .. }
-            | Fault::SeveralUnits { .. }
-            | Fault::Body(BodyError::Broken) => Code::InvalidArgument,
-            Fault::Body(BodyError::TooLarge { .. }) => Code::ResourceExhausted,
-            Fault::Body(BodyError::TooSlow | BodyError::Outpaced) => Code::DeadlineExceeded,
-            Fault::Compressed | Fault::NoSuchMethod => Code::Unimplemented,
-            Fault::NoSuchService => Code::NotFound,
+            EnvoyError::Malformed(_)
+            | EnvoyError::Json(_)
+            | EnvoyError::Envelope(_)
+            | EnvoyError::TooMany { .. }
+            | EnvoyError::TooLong { .. }
+            | EnvoyError::UnknownUnit { .. }
+            | EnvoyError::SeveralUnits { .. }
+            | EnvoyError::Body(BodyError::Broken) => GrpcCode::InvalidArgument,
+            EnvoyError::Body(BodyError::TooLarge { .. }) => GrpcCode::ResourceExhausted,
+            EnvoyError::Body(BodyError::TooSlow | BodyError::Evicted) => GrpcCode::DeadlineExceeded,
+            EnvoyError::Compressed | EnvoyError::UnknownMethod => GrpcCode::Unimplemented,
+            EnvoyError::UnknownService => GrpcCode::NotFound,
             // As the reference service has it. `Unavailable` would invite Envoy to ask again, and a
             // charge without an answer may have been made.
-            Fault::NoDomain
-            | Fault::NoDescriptors
-            | Fault::NoConfiguration(_)
-            | Fault::Store(_) => Code::Unknown,
-            Fault::Internal => Code::Internal,
+            EnvoyError::NoDomain
+            | EnvoyError::NoDescriptors
+            | EnvoyError::NoConfiguration(_)
+            | EnvoyError::Store(_) => GrpcCode::Unknown,
+            EnvoyError::Internal => GrpcCode::Internal,
         }
     }
 
     /// The nearest status of HTTP, for the metrics that all edges share.
     pub(crate) fn status(&self) -> u16 {
         match (self, self.code()) {
-            (Fault::Store(_) | Fault::NoConfiguration(_), _) => 503,
-            (_, Code::Internal) => 500,
-            (_, Code::ResourceExhausted) => 413,
-            (_, Code::DeadlineExceeded) => 408,
-            (_, Code::Unimplemented | Code::NotFound) => 404,
+            (EnvoyError::Store(_) | EnvoyError::NoConfiguration(_), _) => 503,
+            (_, GrpcCode::Internal) => 500,
+            (_, GrpcCode::ResourceExhausted) => 413,
+            (_, GrpcCode::DeadlineExceeded) => 408,
+            (_, GrpcCode::Unimplemented | GrpcCode::NotFound) => 404,
             _ => 400,
         }
     }
 
     /// As an answer, which is nothing but its head.
-    pub(crate) fn answer(&self) -> Answer {
-        let mut answer = Response::new(bytes::Bytes::new().into());
-        let headers = answer.headers_mut();
+    pub(crate) fn to_response(&self) -> HttpResponse {
+        let mut response = Response::new(bytes::Bytes::new().into());
+        let headers = response.headers_mut();
         headers.insert(http::header::CONTENT_TYPE, frame::CONTENT_TYPE);
         headers.insert(frame::STATUS, HeaderValue::from(self.code() as u16));
-        if let Ok(text) = HeaderValue::try_from(escaped(&self.to_string())) {
+        if let Ok(text) = HeaderValue::try_from(percent_encode(&self.to_string())) {
             headers.insert(frame::MESSAGE, text);
         }
-        if matches!(self, Fault::Compressed) {
+        if matches!(self, EnvoyError::Compressed) {
             headers.insert(frame::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         }
-        answer
+        response
     }
 }
 
 /// A text as `grpc-message` has it: printable ASCII as it is, everything else as `%XX`.
-fn escaped(text: &str) -> String {
+fn percent_encode(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {
@@ -148,19 +148,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_is_a_status_and_a_text_in_the_head() {
-        let answer = Fault::NoDomain.answer();
-        assert_eq!(answer.status(), 200);
-        assert_eq!(answer.headers()["grpc-status"], "2");
+    fn an_error_is_a_status_and_a_message_in_the_head() {
+        let response = EnvoyError::NoDomain.to_response();
+        assert_eq!(response.status(), 200);
+        assert_eq!(response.headers()["grpc-status"], "2");
         assert_eq!(
-            answer.headers()["grpc-message"],
+            response.headers()["grpc-message"],
             "rate limit domain must not be empty"
         );
-        assert_eq!(answer.headers()["content-type"], "application/grpc");
+        assert_eq!(response.headers()["content-type"], "application/grpc");
     }
 
     #[test]
     fn what_is_not_printable_is_escaped() {
-        assert_eq!(escaped("50% é\n"), "50%25 %C3%A9%0A");
+        assert_eq!(percent_encode("50% é\n"), "50%25 %C3%A9%0A");
     }
 }

@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, header};
 
-use super::error::Fault;
-use crate::net::connection::Answer;
-use crate::net::outgoing::Outgoing;
+use super::error::EnvoyError;
+use crate::net::connection::HttpResponse;
+use crate::net::response_body::ResponseBody;
 
 pub(super) const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
 pub(super) const STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -13,10 +13,10 @@ pub(super) const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 pub(super) const ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
 
 /// One byte that says whether it is compressed, and the length in four.
-pub(super) const PREFIX: usize = 5;
+pub(super) const PREFIX_BYTES: usize = 5;
 
 /// Whether somebody speaks gRPC, with messages in protocol buffers.
-pub(super) fn is_spoken(headers: &HeaderMap) -> bool {
+pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
     let rest = kind.and_then(|kind| kind.strip_prefix(b"application/grpc"));
     matches!(rest, Some([] | [b';', ..]) | Some(b"+proto"))
@@ -24,40 +24,42 @@ pub(super) fn is_spoken(headers: &HeaderMap) -> bool {
 }
 
 /// The one message of a call.
-pub(super) fn message(body: &[u8]) -> Result<&[u8], Fault> {
+pub(super) fn message(body: &[u8]) -> Result<&[u8], EnvoyError> {
     let (prefix, message) = body
-        .split_first_chunk::<PREFIX>()
-        .ok_or(Fault::Envelope("it ends before the message"))?;
+        .split_first_chunk::<PREFIX_BYTES>()
+        .ok_or(EnvoyError::Envelope("it ends before the message"))?;
     let [compressed, length @ ..] = *prefix;
     match compressed {
         0 => {}
-        1 => return Err(Fault::Compressed),
-        _ => return Err(Fault::Envelope("its first byte is neither 0 nor 1")),
+        1 => return Err(EnvoyError::Compressed),
+        _ => return Err(EnvoyError::Envelope("its first byte is neither 0 nor 1")),
     }
     match u32::from_be_bytes(length) as usize {
-        length if length > message.len() => Err(Fault::Envelope("the message is cut short")),
-        length if length < message.len() => Err(Fault::Envelope("something follows the message")),
+        length if length > message.len() => Err(EnvoyError::Envelope("the message is cut short")),
+        length if length < message.len() => {
+            Err(EnvoyError::Envelope("something follows the message"))
+        }
         _ => Ok(message),
     }
 }
 
 /// A buffer that a message is to be written into, with room for the envelope before it.
-pub(super) fn blank(about: usize) -> Vec<u8> {
-    let mut out = Vec::with_capacity(PREFIX + about);
-    out.extend_from_slice(&[0; PREFIX]);
+pub(super) fn message_buffer(expected_bytes: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(PREFIX_BYTES + expected_bytes);
+    out.extend_from_slice(&[0; PREFIX_BYTES]);
     out
 }
 
 /// The answer that holds the message written into such a buffer.
-pub(super) fn answer(mut out: Vec<u8>) -> Answer {
-    let length = u32::try_from(out.len() - PREFIX).expect("an answer has less than 4 GiB");
-    out[1..PREFIX].copy_from_slice(&length.to_be_bytes());
-    let body = Outgoing::trailed(Bytes::from(out), STATUS, HeaderValue::from_static("0"));
-    let mut answer = Response::new(body);
-    answer
+pub(super) fn response(mut out: Vec<u8>) -> HttpResponse {
+    let length = u32::try_from(out.len() - PREFIX_BYTES).expect("an answer has less than 4 GiB");
+    out[1..PREFIX_BYTES].copy_from_slice(&length.to_be_bytes());
+    let body = ResponseBody::with_trailer(Bytes::from(out), STATUS, HeaderValue::from_static("0"));
+    let mut response = Response::new(body);
+    response
         .headers_mut()
         .insert(header::CONTENT_TYPE, CONTENT_TYPE);
-    answer
+    response
 }
 
 #[cfg(test)]
@@ -68,28 +70,28 @@ mod tests {
     fn a_call_holds_one_message() {
         assert_eq!(message(&[0, 0, 0, 0, 2, 7, 8]).unwrap(), [7, 8]);
         assert!(message(&[0, 0, 0, 0, 0]).unwrap().is_empty());
-        for (body, told) in [
+        for (body, want) in [
             (&[0, 0, 0, 0][..], "ends before"),
             (&[0, 0, 0, 0, 2, 7], "cut short"),
             (&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0], "follows"),
             (&[2, 0, 0, 0, 0], "neither 0 nor 1"),
             (&[1, 0, 0, 0, 0], "compressed"),
         ] {
-            let fault = message(body).unwrap_err().to_string();
-            assert!(fault.contains(told), "{fault}");
+            let error = message(body).unwrap_err().to_string();
+            assert!(error.contains(want), "{error}");
         }
     }
 
     #[test]
-    fn it_is_told_by_the_content_type() {
-        let spoken = |kind: &'static str| {
+    fn grpc_is_recognised_by_the_content_type() {
+        let is_grpc_type = |kind: &'static str| {
             let kind = (header::CONTENT_TYPE, HeaderValue::from_static(kind));
-            is_spoken(&HeaderMap::from_iter([kind]))
+            is_grpc(&HeaderMap::from_iter([kind]))
         };
-        assert!(spoken("application/grpc") && spoken("application/grpc+proto"));
-        assert!(spoken("application/grpc;charset=utf-8"));
-        assert!(!spoken("application/grpc-web") && !spoken("application/json"));
-        assert!(!spoken("application/grpc+json"));
-        assert!(!is_spoken(&HeaderMap::new()));
+        assert!(is_grpc_type("application/grpc") && is_grpc_type("application/grpc+proto"));
+        assert!(is_grpc_type("application/grpc;charset=utf-8"));
+        assert!(!is_grpc_type("application/grpc-web") && !is_grpc_type("application/json"));
+        assert!(!is_grpc_type("application/grpc+json"));
+        assert!(!is_grpc(&HeaderMap::new()));
     }
 }

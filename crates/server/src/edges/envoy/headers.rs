@@ -1,25 +1,25 @@
 //! The headers that Envoy is asked to put on its answer to the client.
 
-use tidegate::http::{Context, each_header};
-use tidegate_core::described::{Status, StatusLimit};
-use tidegate_core::engine::Judged;
+use tidegate::http::{ResponseContext, each_header};
+use tidegate_core::engine::DescriptorResponse;
+use tidegate_core::envoy::{Status, StatusLimit};
 use tidegate_core::units::Nanos;
 
-use super::options::{LimitHeaders, ThreeNames};
+use super::options::{LimitHeaders, ReferenceHeaderNames};
 
 /// Shows every header by name and value.
-pub(super) fn each(
+pub(super) fn for_each_header(
     wanted: &LimitHeaders,
-    judged: &Judged<'_>,
-    context: &Context<'_>,
+    judged: &DescriptorResponse<'_>,
+    context: &ResponseContext<'_>,
     mut each: impl FnMut(&str, &[u8]),
 ) {
     match wanted {
         LimitHeaders::Off => {}
-        LimitHeaders::Three(names) => three(names, judged, each),
-        LimitHeaders::Ours => each_header(&judged.decision, context, |name, value| {
+        LimitHeaders::Reference(names) => reference_headers(names, judged, each),
+        LimitHeaders::Standard => each_header(&judged.decision, context, |name, value| {
             // Who is let pass has nothing to wait for, whatever was watched.
-            let wanted = judged.over || name != "retry-after";
+            let wanted = judged.over_limit || name != "retry-after";
             // Envoy writes these by itself if it is told to, and counts their reset otherwise.
             if wanted && !name.starts_with("x-ratelimit-") {
                 each(name, value);
@@ -28,8 +28,12 @@ pub(super) fn each(
     }
 }
 
-fn three(names: &ThreeNames, judged: &Judged<'_>, mut each: impl FnMut(&str, &[u8])) {
-    let Some((status, limit)) = told_of(&judged.statuses) else {
+fn reference_headers(
+    names: &ReferenceHeaderNames,
+    judged: &DescriptorResponse<'_>,
+    mut each: impl FnMut(&str, &[u8]),
+) {
+    let Some((status, limit)) = binding_status(&judged.statuses) else {
         return;
     };
     let reset = status.reset_after.unwrap_or(Nanos::ZERO).secs_up();
@@ -41,13 +45,13 @@ fn three(names: &ThreeNames, judged: &Judged<'_>, mut each: impl FnMut(&str, &[u
 
 /// The descriptor that the three headers are about: the last that refuses, else the first of those
 /// with the least left. One of several budgets does not refuse alone.
-fn told_of<'s, 'r>(statuses: &'s [Status<'r>]) -> Option<(&'s Status<'r>, StatusLimit<'r>)> {
+fn binding_status<'s, 'r>(statuses: &'s [Status<'r>]) -> Option<(&'s Status<'r>, StatusLimit<'r>)> {
     let limited = || {
         let statuses = statuses.iter();
         statuses.filter_map(|status| status.limit.map(|limit| (status, limit)))
     };
-    let mut refusing = limited().filter(|(status, _)| status.over && !status.quota);
-    refusing
+    let mut denying = limited().filter(|(status, _)| status.over_limit && !status.quota);
+    denying
         .next_back()
         .or_else(|| limited().min_by_key(|(status, _)| status.remaining))
 }
@@ -55,11 +59,11 @@ fn told_of<'s, 'r>(statuses: &'s [Status<'r>]) -> Option<(&'s Status<'r>, Status
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_core::described::Unit;
+    use tidegate_core::envoy::Unit;
 
     fn status(over: bool, quota: bool, remaining: u32, requests: Option<u32>) -> Status<'static> {
         Status {
-            over,
+            over_limit: over,
             quota,
             remaining,
             limit: requests.map(|requests| StatusLimit {
@@ -67,12 +71,12 @@ mod tests {
                 unit: Some(Unit::Minute),
                 name: None,
             }),
-            ..Status::FREE
+            ..Status::NO_LIMIT
         }
     }
 
     fn limit(statuses: &[Status<'_>]) -> Option<u32> {
-        told_of(statuses).map(|(_, limit)| limit.requests)
+        binding_status(statuses).map(|(_, limit)| limit.requests)
     }
 
     #[test]
@@ -85,10 +89,10 @@ mod tests {
         let over_too = status(true, false, 0, Some(40));
         let spent = status(true, true, 0, Some(50));
         assert_eq!(limit(std::slice::from_ref(&free)), None);
-        let calm = [free.clone(), plenty.clone(), little, as_little];
-        assert_eq!(limit(&calm), Some(20));
-        let refused = [over, over_too, plenty.clone(), spent.clone()];
-        assert_eq!(limit(&refused), Some(40));
+        let allowed = [free.clone(), plenty.clone(), little, as_little];
+        assert_eq!(limit(&allowed), Some(20));
+        let denied = [over, over_too, plenty.clone(), spent.clone()];
+        assert_eq!(limit(&denied), Some(40));
         assert_eq!(limit(&[plenty, spent]), Some(50), "it has the least left");
     }
 }

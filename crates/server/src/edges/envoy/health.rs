@@ -3,16 +3,16 @@
 //! The empty name is the process, which is well as long as it answers; `ratelimit` is the service,
 //! which is not when the process is about to end, or waits for its configuration.
 
-use super::error::Fault;
-use crate::protobuf::{Fields, Writer};
+use super::error::EnvoyError;
+use crate::protobuf::{ProtobufFields, ProtobufWriter};
 
 const SERVING: u64 = 1;
 const NOT_SERVING: u64 = 2;
 
 /// Answers a `HealthCheckRequest`: writes the response to `out`.
-pub(super) fn check(message: &[u8], healthy: bool, out: &mut Vec<u8>) -> Result<(), Fault> {
+pub(super) fn check(message: &[u8], healthy: bool, out: &mut Vec<u8>) -> Result<(), EnvoyError> {
     let mut service = "";
-    for field in Fields::of(message) {
+    for field in ProtobufFields::of(message) {
         let field = field?;
         if field.number == 1 {
             service = field.text()?;
@@ -21,8 +21,8 @@ pub(super) fn check(message: &[u8], healthy: bool, out: &mut Vec<u8>) -> Result<
     let status = match (service, healthy) {
         ("", _) | ("ratelimit", true) => SERVING,
         ("ratelimit", false) => NOT_SERVING,
-        _ => return Err(Fault::NoSuchService),
+        _ => return Err(EnvoyError::UnknownService),
     };
-    Writer::to(out).uint(1, status);
+    ProtobufWriter::to(out).uint(1, status);
     Ok(())
 }

@@ -7,103 +7,108 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use hyper::body::Incoming;
 use serde_json::Value;
-use tidegate_core::described::{Described, Descriptor, DescriptorEntry, Hits, OwnLimit, Unit};
+use tidegate_core::envoy::{
+    DescribedRequest, Descriptor, DescriptorEntry, DescriptorOverride, Hits, Unit,
+};
 use tidegate_core::request::Edge;
 
-use super::deadline::CallerWait;
-use super::error::Fault;
-use super::serve::{count, judge};
-use super::wire::{self, Asked, OwnHits, short, too_many, value};
+use super::deadline::CallerDeadline;
+use super::error::EnvoyError;
+use super::serve::{count_call, decide_and_write};
+use super::wire::{self, EnvoyRequest, OwnHits, check_length, too_many, value};
 use crate::net::body;
-use crate::net::connection::Answer;
+use crate::net::connection::HttpResponse;
 use crate::service::Service;
 
-mod reply;
+mod response;
 
 /// The most bytes a body may have. People write it by hand, so it need not be as large as what Envoy
 /// sends, and JSON takes several times its size in memory.
-pub(crate) const LARGEST: usize = body::SMALL;
+pub(crate) const MAX_BODY_BYTES: usize = body::MAX_SMALL_BODY;
 
 /// Answers one request.
-pub(crate) async fn answer(service: &Service, body: Incoming) -> Answer {
-    let answered = match body::read(body, LARGEST).await {
+pub(crate) async fn respond(service: &Service, body: Incoming) -> HttpResponse {
+    let result = match body::read(body, MAX_BODY_BYTES).await {
         Ok(body) => service.wait_for(decide(service, &body)).await,
-        Err(error) => Err(Fault::Body(error)),
+        Err(error) => Err(EnvoyError::Body(error)),
     };
-    count(service, &answered);
-    let (status, kind, body) = match answered {
+    count_call(service, &result);
+    let (status, kind, body) = match result {
         Ok((status, body)) => (status, "application/json", Bytes::from(body)),
-        Err(fault) => {
-            tracing::debug!(%fault, "no verdict");
+        Err(error) => {
+            tracing::debug!(%error, "no verdict");
             // Whatever the fault, and with a newline: so it is in the reference service.
             (400, "text/plain; charset=utf-8", "Bad Request\n".into())
         }
     };
-    service.metrics.answered(Edge::Envoy, status);
-    let mut answer = Response::new(body.into());
-    *answer.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
+    service.metrics.count_response(Edge::Envoy, status);
+    let mut response = Response::new(body.into());
+    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
     let kind = HeaderValue::from_static(kind);
-    answer.headers_mut().insert(header::CONTENT_TYPE, kind);
-    answer
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
 }
 
-async fn decide(service: &Service, body: &[u8]) -> Result<(u16, Vec<u8>), Fault> {
-    let value: Value = serde_json::from_slice(body).map_err(|_| Fault::Json("it is no JSON"))?;
+async fn decide(service: &Service, body: &[u8]) -> Result<(u16, Vec<u8>), EnvoyError> {
+    let value: Value =
+        serde_json::from_slice(body).map_err(|_| EnvoyError::Json("it is no JSON"))?;
     let view = service.limiter.view();
-    let asked = asked(&value)?;
-    let wait = CallerWait::unbounded();
-    judge(service, &view, &asked, wait, reply::written).await
+    let envoy_request = parse_request(&value)?;
+    let wait = CallerDeadline::unbounded();
+    decide_and_write(service, &view, &envoy_request, wait, response::to_json).await
 }
 
 /// Reads a request.
-fn asked(value: &Value) -> Result<Asked<'_>, Fault> {
-    let mut described = Described::default();
+fn parse_request(value: &Value) -> Result<EnvoyRequest<'_>, EnvoyError> {
+    let mut described = DescribedRequest::default();
     let mut own = Vec::new();
     let mut hits_addend = 0;
     for (name, value) in members(value)? {
         match name {
-            "domain" => described.domain = short("domain", text(value)?, wire::LONGEST_KEY)?,
+            "domain" => {
+                described.domain = check_length("domain", text(value)?, wire::MAX_KEY_BYTES)?
+            }
             "descriptors" => {
-                let values = list(value, "descriptors", wire::MOST_DESCRIPTORS)?;
+                let values = list(value, "descriptors", wire::MAX_DESCRIPTORS)?;
                 for (at, value) in values.iter().enumerate() {
                     let (descriptor, hits) = descriptor(value, at)?;
                     described.descriptors.push(descriptor);
                     own.push(hits);
                 }
             }
-            "hitsAddend" | "hits_addend" => hits_addend = narrow(value)?,
+            "hitsAddend" | "hits_addend" => hits_addend = number_u32(value)?,
             _ => return Err(UNKNOWN_NAME),
         }
     }
     for (descriptor, own) in described.descriptors.iter_mut().zip(own) {
         descriptor.hits = wire::hits(own, hits_addend);
     }
-    wire::complete(Asked {
+    wire::validate(EnvoyRequest {
         described,
         hits_addend,
     })
 }
 
-fn descriptor(value: &Value, at: usize) -> Result<(Descriptor<'_>, OwnHits), Fault> {
+fn descriptor(value: &Value, at: usize) -> Result<(Descriptor<'_>, OwnHits), EnvoyError> {
     let mut descriptor = Descriptor {
         entries: Default::default(),
-        own: None,
-        hits: Hits::Nothing,
+        limit_override: None,
+        hits: Hits::Check,
     };
     let mut hits = OwnHits::default();
     for (name, value) in members(value)? {
         match name {
             "entries" => {
                 let what = "entries in one descriptor";
-                for value in list(value, what, wire::MOST_ENTRIES)? {
+                for value in list(value, what, wire::MAX_ENTRIES)? {
                     descriptor.entries.push(entry(value)?);
                 }
             }
-            "limit" => descriptor.own = Some(own_limit(value, at)?),
+            "limit" => descriptor.limit_override = Some(own_limit(value, at)?),
             "hitsAddend" | "hits_addend" => hits.addend = Some(number(value)?),
             "isNegativeHits" | "is_negative_hits" => {
                 let yes = value.as_bool();
-                hits.is_negative = yes.ok_or(Fault::Json("it is neither true nor false"))?;
+                hits.is_negative = yes.ok_or(EnvoyError::Json("it is neither true nor false"))?;
             }
             _ => return Err(UNKNOWN_NAME),
         }
@@ -111,35 +116,35 @@ fn descriptor(value: &Value, at: usize) -> Result<(Descriptor<'_>, OwnHits), Fau
     Ok((descriptor, hits))
 }
 
-fn entry(entry: &Value) -> Result<DescriptorEntry<'_>, Fault> {
+fn entry(entry: &Value) -> Result<DescriptorEntry<'_>, EnvoyError> {
     let (mut key, mut value) = ("", "");
     for (name, member) in members(entry)? {
         match name {
-            "key" => key = short("key", text(member)?, wire::LONGEST_KEY)?,
+            "key" => key = check_length("key", text(member)?, wire::MAX_KEY_BYTES)?,
             "value" => value = text(member)?,
             _ => return Err(UNKNOWN_NAME),
         }
     }
-    Ok((key, value::read(value.as_bytes())))
+    Ok((key, value::decode(value.as_bytes())))
 }
 
-fn own_limit(value: &Value, descriptor: usize) -> Result<OwnLimit, Fault> {
+fn own_limit(value: &Value, descriptor: usize) -> Result<DescriptorOverride, EnvoyError> {
     let (mut requests, mut found) = (0, None);
     for (name, value) in members(value)? {
         match name {
-            "requestsPerUnit" | "requests_per_unit" => requests = narrow(value)?,
+            "requestsPerUnit" | "requests_per_unit" => requests = number_u32(value)?,
             "unit" => found = unit(value)?,
             _ => return Err(UNKNOWN_NAME),
         }
     }
-    let unit = found.ok_or(Fault::NoSuchUnit {
+    let unit = found.ok_or(EnvoyError::UnknownUnit {
         descriptor,
         unit: 0,
     })?;
-    Ok(OwnLimit { requests, unit })
+    Ok(DescriptorOverride { requests, unit })
 }
 
-fn unit(value: &Value) -> Result<Option<Unit>, Fault> {
+fn unit(value: &Value) -> Result<Option<Unit>, EnvoyError> {
     match value {
         Value::String(name) => {
             let mut units = Unit::ALL.into_iter();
@@ -149,29 +154,29 @@ fn unit(value: &Value) -> Result<Option<Unit>, Fault> {
     }
 }
 
-const UNKNOWN_NAME: Fault = Fault::Json("a name in it is not known");
+const UNKNOWN_NAME: EnvoyError = EnvoyError::Json("a name in it is not known");
 
 /// The members of an object that are there: null is as good as nothing.
-fn members(value: &Value) -> Result<impl Iterator<Item = (&str, &Value)>, Fault> {
+fn members(value: &Value) -> Result<impl Iterator<Item = (&str, &Value)>, EnvoyError> {
     let members = value.as_object();
-    let members = members.ok_or(Fault::Json("an object is missing"))?;
-    let there = members.iter().filter(|(_, value)| !value.is_null());
-    Ok(there.map(|(name, value)| (name.as_str(), value)))
+    let members = members.ok_or(EnvoyError::Json("an object is missing"))?;
+    let present = members.iter().filter(|(_, value)| !value.is_null());
+    Ok(present.map(|(name, value)| (name.as_str(), value)))
 }
 
-fn list<'j>(value: &'j Value, what: &'static str, most: usize) -> Result<&'j [Value], Fault> {
+fn list<'j>(value: &'j Value, what: &'static str, max: usize) -> Result<&'j [Value], EnvoyError> {
     match value.as_array() {
-        None => Err(Fault::Json("a list is missing")),
-        Some(values) if values.len() > most => Err(too_many(what, most)),
+        None => Err(EnvoyError::Json("a list is missing")),
+        Some(values) if values.len() > max => Err(too_many(what, max)),
         Some(values) => Ok(values),
     }
 }
 
-fn text(value: &Value) -> Result<&str, Fault> {
-    value.as_str().ok_or(Fault::Json("a text is missing"))
+fn text(value: &Value) -> Result<&str, EnvoyError> {
+    value.as_str().ok_or(EnvoyError::Json("a text is missing"))
 }
 
-fn number(value: &Value) -> Result<u64, Fault> {
+fn number(value: &Value) -> Result<u64, EnvoyError> {
     let number = match value {
         Value::String(digits) => digits.parse().ok(),
         Value::Number(number) => number.as_u64().or_else(|| {
@@ -182,11 +187,11 @@ fn number(value: &Value) -> Result<u64, Fault> {
         }),
         _ => None,
     };
-    number.ok_or(Fault::Json("a whole number is missing"))
+    number.ok_or(EnvoyError::Json("a whole number is missing"))
 }
 
-fn narrow(value: &Value) -> Result<u32, Fault> {
-    u32::try_from(number(value)?).map_err(|_| Fault::Json("a number has more than 32 bits"))
+fn number_u32(value: &Value) -> Result<u32, EnvoyError> {
+    u32::try_from(number(value)?).map_err(|_| EnvoyError::Json("a number has more than 32 bits"))
 }
 
 #[cfg(test)]

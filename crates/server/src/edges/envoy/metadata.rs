@@ -3,25 +3,32 @@
 
 use std::fmt::Write;
 
-use tidegate_core::described::{Descriptor, Hits, OwnLimit, Status};
+use tidegate_core::envoy::{Descriptor, DescriptorOverride, Hits, Status};
 use tidegate_core::rules::Metadata;
 
-use super::wire::Asked;
+use super::wire::EnvoyRequest;
 
-type Fields = Vec<(Box<str>, Metadata)>;
+type MetadataFields = Vec<(Box<str>, Metadata)>;
 
 /// All of it.
-pub(super) fn of(asked: &Asked<'_>, statuses: &[Status<'_>]) -> Fields {
-    let descriptors = asked.described.descriptors.iter().map(of_descriptor);
-    let mut fields: Fields = vec![
-        ("domain".into(), text(asked.described.domain)),
+pub(super) fn dynamic_metadata(
+    request: &EnvoyRequest<'_>,
+    statuses: &[Status<'_>],
+) -> MetadataFields {
+    let descriptors = request
+        .described
+        .descriptors
+        .iter()
+        .map(descriptor_metadata);
+    let mut fields: MetadataFields = vec![
+        ("domain".into(), text(request.described.domain)),
         ("descriptors".into(), Metadata::List(descriptors.collect())),
     ];
-    if asked.hits_addend != 0 {
-        let hits = Metadata::Number(asked.hits_addend.into());
+    if request.hits_addend != 0 {
+        let hits = Metadata::Number(request.hits_addend.into());
         fields.push(("hitsAddend".into(), hits));
     }
-    let passed = statuses.iter().filter(|status| !status.over);
+    let passed = statuses.iter().filter(|status| !status.over_limit);
     let merged = passed
         .filter_map(|status| status.metadata)
         .fold(None, merge);
@@ -31,17 +38,17 @@ pub(super) fn of(asked: &Asked<'_>, statuses: &[Status<'_>]) -> Fields {
     fields
 }
 
-fn of_descriptor(descriptor: &Descriptor<'_>) -> Metadata {
+fn descriptor_metadata(descriptor: &Descriptor<'_>) -> Metadata {
     let entries = descriptor.entries.iter();
     let entries = entries.map(|(key, value)| text(&format!("{key}={value}")));
-    let mut fields: Fields = vec![("entries".into(), Metadata::List(entries.collect()))];
-    if let Some(own) = descriptor.own {
-        fields.push(("limit".into(), text(&own_text(own))));
+    let mut fields: MetadataFields = vec![("entries".into(), Metadata::List(entries.collect()))];
+    if let Some(own) = descriptor.limit_override {
+        fields.push(("limit".into(), text(&override_text(own))));
     }
     let own_hits = match descriptor.hits {
-        Hits::Asked(_) => None,
-        Hits::Nothing => Some(0),
-        Hits::Used(cost) | Hits::GivenBack(cost) => Some(cost.get()),
+        Hits::Charge(_) => None,
+        Hits::Check => Some(0),
+        Hits::Used(cost) | Hits::Refund(cost) => Some(cost.get()),
     };
     if let Some(hits) = own_hits {
         // The protocol has no other numbers here; no count of hits reaches 2^53.
@@ -52,7 +59,7 @@ fn of_descriptor(descriptor: &Descriptor<'_>) -> Metadata {
 }
 
 /// A limit in the text form of its message, of which what is the default is no part.
-fn own_text(own: OwnLimit) -> String {
+fn override_text(own: DescriptorOverride) -> String {
     let mut out = String::new();
     if own.requests != 0 {
         let _ = write!(out, "requests_per_unit:{} ", own.requests);

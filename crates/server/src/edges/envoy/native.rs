@@ -2,25 +2,25 @@
 //!
 //! The entries of all descriptors are one set; of a name that comes twice the first value counts.
 //! `remote_address` is the client's address and `api_key` its key, as on the other edges. An empty key
-//! counts as absent, and [`contradicting_keys`] finds requests with several.
+//! counts as absent, and [`has_conflicting_keys`] finds requests with several.
 
 use tidegate::identity::ip;
-use tidegate_core::described::{Described, Hits};
-use tidegate_core::request::{Edge, Request, normal_name, normal_value};
+use tidegate_core::envoy::{DescribedRequest, Hits};
+use tidegate_core::request::{Edge, Request, normalize_name, normalize_value};
 use tidegate_core::rules::RuleSet;
 use tidegate_core::units::{Cost, Nanos};
 
-use crate::edges::http::digested;
+use crate::edges::http::digest_key;
 
 /// What native rules are asked about.
-pub(super) fn request<'a>(described: &'a Described<'_>) -> Request<'a> {
+pub(super) fn request<'a>(described: &'a DescribedRequest<'_>) -> Request<'a> {
     let entries = described.descriptors.iter().map(|d| d.entries.len());
     let mut request = Request {
         edge: Edge::Envoy,
         attributes: Vec::with_capacity(1 + entries.sum::<usize>()),
         cost: cost(described),
         // Envoy cannot hold a request back.
-        patience: Some(Nanos::ZERO),
+        max_delay: Some(Nanos::ZERO),
         ..Request::default()
     };
     for (name, value) in described.descriptors.iter().flat_map(|d| &d.entries) {
@@ -28,7 +28,7 @@ pub(super) fn request<'a>(described: &'a Described<'_>) -> Request<'a> {
             // What is no address says nothing about who it is.
             "remote_address" | "ip" => request.ip = request.ip.or_else(|| ip::parse(value).ok()),
             "api_key" if request.api_key.is_some() || value.is_empty() => {}
-            "api_key" => request.api_key = Some(digested(value)),
+            "api_key" => request.api_key = Some(digest_key(value)),
             name => add(&mut request, name, value),
         }
     }
@@ -41,7 +41,7 @@ pub(super) fn request<'a>(described: &'a Described<'_>) -> Request<'a> {
 
 /// Whether a request shows two different keys to rules that look at keys. Which of them the service
 /// behind goes by is not known here, so a blocked one could hide behind an invented one.
-pub(super) fn contradicting_keys(described: &Described<'_>, rules: &RuleSet) -> bool {
+pub(super) fn has_conflicting_keys(described: &DescribedRequest<'_>, rules: &RuleSet) -> bool {
     let entries = described.descriptors.iter().flat_map(|d| &d.entries);
     let mut keys = entries
         .filter(|(name, value)| *name == "api_key" && !value.is_empty())
@@ -50,26 +50,26 @@ pub(super) fn contradicting_keys(described: &Described<'_>, rules: &RuleSet) -> 
         return false;
     };
     keys.any(|other| other != first)
-        && (rules.has_lists() || rules.attributes().contains("api_key"))
+        && (rules.has_access_lists() || rules.attributes().contains("api_key"))
 }
 
 /// Adds an attribute in normal form, unless it has a value already. An ambiguous path is resolved, because
 /// Envoy lets a request pass whose call is rejected.
 fn add<'a>(request: &mut Request<'a>, name: &'a str, value: &'a str) {
-    let name = normal_name(name.into());
+    let name = normalize_name(name.into());
     if request.text(&name).is_some() {
         return;
     }
-    let value = normal_value(&name, value.into());
+    let value = normalize_value(&name, value.into());
     let value = value.unwrap_or_else(|ambiguous| ambiguous.resolved.into());
     request.attributes.push((name, value));
 }
 
 /// What the most expensive of the descriptors costs; nothing if none of them is charged.
-fn cost(described: &Described<'_>) -> Option<Cost> {
+fn cost(described: &DescribedRequest<'_>) -> Option<Cost> {
     let costs = described.descriptors.iter().map(|d| match d.hits {
-        Hits::Asked(cost) | Hits::Used(cost) => Some(cost),
-        Hits::Nothing | Hits::GivenBack(_) => None,
+        Hits::Charge(cost) | Hits::Used(cost) => Some(cost),
+        Hits::Check | Hits::Refund(_) => None,
     });
     costs.max().flatten()
 }
@@ -77,16 +77,16 @@ fn cost(described: &Described<'_>) -> Option<Cost> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_core::described::Descriptor;
+    use tidegate_core::envoy::Descriptor;
     use tidegate_core::rules::SourceFile;
 
-    fn described<'a>(descriptors: &[&[(&'a str, &'a str)]]) -> Described<'a> {
+    fn described<'a>(descriptors: &[&[(&'a str, &'a str)]]) -> DescribedRequest<'a> {
         let descriptor = |entries: &&[(&'a str, &'a str)]| Descriptor {
             entries: entries.iter().map(|(k, v)| (*k, (*v).into())).collect(),
-            own: None,
-            hits: Hits::Asked(Cost::ONE),
+            limit_override: None,
+            hits: Hits::Charge(Cost::ONE),
         };
-        Described {
+        DescribedRequest {
             domain: "shop",
             descriptors: descriptors.iter().map(descriptor).collect(),
         }
@@ -103,19 +103,19 @@ mod tests {
         assert_eq!(request.text("path"), Some("/a"));
         assert_eq!(request.text("domain"), Some("shop"));
         assert_eq!(request.attributes.len(), 2);
-        assert_eq!(request.api_key, Some(digested("k1")));
-        assert_eq!(request.patience, Some(Nanos::ZERO));
+        assert_eq!(request.api_key, Some(digest_key("k1")));
+        assert_eq!(request.max_delay, Some(Nanos::ZERO));
         assert_eq!(request.edge, Edge::Envoy);
     }
 
     #[test]
     fn an_empty_key_counts_as_absent() {
         let described = described(&[&[("api_key", "")], &[("api_key", "k1")]]);
-        assert_eq!(request(&described).api_key, Some(digested("k1")));
+        assert_eq!(request(&described).api_key, Some(digest_key("k1")));
     }
 
     #[test]
-    fn two_different_keys_contradict_where_rules_look_at_keys() {
+    fn two_different_keys_conflict_where_rules_look_at_keys() {
         let parsed = |by: &str| {
             let text = format!("version: 1\nrules:\n  - {{ name: r, by: {by}, rate: 1/hour }}\n");
             let (name, text) = ("r", &*text);
@@ -123,10 +123,10 @@ mod tests {
         };
         let (by_key, by_ip) = (parsed("api_key|ip"), parsed("ip"));
         let two = described(&[&[("api_key", "a")], &[("path", "/"), ("api_key", "b")]]);
-        assert!(contradicting_keys(&two, &by_key));
-        assert!(!contradicting_keys(&two, &by_ip));
+        assert!(has_conflicting_keys(&two, &by_key));
+        assert!(!has_conflicting_keys(&two, &by_ip));
         let same = described(&[&[("api_key", "a")], &[("api_key", "a"), ("api_key", "")]]);
-        assert!(!contradicting_keys(&same, &by_key));
+        assert!(!has_conflicting_keys(&same, &by_key));
     }
 
     #[test]
@@ -156,7 +156,7 @@ mod tests {
     fn the_cost_is_that_of_the_most_expensive_descriptor() {
         let mut described = described(&[&[("a", "1")], &[("b", "1")], &[("c", "1")]]);
         described.descriptors[1].hits = Hits::Used(Cost::new(7).unwrap());
-        described.descriptors[2].hits = Hits::GivenBack(Cost::new(9).unwrap());
+        described.descriptors[2].hits = Hits::Refund(Cost::new(9).unwrap());
         assert_eq!(request(&described).cost, Cost::new(7));
     }
 

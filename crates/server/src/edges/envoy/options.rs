@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use tidegate_core::described::Manner;
+use tidegate_core::envoy::DescriptorOptions;
 
 /// The choices there are. The default is ours.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct EnvoyOptions {
     /// In what manner descriptors are decided.
-    pub(crate) manner: Manner,
+    pub(crate) descriptor_options: DescriptorOptions,
     /// Which headers Envoy is asked to put on its answer.
     pub(crate) headers: LimitHeaders,
     /// Whether what was asked, and the metadata of what passed, is told as dynamic metadata.
@@ -27,25 +27,25 @@ pub(crate) struct EnvoyOptions {
 pub(crate) enum LimitHeaders {
     /// Those of every other edge: the `RateLimit` family and `Retry-After`.
     #[default]
-    Ours,
+    Standard,
     /// None.
     Off,
     /// The three of the reference.
-    Three(Box<ThreeNames>),
+    Reference(Box<ReferenceHeaderNames>),
 }
 
 /// The names of the reference's three headers, as they are to be written.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct ThreeNames {
+pub(crate) struct ReferenceHeaderNames {
     pub(crate) limit: String,
     pub(crate) remaining: String,
     /// Seconds to the end of the window.
     pub(crate) reset: String,
 }
 
-impl Default for ThreeNames {
+impl Default for ReferenceHeaderNames {
     fn default() -> Self {
-        ThreeNames {
+        ReferenceHeaderNames {
             limit: "RateLimit-Limit".to_owned(),
             remaining: "RateLimit-Remaining".to_owned(),
             reset: "RateLimit-Reset".to_owned(),

@@ -8,30 +8,30 @@ use bytes::Bytes;
 use http::{Method, Response, StatusCode};
 use hyper::Request;
 use hyper::body::Incoming;
-use tidegate::View;
+use tidegate::LimiterView;
 use tidegate::http::BodyStyle;
-use tidegate_core::engine::Judged;
+use tidegate_core::engine::DescriptorResponse;
 use tidegate_core::request::Edge;
 
-use super::deadline::CallerWait;
-use super::error::Fault;
-use super::reply::Reply;
-use super::wire::{self, Asked};
+use super::deadline::CallerDeadline;
+use super::error::EnvoyError;
+use super::response::EnvoyResponse;
+use super::wire::{self, EnvoyRequest};
 use super::{frame, health, native};
-use crate::address::Place;
-use crate::counters::Counters;
-use crate::ids::Id;
+use crate::any_store::AnyStore;
+use crate::decision_ids::DecisionId;
+use crate::listen_address::EndpointAddress;
 use crate::net::body;
-use crate::net::connection::{Answer, Handler, Speaks};
-use crate::net::unread::ConnectionUnread;
+use crate::net::connection::{HttpHandler, HttpProtocol, HttpResponse};
+use crate::net::unread_responses::ConnectionUnread;
 use crate::service::Service;
-use crate::store_log::log_unanswered;
+use crate::store_error_log::log_store_error;
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const HEALTH: &str = "/grpc.health.v1.Health/Check";
 
 /// What most answers take: one status and five headers.
-const USUAL_ANSWER: usize = 384;
+const USUAL_RESPONSE_BYTES: usize = 384;
 
 /// A method that is served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,142 +52,152 @@ impl GrpcMethod {
 
 /// The gRPC listener.
 #[derive(Clone)]
-pub(crate) struct Envoy(pub(crate) Arc<Service>);
+pub(crate) struct EnvoyListener(pub(crate) Arc<Service>);
 
-impl Handler for Envoy {
-    async fn handle(&self, _: &Place, _: &ConnectionUnread, request: Request<Incoming>) -> Answer {
+impl HttpHandler for EnvoyListener {
+    async fn handle(
+        &self,
+        _: &EndpointAddress,
+        _: &ConnectionUnread,
+        request: Request<Incoming>,
+    ) -> HttpResponse {
         let service = &*self.0;
         let (parts, body) = request.into_parts();
-        if parts.method != Method::POST || !frame::is_spoken(&parts.headers) {
-            service.metrics.answered(Edge::Envoy, 415);
-            let mut answer = Response::new(Bytes::new().into());
-            *answer.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-            return answer;
+        if parts.method != Method::POST || !frame::is_grpc(&parts.headers) {
+            service.metrics.count_response(Edge::Envoy, 415);
+            let mut response = Response::new(Bytes::new().into());
+            *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+            return response;
         }
         let method = GrpcMethod::of(parts.uri.path());
-        let wait = CallerWait::of(&parts.headers, service.envoy.default_wait);
+        let wait = CallerDeadline::of(&parts.headers, service.envoy.default_wait);
         // The head is not held while a body is awaited.
         drop(parts);
-        let answered = match method {
+        let result = match method {
             Some(GrpcMethod::ShouldRateLimit) => should_rate_limit(service, wait, body).await,
             Some(GrpcMethod::Health) => check_health(service, body).await.map(|out| (200, out)),
-            None => Err(Fault::NoSuchMethod),
+            None => Err(EnvoyError::UnknownMethod),
         };
-        match answered {
+        match result {
             Ok((status, out)) => {
-                service.metrics.answered(Edge::Envoy, status);
-                frame::answer(out)
+                service.metrics.count_response(Edge::Envoy, status);
+                frame::response(out)
             }
-            Err(fault) => {
-                service.metrics.answered(Edge::Envoy, fault.status());
-                fault.answer()
+            Err(error) => {
+                service.metrics.count_response(Edge::Envoy, error.status());
+                error.to_response()
             }
         }
     }
 
-    fn panicked(&self) -> Answer {
-        self.0.metrics.answered(Edge::Envoy, 500);
-        Fault::Internal.answer()
+    fn panic_response(&self) -> HttpResponse {
+        self.0.metrics.count_response(Edge::Envoy, 500);
+        EnvoyError::Internal.to_response()
     }
 
-    fn speaks(&self) -> Speaks {
-        Speaks::Http2
+    fn protocol(&self) -> HttpProtocol {
+        HttpProtocol::Http2
     }
 
-    fn trusts(&self, peer: IpAddr) -> bool {
-        self.0.reading().trusts(peer)
+    fn is_trusted(&self, peer: IpAddr) -> bool {
+        self.0.proxy_header_policy().trusts(peer)
     }
 }
 
 /// A status for the metrics, and a message in its envelope.
-type Told = Result<(u16, Vec<u8>), Fault>;
+type GrpcResult = Result<(u16, Vec<u8>), EnvoyError>;
 
-async fn should_rate_limit(service: &Service, wait: CallerWait, body: Incoming) -> Told {
-    let told = match body::read(body, frame::PREFIX + wire::LARGEST).await {
+async fn should_rate_limit(service: &Service, wait: CallerDeadline, body: Incoming) -> GrpcResult {
+    let result = match body::read(body, frame::PREFIX_BYTES + wire::MAX_MESSAGE_BYTES).await {
         Ok(body) => service.wait_for(decide(service, wait, &body)).await,
         Err(error) => Err(error.into()),
     };
-    count(service, &told);
-    told
+    count_call(service, &result);
+    result
 }
 
 /// Counts a call as the reference service does, where that is wanted.
-pub(super) fn count<T>(service: &Service, told: &Result<T, Fault>) {
+pub(super) fn count_call<T>(service: &Service, result: &Result<T, EnvoyError>) {
     let Some(statistics) = &service.envoy_statistics else {
         return;
     };
-    statistics.called();
-    if let Err(fault) = told {
-        statistics.failed(fault);
+    statistics.record_call();
+    if let Err(error) = result {
+        statistics.record_failure(error);
     }
 }
 
-async fn decide(service: &Service, wait: CallerWait, body: &[u8]) -> Told {
+async fn decide(service: &Service, wait: CallerDeadline, body: &[u8]) -> GrpcResult {
     let view = service.limiter.view();
-    let asked = wire::asked(frame::message(body)?)?;
-    judge(service, &view, &asked, wait, |reply| {
-        let mut out = frame::blank(USUAL_ANSWER);
-        reply.write(&mut out);
+    let envoy_request = wire::parse_request(frame::message(body)?)?;
+    decide_and_write(service, &view, &envoy_request, wait, |response| {
+        let mut out = frame::message_buffer(USUAL_RESPONSE_BYTES);
+        response.write(&mut out);
         out
     })
     .await
 }
 
 /// Decides a request and has its answer written.
-pub(super) async fn judge<'v, T>(
+pub(super) async fn decide_and_write<'v, T>(
     service: &Service,
-    view: &'v View<'_, Counters>,
-    asked: &Asked<'v>,
-    wait: CallerWait,
-    write: impl FnOnce(&Reply<'_, 'v>) -> T,
-) -> Result<(u16, T), Fault> {
+    view: &'v LimiterView<'_, AnyStore>,
+    envoy_request: &EnvoyRequest<'v>,
+    wait: CallerDeadline,
+    write: impl FnOnce(&EnvoyResponse<'_, 'v>) -> T,
+) -> Result<(u16, T), EnvoyError> {
     service.require_config(Edge::Envoy)?;
     let options = &service.envoy;
-    let begun = Instant::now();
-    let mut request = native::request(&asked.described);
-    request.max_wait = wait.left();
-    let described = &asked.described;
-    let judged = if native::contradicting_keys(described, &view.policy().rules) {
-        view.deny_described(request, described, options.manner)
+    let started = Instant::now();
+    let mut request = native::request(&envoy_request.described);
+    request.max_wait = wait.remaining();
+    let described = &envoy_request.described;
+    let judged = if native::has_conflicting_keys(described, &view.policy().rules) {
+        view.deny_described(request, described, options.descriptor_options)
             .await
     } else {
-        view.check_described(request, described, options.manner)
+        view.check_described(request, described, options.descriptor_options)
             .await
     };
-    let took = begun.elapsed();
-    service.metrics.took(Edge::Envoy, took);
+    let took = started.elapsed();
+    service.metrics.record_duration(Edge::Envoy, took);
     let judged = judged.map_err(|error| {
-        log_unanswered(&error);
-        Fault::Store(error)
+        log_store_error(&error);
+        EnvoyError::Store(error)
     })?;
     if let Some(statistics) = &service.envoy_statistics {
-        statistics.took(took);
-        statistics.judged(asked, &judged);
+        statistics.record_duration(took);
+        statistics.record_decision(envoy_request, &judged);
     }
     let id = service.ids.next();
-    log(service, &id, asked, &judged);
-    let reply = Reply {
-        asked,
+    log_denials(service, &id, envoy_request, &judged);
+    let response = EnvoyResponse {
+        request: envoy_request,
         judged: &judged,
         options,
         context: service.context(&id, BodyStyle::Plain),
     };
-    let status = if judged.over { 429 } else { 200 };
-    Ok((status, write(&reply)))
+    let status = if judged.over_limit { 429 } else { 200 };
+    Ok((status, write(&response)))
 }
 
-fn log(service: &Service, id: &Id, asked: &Asked<'_>, judged: &Judged<'_>) {
-    let request = || Some(native::request(&asked.described));
-    if judged.over {
+fn log_denials(
+    service: &Service,
+    id: &DecisionId,
+    envoy_request: &EnvoyRequest<'_>,
+    judged: &DescriptorResponse<'_>,
+) {
+    let request = || Some(native::request(&envoy_request.described));
+    if judged.over_limit {
         service.log_denial(id, Edge::Envoy, &judged.decision, request);
     } else {
         service.log_shadow_denials(id, Edge::Envoy, &judged.decision, request);
     }
 }
 
-async fn check_health(service: &Service, body: Incoming) -> Result<Vec<u8>, Fault> {
-    let body = body::read(body, frame::PREFIX + wire::LARGEST).await?;
-    let mut out = frame::blank(2);
+async fn check_health(service: &Service, body: Incoming) -> Result<Vec<u8>, EnvoyError> {
+    let body = body::read(body, frame::PREFIX_BYTES + wire::MAX_MESSAGE_BYTES).await?;
+    let mut out = frame::message_buffer(2);
     health::check(frame::message(&body)?, service.is_healthy(), &mut out)?;
     Ok(out)
 }

@@ -1,7 +1,7 @@
 //! The statistics of the reference service, under the names its dashboards ask for.
 //!
 //! Kept only for deployments that come from it. They count hits, not calls. Kept true: values that
-//! callers choose never make more than [`MOST`] series, and unknown domains no more than
+//! callers choose never make more than [`MAX_CALLER_SERIES`] series, and unknown domains no more than
 //! [`MAX_UNKNOWN_DOMAINS`]; what does not fit is counted as such. Limits that are counted under their own
 //! path always have theirs: their number is the operator's. `page` writes them.
 
@@ -15,30 +15,30 @@ use std::time::Duration;
 
 use parking_lot::RwLock;
 use tidegate::observe::{Counter, Histogram};
-use tidegate_core::described::{Descriptor, Hits, Status};
-use tidegate_core::engine::Judged;
+use tidegate_core::engine::DescriptorResponse;
+use tidegate_core::envoy::{Descriptor, Hits, Status};
 use tidegate_core::store::Source;
 
-use super::error::Fault;
-use super::wire::Asked;
+use super::error::EnvoyError;
+use super::wire::EnvoyRequest;
 
 /// The most series under names with values of callers in them.
-const MOST: usize = 10_000;
+const MAX_CALLER_SERIES: usize = 10_000;
 
 /// The most domains that no file names and that have series of their own.
 const MAX_UNKNOWN_DOMAINS: usize = 100;
 
 /// All of them.
 #[derive(Debug)]
-pub(crate) struct Statistics {
+pub(crate) struct EnvoyStatistics {
     near_ratio: f64,
-    domains: RwLock<HashMap<Box<str>, Paths>>,
+    domains: RwLock<HashMap<Box<str>, PathSeries>>,
     /// How many of the paths have values of callers in them.
-    with_values: AtomicUsize,
+    caller_series: AtomicUsize,
     without_series: Counter,
     loads: Counter,
     calls: Counter,
-    took: Histogram,
+    durations: Histogram,
     domain_not_found: Counter,
     unknown_domains: RwLock<HashMap<Box<str>, Arc<Counter>>>,
     global_shadow_mode: Counter,
@@ -46,20 +46,20 @@ pub(crate) struct Statistics {
     service_errors: Counter,
 }
 
-type Paths = HashMap<Box<str>, Arc<Hit>>;
+type PathSeries = HashMap<Box<str>, Arc<LimitHits>>;
 
 /// What series are named by.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Named {
+enum SeriesNaming {
     /// The path of a limit, as configured.
-    ByItsPath,
+    ByPath,
     /// A text with values of callers in it.
-    WithValues,
+    WithCallerValues,
 }
 
 /// The hits on one limit.
 #[derive(Debug, Default)]
-struct Hit {
+struct LimitHits {
     total: Counter,
     over: Counter,
     near: Counter,
@@ -69,7 +69,7 @@ struct Hit {
 
 /// What one descriptor adds to the hits on its limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Added {
+struct HitDelta {
     total: u64,
     over: u64,
     near: u64,
@@ -77,17 +77,17 @@ struct Added {
     shadow: u64,
 }
 
-impl Statistics {
+impl EnvoyStatistics {
     /// With hits above this part of a limit counted as near it.
     pub(crate) fn new(near_ratio: f64) -> Self {
-        Statistics {
+        EnvoyStatistics {
             near_ratio,
             domains: RwLock::default(),
-            with_values: AtomicUsize::new(0),
+            caller_series: AtomicUsize::new(0),
             without_series: Counter::default(),
             loads: Counter::default(),
             calls: Counter::default(),
-            took: Histogram::default(),
+            durations: Histogram::default(),
             domain_not_found: Counter::default(),
             unknown_domains: RwLock::default(),
             global_shadow_mode: Counter::default(),
@@ -97,51 +97,58 @@ impl Statistics {
     }
 
     /// Counts a configuration that came into force.
-    pub(crate) fn loaded(&self) {
+    pub(crate) fn record_load(&self) {
         self.loads.inc();
     }
 
     /// Counts a call.
-    pub(super) fn called(&self) {
+    pub(super) fn record_call(&self) {
         self.calls.inc();
     }
 
     /// Counts how long a decision took.
-    pub(super) fn took(&self, time: Duration) {
-        self.took.record(time);
+    pub(super) fn record_duration(&self, time: Duration) {
+        self.durations.record(time);
     }
 
     /// Counts a call that got no verdict.
-    pub(super) fn failed(&self, fault: &Fault) {
-        match fault {
-            Fault::Store(_) => self.store_errors.inc(),
+    pub(super) fn record_failure(&self, error: &EnvoyError) {
+        match error {
+            EnvoyError::Store(_) => self.store_errors.inc(),
             _ => self.service_errors.inc(),
         }
     }
 
     /// Counts what became of each descriptor.
-    pub(super) fn judged(&self, asked: &Asked<'_>, judged: &Judged<'_>) {
+    pub(super) fn record_decision(
+        &self,
+        request: &EnvoyRequest<'_>,
+        judged: &DescriptorResponse<'_>,
+    ) {
         if !judged.domain_known {
-            self.not_found(asked.described.domain, asked.described.descriptors.len());
+            self.record_unknown_domain(
+                request.described.domain,
+                request.described.descriptors.len(),
+            );
         }
-        if judged.shadowed {
+        if judged.shadow_denied {
             self.global_shadow_mode.inc();
         }
         if judged.decision.source() == Source::Fallback {
             self.store_errors.inc();
         }
-        let descriptors = asked.described.descriptors.iter();
+        let descriptors = request.described.descriptors.iter();
         for (descriptor, status) in descriptors.zip(&judged.statuses) {
             let (Some(stats), Some(limit)) = (&status.stats, &status.limit) else {
                 continue;
             };
             let near = (f64::from(limit.requests) * self.near_ratio).floor() as u64;
-            let added = Added::of(descriptor, status, limit.requests.into(), near);
-            let named = match stats {
-                Cow::Borrowed(_) => Named::ByItsPath,
-                Cow::Owned(_) => Named::WithValues,
+            let added = HitDelta::of(descriptor, status, limit.requests.into(), near);
+            let naming = match stats {
+                Cow::Borrowed(_) => SeriesNaming::ByPath,
+                Cow::Owned(_) => SeriesNaming::WithCallerValues,
             };
-            match self.hit(asked.described.domain, stats, named) {
+            match self.series(request.described.domain, stats, naming) {
                 Some(hit) => hit.add(added),
                 None => self.without_series.inc(),
             }
@@ -149,7 +156,7 @@ impl Statistics {
     }
 
     /// Counts the descriptors of a request for a domain that no file names.
-    fn not_found(&self, domain: &str, descriptors: usize) {
+    fn record_unknown_domain(&self, domain: &str, descriptors: usize) {
         let descriptors = descriptors as u64;
         self.domain_not_found.add(descriptors);
         let known = |domains: &HashMap<Box<str>, Arc<Counter>>| domains.get(domain).cloned();
@@ -166,27 +173,28 @@ impl Statistics {
         }
     }
 
-    fn hit(&self, domain: &str, path: &str, named: Named) -> Option<Arc<Hit>> {
-        let known = |domains: &HashMap<Box<str>, Paths>| domains.get(domain)?.get(path).cloned();
+    fn series(&self, domain: &str, path: &str, naming: SeriesNaming) -> Option<Arc<LimitHits>> {
+        let known =
+            |domains: &HashMap<Box<str>, PathSeries>| domains.get(domain)?.get(path).cloned();
         if let Some(hit) = known(&self.domains.read()) {
             return Some(hit);
         }
         let mut domains = self.domains.write();
-        let has_values = named == Named::WithValues;
-        if has_values && self.with_values.load(Relaxed) >= MOST {
+        let has_values = naming == SeriesNaming::WithCallerValues;
+        if has_values && self.caller_series.load(Relaxed) >= MAX_CALLER_SERIES {
             return known(&domains);
         }
         let paths = domains.entry(domain.into()).or_default();
         let hit = paths.entry(path.into()).or_insert_with(|| {
-            self.with_values.fetch_add(has_values.into(), Relaxed);
+            self.caller_series.fetch_add(has_values.into(), Relaxed);
             Arc::default()
         });
         Some(Arc::clone(hit))
     }
 }
 
-impl Hit {
-    fn add(&self, added: Added) {
+impl LimitHits {
+    fn add(&self, added: HitDelta) {
         self.total.add(added.total);
         self.over.add(added.over);
         self.near.add(added.near);
@@ -195,20 +203,20 @@ impl Hit {
     }
 }
 
-impl Added {
+impl HitDelta {
     /// Hits of one call are split where they cross a limit, or the mark that is near it.
     fn of(descriptor: &Descriptor<'_>, status: &Status<'_>, limit: u64, near: u64) -> Self {
         let hits = match descriptor.hits {
-            Hits::Asked(cost) | Hits::Used(cost) => cost.get(),
-            Hits::Nothing | Hits::GivenBack(_) => 0,
+            Hits::Charge(cost) | Hits::Used(cost) => cost.get(),
+            Hits::Check | Hits::Refund(_) => 0,
         };
         let before = u64::from(status.used_before);
         let after = before.saturating_add(hits);
-        let mut added = Added {
+        let mut added = HitDelta {
             total: hits,
-            ..Added::default()
+            ..HitDelta::default()
         };
-        if !(status.over || status.watched_over) {
+        if !(status.over_limit || status.shadow_over_limit) {
             added.within = hits;
             added.near = after.saturating_sub(near.max(before));
         } else if before >= limit {
@@ -217,7 +225,7 @@ impl Added {
             added.over = after.saturating_sub(limit);
             added.near = limit.saturating_sub(near.max(before));
         }
-        if status.watched_over {
+        if status.shadow_over_limit {
             added.shadow = added.over;
         }
         added
@@ -229,21 +237,21 @@ mod tests {
     use super::*;
     use tidegate_core::units::Cost;
 
-    fn added(before: u32, hits: u64, over: bool) -> Added {
+    fn added(before: u32, hits: u64, over: bool) -> HitDelta {
         let descriptor = Descriptor {
             entries: Default::default(),
-            own: None,
-            hits: Cost::new(hits).map_or(Hits::Nothing, Hits::Asked),
+            limit_override: None,
+            hits: Cost::new(hits).map_or(Hits::Check, Hits::Charge),
         };
         let status = Status {
-            over,
+            over_limit: over,
             used_before: before,
-            ..Status::FREE
+            ..Status::NO_LIMIT
         };
-        Added::of(&descriptor, &status, 10, 8)
+        HitDelta::of(&descriptor, &status, 10, 8)
     }
 
-    fn parts(added: Added) -> [u64; 4] {
+    fn parts(added: HitDelta) -> [u64; 4] {
         [added.total, added.over, added.near, added.within]
     }
 
@@ -264,26 +272,26 @@ mod tests {
         let watched = |before, hits| {
             let descriptor = Descriptor {
                 entries: Default::default(),
-                own: None,
-                hits: Hits::Asked(Cost::new(hits).unwrap()),
+                limit_override: None,
+                hits: Hits::Charge(Cost::new(hits).unwrap()),
             };
             let status = Status {
-                watched_over: true,
+                shadow_over_limit: true,
                 used_before: before,
-                ..Status::FREE
+                ..Status::NO_LIMIT
             };
-            Added::of(&descriptor, &status, 10, 8).shadow
+            HitDelta::of(&descriptor, &status, 10, 8).shadow
         };
         assert_eq!([watched(7, 5), watched(10, 5), watched(9, 1)], [2, 5, 0]);
     }
 
     #[test]
     fn callers_do_not_choose_how_many_unknown_domains_have_series() {
-        let statistics = Statistics::new(0.8);
+        let statistics = EnvoyStatistics::new(0.8);
         for number in 0..MAX_UNKNOWN_DOMAINS + 5 {
-            statistics.not_found(&format!("d{number}"), 2);
+            statistics.record_unknown_domain(&format!("d{number}"), 2);
         }
-        statistics.not_found("d7", 3);
+        statistics.record_unknown_domain("d7", 3);
         let domains = statistics.unknown_domains.read();
         assert_eq!(domains.len(), MAX_UNKNOWN_DOMAINS);
         assert_eq!(domains["d7"].get(), 5, "those there go on");
@@ -293,25 +301,29 @@ mod tests {
 
     #[test]
     fn callers_do_not_choose_how_many_series_there_are() {
-        let statistics = Statistics::new(0.8);
-        for path in 0..MOST + 5 {
-            let hit = statistics.hit("d", &format!("d.key_{path}"), Named::WithValues);
-            assert_eq!(hit.is_some(), path < MOST);
+        let statistics = EnvoyStatistics::new(0.8);
+        for path in 0..MAX_CALLER_SERIES + 5 {
+            let hit = statistics.series(
+                "d",
+                &format!("d.key_{path}"),
+                SeriesNaming::WithCallerValues,
+            );
+            assert_eq!(hit.is_some(), path < MAX_CALLER_SERIES);
         }
-        let stays = statistics.hit("d", "d.key_7", Named::WithValues);
+        let stays = statistics.series("d", "d.key_7", SeriesNaming::WithCallerValues);
         assert!(stays.is_some(), "those there stay");
-        let configured = statistics.hit("d", "d.configured", Named::ByItsPath);
+        let configured = statistics.series("d", "d.configured", SeriesNaming::ByPath);
         assert!(configured.is_some(), "callers take no limit's place");
     }
 
     #[test]
     fn limits_of_the_operator_leave_room_for_values_of_callers() {
-        let statistics = Statistics::new(0.8);
-        for path in 0..=MOST {
-            let hit = statistics.hit("d", &format!("d.{path}"), Named::ByItsPath);
+        let statistics = EnvoyStatistics::new(0.8);
+        for path in 0..=MAX_CALLER_SERIES {
+            let hit = statistics.series("d", &format!("d.{path}"), SeriesNaming::ByPath);
             assert!(hit.is_some());
         }
-        let of_caller = statistics.hit("d", "d.user_ada", Named::WithValues);
+        let of_caller = statistics.series("d", "d.user_ada", SeriesNaming::WithCallerValues);
         assert!(of_caller.is_some());
     }
 }

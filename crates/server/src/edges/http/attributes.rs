@@ -4,20 +4,20 @@
 use std::borrow::Cow;
 
 use tidegate::identity::{Digest, ip};
-use tidegate_core::request::{ApiKey, Request, check_host, normal_name, normal_value};
+use tidegate_core::request::{ApiKey, Request, check_host, normalize_name, normalize_value};
 
-use super::wire::{LONGEST_NAME, LONGEST_VALUE, MOST_ATTRIBUTES};
+use super::wire::{MAX_ATTRIBUTES, MAX_NAME_BYTES, MAX_VALUE_BYTES};
 
 /// A request that is being given its attributes.
-pub(crate) struct Attributes<'r, 'b> {
+pub(crate) struct AttributeBuilder<'r, 'b> {
     request: &'r mut Request<'b>,
     count: usize,
     has_key: bool,
 }
 
-impl<'r, 'b> Attributes<'r, 'b> {
+impl<'r, 'b> AttributeBuilder<'r, 'b> {
     pub(crate) fn of(request: &'r mut Request<'b>) -> Self {
-        Attributes {
+        AttributeBuilder {
             request,
             count: 0,
             has_key: false,
@@ -25,9 +25,9 @@ impl<'r, 'b> Attributes<'r, 'b> {
     }
 
     /// Makes room for one more.
-    pub(crate) fn one_more(&mut self) -> Result<(), String> {
-        if self.count == MOST_ATTRIBUTES {
-            return Err(format!("more than {MOST_ATTRIBUTES} attributes"));
+    pub(crate) fn count_one(&mut self) -> Result<(), String> {
+        if self.count == MAX_ATTRIBUTES {
+            return Err(format!("more than {MAX_ATTRIBUTES} attributes"));
         }
         self.count += 1;
         Ok(())
@@ -35,8 +35,8 @@ impl<'r, 'b> Attributes<'r, 'b> {
 
     /// Adds one. Its name has been checked.
     pub(crate) fn add(&mut self, name: Cow<'b, str>, value: Cow<'b, str>) -> Result<(), String> {
-        if value.len() > LONGEST_VALUE {
-            return Err(format!("a value has at most {LONGEST_VALUE} bytes"));
+        if value.len() > MAX_VALUE_BYTES {
+            return Err(format!("a value has at most {MAX_VALUE_BYTES} bytes"));
         }
         let request = &mut *self.request;
         match &*name {
@@ -47,20 +47,20 @@ impl<'r, 'b> Attributes<'r, 'b> {
             "api_key" if !self.has_key => {
                 self.has_key = true;
                 // An empty key is what a missing header looks like after a template.
-                request.api_key = (!value.is_empty()).then(|| digested(&value));
+                request.api_key = (!value.is_empty()).then(|| digest_key(&value));
             }
-            "ip" | "api_key" => return Err(TWICE.to_owned()),
+            "ip" | "api_key" => return Err(GIVEN_TWICE.to_owned()),
             other => {
                 // No rule would find the client by such a name, and no list its key.
                 if let Some(known) = identity_name(other) {
                     return Err(format!("write `{known}`"));
                 }
-                let name = normal_name(name);
+                let name = normalize_name(name);
                 if request.text(&name).is_some() {
-                    return Err(TWICE.to_owned());
+                    return Err(GIVEN_TWICE.to_owned());
                 }
                 check_value(&name, &value)?;
-                let value = normal_value(&name, value).map_err(|wrong| wrong.to_string())?;
+                let value = normalize_value(&name, value).map_err(|error| error.to_string())?;
                 request.attributes.push((name, value));
             }
         }
@@ -76,14 +76,14 @@ fn check_value(name: &str, value: &str) -> Result<(), String> {
     }
     match name {
         "host" => {
-            check_host(value).map_err(|wrong| format!("is no host: {wrong}; write its name alone"))
+            check_host(value).map_err(|error| format!("is no host: {error}; write its name alone"))
         }
         "path" if value.is_empty() => Err("is empty; write `/`, or leave it out".to_owned()),
         _ => Ok(()),
     }
 }
 
-const TWICE: &str = "given twice";
+const GIVEN_TWICE: &str = "given twice";
 const WHITE_SPACE: &str = "has white space at its beginning or end; leave it out";
 
 /// The attribute of identity that `name` differs from in case only.
@@ -100,13 +100,13 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
         return Err(WHITE_SPACE.to_owned());
     }
     match name.len() {
-        1..=LONGEST_NAME => Ok(()),
-        _ => Err(format!("a name has 1 to {LONGEST_NAME} bytes")),
+        1..=MAX_NAME_BYTES => Ok(()),
+        _ => Err(format!("a name has 1 to {MAX_NAME_BYTES} bytes")),
     }
 }
 
 /// A key as a request carries it. The key itself goes no further.
-pub(crate) fn digested<'a>(key: &str) -> ApiKey<'a> {
+pub(crate) fn digest_key<'a>(key: &str) -> ApiKey<'a> {
     ApiKey {
         digest: *Digest::of(key).as_bytes(),
         tier: None,
@@ -121,11 +121,11 @@ mod tests {
     #[track_caller]
     fn check(name: &str, value: &str, want: Result<&str, &str>) {
         let mut request = Request::default();
-        let added = Attributes::of(&mut request).add(name.into(), value.into());
+        let added = AttributeBuilder::of(&mut request).add(name.into(), value.into());
         match want {
             Ok(normal) => assert_eq!((added, request.text(name)), (Ok(()), Some(normal))),
             Err(part) => assert!(
-                added.as_ref().is_err_and(|wrong| wrong.contains(part)),
+                added.as_ref().is_err_and(|error| error.contains(part)),
                 "{name} {value:?}: {added:?}"
             ),
         }

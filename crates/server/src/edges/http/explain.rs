@@ -3,39 +3,47 @@
 use http::StatusCode;
 use serde_json::{Value, json};
 use tidegate_core::rules::{
-    Entry, Explanation, Handling, Listed, Mode, RuleView, Standing, UnitCost,
+    Applicability, EffectiveOptions, Explanation, ListDecision, ListEntry, Mode, RuleView, UnitCost,
 };
 use tidegate_core::units::Nanos;
 
-use super::error::{Refusal, json_answer};
-use super::wire::{Asked, BadInput};
-use crate::ids::Id;
-use crate::net::connection::Answer;
+use super::error::{ApiError, json_response};
+use super::wire::{CheckBody, InputError};
+use crate::decision_ids::DecisionId;
+use crate::net::connection::HttpResponse;
 use crate::service::Service;
 
 /// What rules say about requests, in one answer: some 10 MiB.
-pub(crate) const MOST_VIEWS: usize = 30_000;
+pub(crate) const MAX_VIEWS: usize = 30_000;
 
 /// Explains one request or a list.
-pub(crate) fn answer(service: &Service, id: &Id, asked: Asked<'_>) -> Result<Answer, Refusal> {
+pub(crate) fn respond(
+    service: &Service,
+    id: &DecisionId,
+    body: CheckBody<'_>,
+) -> Result<HttpResponse, ApiError> {
     let view = service.limiter.view();
-    let told = match asked {
-        Asked::One(ask) => json(&view.explain(ask.request)),
-        Asked::Many(asks) => {
+    let explained = match body {
+        CheckBody::One(check_request) => json(&view.explain(check_request.request)),
+        CheckBody::Many(batch) => {
             let rules = view.policy().rules.rules().len();
-            let most = (MOST_VIEWS / rules.max(1)).max(1);
-            if asks.requests.len() > most {
-                let field = format!("[{most}]");
+            let max = (MAX_VIEWS / rules.max(1)).max(1);
+            if batch.requests.len() > max {
+                let field = format!("[{max}]");
                 let reason = format!(
-                    "with {rules} rules at most {most} requests are explained at once; send fewer"
+                    "with {rules} rules at most {max} requests are explained at once; send fewer"
                 );
-                return Err(BadInput { field, reason }.into());
+                return Err(InputError { field, reason }.into());
             }
-            let each = asks.requests.into_iter();
+            let each = batch.requests.into_iter();
             each.map(|request| json(&view.explain(request))).collect()
         }
     };
-    Ok(json_answer(StatusCode::OK, told.to_string().into(), id))
+    Ok(json_response(
+        StatusCode::OK,
+        explained.to_string().into(),
+        id,
+    ))
 }
 
 /// The whole explanation.
@@ -45,12 +53,12 @@ pub(crate) fn json(explanation: &Explanation) -> Value {
     json!({"listed": listed, "rules": rules})
 }
 
-fn listed((list, entry): &(Listed, Entry)) -> Value {
+fn listed((list, entry): &(ListDecision, ListEntry)) -> Value {
     let list = match list {
-        Listed::Allow => "allow",
-        Listed::Block { .. } => "block",
+        ListDecision::Allow => "allow",
+        ListDecision::Block { .. } => "block",
     };
-    json!({"list": list, "entry": entry.whom, "until": entry.until_text()})
+    json!({"list": list, "entry": entry.target, "until": entry.until_text()})
 }
 
 fn rule(view: &RuleView) -> Value {
@@ -59,60 +67,60 @@ fn rule(view: &RuleView) -> Value {
         .iter()
         .map(|part| json!({"wanted": part.wanted, "counted": part.counted}))
         .collect();
-    let mut told = json!({
+    let mut explained = json!({
         "rule": view.rule.as_str(),
-        "applies": view.standing == Standing::Applies,
-        "why": view.standing.to_string(),
+        "applies": view.applicability == Applicability::Applies,
+        "why": view.applicability.to_string(),
         "mode": mode(view.mode),
         "by": subject,
         "rates": view.rates,
-        "algorithm": view.fit.algorithm.to_string(),
-        "counting": view.handling.counting.name(),
+        "algorithm": view.profile.algorithm.to_string(),
+        "counting": view.options.counting.name(),
     });
-    handling(&view.handling, &mut told);
-    match &view.standing {
-        Standing::ReplacedBy(other) => told["replaced_by"] = json!(other.as_str()),
-        Standing::Unmatched {
+    handling(&view.options, &mut explained);
+    match &view.applicability {
+        Applicability::ReplacedBy(other) => explained["replaced_by"] = json!(other.as_str()),
+        Applicability::Unmatched {
             attribute,
             found,
             wanted,
             negated,
         } => {
-            told["unmatched"] =
+            explained["unmatched"] =
                 json!({"attribute": attribute, "found": found, "wanted": wanted, "not": negated});
         }
         _ => {}
     }
-    told
+    explained
 }
 
 /// What is not as usual; nothing for what is.
-fn handling(handling: &Handling, told: &mut Value) {
+fn handling(handling: &EffectiveOptions, explained: &mut Value) {
     let ms = |span: Nanos| span.millis_up();
     if !handling.leases.is_empty() {
         let leases = handling.leases.iter().map(|leased| {
-            json!({"lasts_ms": ms(leased.lasts), "written_burst": leased.burst, "usable": leased.left})
+            json!({"lasts_ms": ms(leased.duration), "written_burst": leased.burst, "usable": leased.capacity})
         });
-        told["leases"] = leases.collect();
+        explained["leases"] = leases.collect();
     }
     if let Some(UnitCost { unit, cost, stated }) = &handling.unit_cost {
-        told["cost"] = json!({"unit": unit, "cost": cost, "stated": stated});
+        explained["cost"] = json!({"unit": unit, "cost": cost, "stated": stated});
     }
     if let Some(ceiling) = &handling.ceiling {
         let limits = ceiling.units.iter();
         let limits = limits.map(|(units, whole)| json!({"usable": units, "whole": whole}));
-        told["priority"] = json!({
+        explained["priority"] = json!({
             "priority": ceiling.priority.name(),
-            "part": ceiling.part.to_string(),
+            "part": ceiling.fraction.to_string(),
             "limits": limits.collect::<Vec<_>>(),
         });
     }
     if let Some(soft) = handling.soft {
-        let from = soft.begins().to_string();
-        told["soft"] = json!({"from": from, "max_delay_ms": ms(soft.max_delay())});
+        let from = soft.threshold().to_string();
+        explained["soft"] = json!({"from": from, "max_delay_ms": ms(soft.max_delay())});
     }
     if let Some(concurrent) = handling.concurrent {
-        told["concurrent"] = json!(concurrent.to_string());
+        explained["concurrent"] = json!(concurrent.to_string());
     }
 }
 

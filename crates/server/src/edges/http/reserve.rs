@@ -3,53 +3,57 @@
 use http::StatusCode;
 use serde_json::json;
 use tidegate::SettleError;
-use tidegate::http::{BodyStyle, answer};
+use tidegate::http::{BodyStyle, response};
 use tidegate_core::request::Edge;
 
-use super::error::{Refusal, json_answer};
-use super::reserve_wire::{reserving, settling};
-use super::serve::{decided, no_store};
+use super::error::{ApiError, json_response};
+use super::reserve_wire::{parse_reserve, parse_settle};
+use super::serve::{store_unavailable, to_response};
 use super::units;
-use super::wire::BadInput;
-use crate::ids::Id;
-use crate::net::connection::Answer;
+use super::wire::InputError;
+use crate::decision_ids::DecisionId;
+use crate::net::connection::HttpResponse;
 use crate::service::Service;
 
 /// Answers as a check does, and with what to settle it.
 pub(super) async fn reserve(
     service: &Service,
-    id: &Id,
+    id: &DecisionId,
     style: BodyStyle,
     body: &[u8],
-) -> Result<Answer, Refusal> {
-    let asked = reserving(body)?;
-    units::check(service, &asked.request)?;
-    let reserved = service.reserve(asked.request, asked.lasts).await;
-    let reserved = reserved.map_err(no_store)?;
+) -> Result<HttpResponse, ApiError> {
+    let parsed = parse_reserve(body)?;
+    units::check(service, &parsed.request)?;
+    let reserved = service.reserve(parsed.request, parsed.ttl).await;
+    let reserved = reserved.map_err(store_unavailable)?;
     let mut context = service.context(id, style);
     let token = reserved.token.as_deref();
-    context.reservation = token.map(|token| (token, reserved.lasts));
+    context.reservation = token.map(|token| (token, reserved.ttl));
     service.log_denial(id, Edge::Http, &reserved.decision, || {
-        reserving(body).ok().map(|asked| asked.request)
+        parse_reserve(body).ok().map(|parsed| parsed.request)
     });
-    Ok(decided(answer(&reserved.decision, &context)))
+    Ok(to_response(response(&reserved.decision, &context)))
 }
 
 /// Says what became of it. What waits for the store is accepted.
-pub(super) async fn settle(service: &Service, id: &Id, body: &[u8]) -> Result<Answer, Refusal> {
-    let asked = settling(body)?;
-    let settled = match service.limiter.settle(&asked.token, &asked.actual).await {
+pub(super) async fn settle(
+    service: &Service,
+    id: &DecisionId,
+    body: &[u8],
+) -> Result<HttpResponse, ApiError> {
+    let parsed = parse_settle(body)?;
+    let settled = match service.limiter.settle(&parsed.token, &parsed.actual).await {
         Ok(settled) => settled,
-        Err(SettleError::Store(error)) => return Err(no_store(error)),
+        Err(SettleError::Store(error)) => return Err(store_unavailable(error)),
         Err(error) => {
             let field = match &error {
                 SettleError::NotReserved { unit } => format!("costs.{unit}"),
                 _ => "reservation".to_owned(),
             };
             let reason = error.to_string();
-            return Err(BadInput { field, reason }.into());
+            return Err(InputError { field, reason }.into());
         }
     };
-    let told = json!({"id": id.as_str(), "settled": settled.name()});
-    Ok(json_answer(StatusCode::OK, told.to_string().into(), id))
+    let body = json!({"id": id.as_str(), "settled": settled.name()});
+    Ok(json_response(StatusCode::OK, body.to_string().into(), id))
 }

@@ -9,27 +9,27 @@ use tidegate_core::request::Request;
 use tidegate_core::store::Reserve;
 use tidegate_core::units::{Cost, Nanos};
 
-use super::read::{AttributesSeed, Costs, Text, Trace, Whole, charged};
-use super::wire::{BLANK, BadInput, read};
+use super::json::{AttributesSeed, CostsSeed, JsonText, Trace, WholeNumberSeed, to_costs};
+use super::wire::{EMPTY_REQUEST, InputError, parse};
 
 /// How long a reservation lasts that does not say: longer than most calls to a language model take.
-const USUAL: Nanos = Nanos::from_secs(60);
+const DEFAULT_TTL: Nanos = Nanos::from_secs(60);
 
 /// Of nothing nothing is charged, and then nothing when it is settled: whoever estimates 0 would have no limit.
-const NO_ESTIMATE: &str = "an estimate is 1 or more";
+const ZERO_ESTIMATE: &str = "an estimate is 1 or more";
 
 /// A reservation as asked.
 #[derive(Clone, Debug)]
-pub(super) struct Reserving<'a> {
+pub(super) struct ReserveBody<'a> {
     /// The request, with the estimate as its cost.
     pub(super) request: Request<'a>,
     /// How long the estimate waits to be settled.
-    pub(super) lasts: Nanos,
+    pub(super) ttl: Nanos,
 }
 
 /// A settlement as asked.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Settling<'a> {
+pub(super) struct SettleBody<'a> {
     /// What the reservation was answered with.
     pub(super) token: Cow<'a, str>,
     /// What was used.
@@ -37,19 +37,19 @@ pub(super) struct Settling<'a> {
 }
 
 /// Reads a body that holds a reservation.
-pub(super) fn reserving(body: &[u8]) -> Result<Reserving<'_>, BadInput> {
+pub(super) fn parse_reserve(body: &[u8]) -> Result<ReserveBody<'_>, InputError> {
     let trace = Trace::default();
-    read(body, &trace, ReserveSeed(&trace))
+    parse(body, &trace, ReserveSeed(&trace))
 }
 
 /// Reads a body that holds a settlement.
-pub(super) fn settling(body: &[u8]) -> Result<Settling<'_>, BadInput> {
+pub(super) fn parse_settle(body: &[u8]) -> Result<SettleBody<'_>, InputError> {
     let trace = Trace::default();
-    read(body, &trace, SettleSeed(&trace))
+    parse(body, &trace, SettleSeed(&trace))
 }
 
 /// The number of a field among those that an object may have, each once.
-fn field<E: Error>(
+fn field_index<E: Error>(
     trace: &Trace,
     names: &[&'static str],
     name: &str,
@@ -57,10 +57,10 @@ fn field<E: Error>(
     unknown: &str,
 ) -> Result<usize, E> {
     let Some(at) = names.iter().position(|known| *known == name) else {
-        trace.at_unknown(name);
+        trace.set_unknown_field(name);
         return Err(E::custom(unknown));
     };
-    trace.at(names[at]);
+    trace.set_field(names[at]);
     if *seen & (1 << at) != 0 {
         return Err(E::custom("given twice"));
     }
@@ -71,7 +71,7 @@ fn field<E: Error>(
 struct ReserveSeed<'t>(&'t Trace);
 
 impl<'de> DeserializeSeed<'de> for ReserveSeed<'_> {
-    type Value = Reserving<'de>;
+    type Value = ReserveBody<'de>;
 
     fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<Self::Value, D::Error> {
         source.deserialize_map(self)
@@ -79,7 +79,7 @@ impl<'de> DeserializeSeed<'de> for ReserveSeed<'_> {
 }
 
 impl<'de> Visitor<'de> for ReserveSeed<'_> {
-    type Value = Reserving<'de>;
+    type Value = ReserveBody<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object with attributes, cost, costs, expires_ms")
@@ -89,44 +89,47 @@ impl<'de> Visitor<'de> for ReserveSeed<'_> {
         const NAMES: [&str; 4] = ["attributes", "cost", "costs", "expires_ms"];
         const UNKNOWN: &str = "unknown field, write attributes, cost, costs or expires_ms";
         let ReserveSeed(trace) = self;
-        let (mut request, mut lasts, mut seen) = (BLANK, USUAL, 0);
-        while let Some(Text(name)) = map.next_key()? {
-            match field(trace, &NAMES, &name, &mut seen, UNKNOWN)? {
+        let (mut request, mut ttl, mut seen) = (EMPTY_REQUEST, DEFAULT_TTL, 0);
+        while let Some(JsonText(name)) = map.next_key()? {
+            match field_index(trace, &NAMES, &name, &mut seen, UNKNOWN)? {
                 0 => map.next_value_seed(AttributesSeed(trace, &mut request))?,
                 1 => {
-                    request.cost = Cost::new(map.next_value_seed(Whole)?);
+                    request.cost = Cost::new(map.next_value_seed(WholeNumberSeed)?);
                     if request.cost.is_none() {
-                        return Err(A::Error::custom(NO_ESTIMATE));
+                        return Err(A::Error::custom(ZERO_ESTIMATE));
                     }
                 }
                 2 => {
-                    let costs = map.next_value_seed(Costs(trace))?;
+                    let costs = map.next_value_seed(CostsSeed(trace))?;
                     if let Some((unit, _)) = costs.iter().find(|(_, units)| *units == 0) {
-                        trace.inside(unit);
-                        return Err(A::Error::custom(NO_ESTIMATE));
+                        trace.set_key(unit);
+                        return Err(A::Error::custom(ZERO_ESTIMATE));
                     }
-                    request.costs = charged(costs);
+                    request.costs = to_costs(costs);
                 }
-                _ => lasts = span(map.next_value_seed(Whole)?).map_err(A::Error::custom)?,
+                _ => {
+                    ttl = parse_ttl(map.next_value_seed(WholeNumberSeed)?)
+                        .map_err(A::Error::custom)?
+                }
             }
-            trace.at("");
+            trace.set_field("");
         }
-        Ok(Reserving { request, lasts })
+        Ok(ReserveBody { request, ttl })
     }
 }
 
-fn span(millis: u64) -> Result<Nanos, String> {
-    let longest = Reserve::LONGEST.millis_up();
+fn parse_ttl(millis: u64) -> Result<Nanos, String> {
+    let max = Reserve::MAX_TTL.millis_up();
     match millis {
-        1.. if millis <= longest => Ok(Nanos::from_millis(millis)),
-        _ => Err(format!("a reservation lasts 1 to {longest} milliseconds")),
+        1.. if millis <= max => Ok(Nanos::from_millis(millis)),
+        _ => Err(format!("a reservation lasts 1 to {max} milliseconds")),
     }
 }
 
 struct SettleSeed<'t>(&'t Trace);
 
 impl<'de> DeserializeSeed<'de> for SettleSeed<'_> {
-    type Value = Settling<'de>;
+    type Value = SettleBody<'de>;
 
     fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<Self::Value, D::Error> {
         source.deserialize_map(self)
@@ -134,7 +137,7 @@ impl<'de> DeserializeSeed<'de> for SettleSeed<'_> {
 }
 
 impl<'de> Visitor<'de> for SettleSeed<'_> {
-    type Value = Settling<'de>;
+    type Value = SettleBody<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object with a reservation, cost, costs")
@@ -145,61 +148,65 @@ impl<'de> Visitor<'de> for SettleSeed<'_> {
         const UNKNOWN: &str = "unknown field, write reservation, cost or costs";
         let SettleSeed(trace) = self;
         let (mut token, mut actual, mut seen) = (None, Actual::default(), 0);
-        while let Some(Text(name)) = map.next_key()? {
-            match field(trace, &NAMES, &name, &mut seen, UNKNOWN)? {
+        while let Some(JsonText(name)) = map.next_key()? {
+            match field_index(trace, &NAMES, &name, &mut seen, UNKNOWN)? {
                 0 => {
-                    let Text(text) = map.next_value()?;
+                    let JsonText(text) = map.next_value()?;
                     token = Some(text);
                 }
-                1 => actual.cost = Some(map.next_value_seed(Whole)?),
+                1 => actual.cost = Some(map.next_value_seed(WholeNumberSeed)?),
                 _ => {
-                    let costs = map.next_value_seed(Costs(trace))?.into_iter();
+                    let costs = map.next_value_seed(CostsSeed(trace))?.into_iter();
                     let costs = costs.map(|(unit, used)| (unit.into_owned(), used));
                     actual.costs = costs.collect();
                 }
             }
-            trace.at("");
+            trace.set_field("");
         }
-        trace.at("reservation");
+        trace.set_field("reservation");
         let token = token.ok_or_else(|| A::Error::custom("missing"))?;
-        Ok(Settling { token, actual })
+        Ok(SettleBody { token, actual })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_mutations::{Attack, Numbers, inputs};
+    use tidegate_mutations::{FuzzTarget, NumberEncoding, inputs};
 
     #[track_caller]
-    fn check(fault: Option<BadInput>, want: &str) {
-        let told = fault.map(|fault| format!("{}: {}", fault.field, fault.reason));
-        let told = told.unwrap_or_default();
-        assert!(told.starts_with(want) && !told.is_empty(), "{told}");
+    fn check(error: Option<InputError>, want: &str) {
+        let message = error.map(|fault| format!("{}: {}", fault.field, fault.reason));
+        let message = message.unwrap_or_default();
+        assert!(
+            message.starts_with(want) && !message.is_empty(),
+            "{message}"
+        );
     }
 
     #[test]
     fn a_reservation_is_a_request_with_an_end() {
         let body = br#"{"attributes": {"user": "ada"}, "cost": 2, "costs": {"tokens": 1500},
                         "expires_ms": 5000}"#;
-        let asked = reserving(body).unwrap();
-        assert_eq!(asked.request.text("user"), Some("ada"));
-        assert_eq!(asked.request.cost, Cost::new(2));
-        assert_eq!(asked.request.costs[0].1, Cost::new(1500));
-        assert_eq!(asked.lasts, Nanos::from_secs(5));
-        assert_eq!(reserving(b"{}").unwrap().lasts, USUAL);
+        let parsed = parse_reserve(body).unwrap();
+        assert_eq!(parsed.request.text("user"), Some("ada"));
+        assert_eq!(parsed.request.cost, Cost::new(2));
+        assert_eq!(parsed.request.costs[0].1, Cost::new(1500));
+        assert_eq!(parsed.ttl, Nanos::from_secs(5));
+        assert_eq!(parse_reserve(b"{}").unwrap().ttl, DEFAULT_TTL);
     }
 
     #[test]
     fn a_settlement_may_be_of_nothing_and_leave_out_what_it_does_not_know() {
-        let asked = settling(br#"{"reservation": "ab", "costs": {"tokens": 0, "a": 7}}"#).unwrap();
-        assert_eq!(asked.token, "ab");
+        let parsed =
+            parse_settle(br#"{"reservation": "ab", "costs": {"tokens": 0, "a": 7}}"#).unwrap();
+        assert_eq!(parsed.token, "ab");
         let want = Actual::of("tokens", 0).and("a", 7);
-        assert_eq!(asked.actual, want);
+        assert_eq!(parsed.actual, want);
     }
 
     #[test]
-    fn every_fault_names_its_field() {
+    fn every_error_names_its_field() {
         for (body, want) in [
             ("", ": EOF"),
             ("[]", ": invalid type: sequence"),
@@ -220,7 +227,7 @@ mod tests {
             (r#"{"receipt": true}"#, "receipt: unknown field"),
             (r#"{"costs": {"t": -1}}"#, "costs.t: invalid value"),
         ] {
-            check(reserving(body.as_bytes()).err(), want);
+            check(parse_reserve(body.as_bytes()).err(), want);
         }
         for (body, want) in [
             ("{}", "reservation: missing"),
@@ -235,17 +242,17 @@ mod tests {
                 "expires_ms: unknown",
             ),
         ] {
-            check(settling(body.as_bytes()).err(), want);
+            check(parse_settle(body.as_bytes()).err(), want);
         }
     }
 
     #[test]
     fn no_body_panics_or_takes_long() {
-        let attack = Attack {
+        let attack = FuzzTarget {
             parser: "reservation bodies",
             seed: 0x5e771e,
             inputs: inputs::HTTP_RESERVATIONS,
-            good: &[
+            corpus: &[
                 br#"{"attributes":{"user":"ada"},"cost":1,"costs":{"tokens":1500},"expires_ms":60000}"#,
                 br#"{"reservation":"02abcdef","cost":0,"costs":{"tokens":1234,"images":2}}"#,
                 br#"{"costs":{"a":1},"attributes":{"x":"\u00e9"}}"#,
@@ -254,11 +261,11 @@ mod tests {
                 b"{", b"}", b"[", b"]", b"\"", b":", b",", b"\\", b"0", b"-", b".", b"e", b"null",
                 b"\xff", b"\\ud800", b"\"cost\":", b"\"reservation\":", b"\"expires_ms\":",
             ],
-            nests: &[(b"[", b"]"), (b"{\"costs\":", b"}")],
-            numbers: Numbers::Digits,
-            longest: 8_000,
+            delimiters: &[(b"[", b"]"), (b"{\"costs\":", b"}")],
+            numbers: NumberEncoding::Digits,
+            max_len: 8_000,
         };
-        let accepts = |body: &[u8]| reserving(body).is_ok() | settling(body).is_ok();
+        let accepts = |body: &[u8]| parse_reserve(body).is_ok() | parse_settle(body).is_ok();
         let outcome = attack.run(accepts, |_| {});
         println!("{outcome:?}");
     }

@@ -10,27 +10,27 @@ use http::request::Parts;
 use http::{HeaderValue, Method, Response, StatusCode, Version, header};
 use hyper::body::{Body, Incoming};
 use serde_json::json;
-use tidegate::http::{Answer as Decided, BodyStyle, Context, answer, item};
-use tidegate::{RefundError, View};
+use tidegate::http::{BodyStyle, DecisionResponse as Decided, ResponseContext, item, response};
+use tidegate::{LimiterView, RefundError};
 use tidegate_core::engine::Decision;
 use tidegate_core::request::{Edge, Request};
 use tidegate_core::store::{Refunded, Store, StoreError};
 use tokio::sync::Semaphore;
 
-use super::error::{Refusal, json_answer};
-use super::wire::{self, Ask, Asked, Asks, BadInput, PlainCost, Wish};
-use super::{explain, reserve, slots, units};
-use crate::address::Place;
-use crate::edges::{auth, envoy};
-use crate::ids::Id;
-use crate::net::body::{self, Discarded, Received};
-use crate::net::connection::{Answer, Handler};
-use crate::net::unread::ConnectionUnread;
+use super::error::{ApiError, json_response};
+use super::wire::{self, CheckBatch, CheckBody, CheckOptions, CheckRequest, InputError, PlainCost};
+use super::{explain, permits, reserve, units};
+use crate::decision_ids::DecisionId;
+use crate::edges::{envoy, proxy_auth};
+use crate::listen_address::EndpointAddress;
+use crate::net::body::{self, Discarded, ReceivedBody};
+use crate::net::connection::{HttpHandler, HttpResponse};
+use crate::net::unread_responses::ConnectionUnread;
 use crate::service::{ChargeScope, Service, body_style};
-use crate::store_log::log_unanswered;
+use crate::store_error_log::log_store_error;
 
 /// A list of a thousand requests with generous attributes.
-pub(crate) const LARGEST: usize = 1 << 20;
+pub(crate) const MAX_BODY_BYTES: usize = 1 << 20;
 
 /// Lists and explanations that are decided at the same time. Their answers take memory while they are made.
 pub(crate) const MAX_LISTS: usize = 64;
@@ -38,18 +38,18 @@ pub(crate) const MAX_LISTS: usize = 64;
 static LISTS: Semaphore = Semaphore::const_new(MAX_LISTS);
 
 /// What the answer to a list takes: an item of 17 bytes, the shortest, is answered by some 320.
-const ANSWER_RATIO: usize = 20;
-const USUAL_LIST: usize = 320 << 10;
+const RESPONSE_RATIO: usize = 20;
+const MAX_RESERVED_BYTES: usize = 320 << 10;
 
 const OPENAPI: &str = include_str!("openapi.json");
 
 /// The public listener.
 #[derive(Clone)]
-pub(crate) struct Public(pub(crate) Arc<Service>);
+pub(crate) struct PublicListener(pub(crate) Arc<Service>);
 
 /// What is asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Verb {
+enum CheckVerb {
     Check,
     Peek,
     Explain,
@@ -57,8 +57,8 @@ enum Verb {
 
 /// What a path leads to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Route {
-    Decide(Verb),
+enum HttpRoute {
+    Decide(CheckVerb),
     Acquire,
     Renew,
     Release,
@@ -74,28 +74,28 @@ enum Route {
 
 /// What is needed of a request's head once its path is known. The head itself is dropped before a body is
 /// awaited: thousands of streams may wait, and a head takes up to 32 KiB.
-struct RouteHead {
-    route: Route,
+struct HttpRouteHead {
+    route: HttpRoute,
     method: Method,
     style: BodyStyle,
 }
 
-impl Route {
+impl HttpRoute {
     fn of(path: &str) -> Option<Self> {
         Some(match path {
-            "/v1/check" => Route::Decide(Verb::Check),
-            "/v1/peek" => Route::Decide(Verb::Peek),
-            "/v1/explain" => Route::Decide(Verb::Explain),
-            "/v1/acquire" => Route::Acquire,
-            "/v1/renew" => Route::Renew,
-            "/v1/release" => Route::Release,
-            "/v1/refund" => Route::Refund,
-            "/v1/reserve" => Route::Reserve,
-            "/v1/settle" => Route::Settle,
-            "/healthz" => Route::Health,
-            "/readyz" => Route::Ready,
-            "/healthcheck" => Route::Healthcheck,
-            "/openapi.json" => Route::OpenApi,
+            "/v1/check" => HttpRoute::Decide(CheckVerb::Check),
+            "/v1/peek" => HttpRoute::Decide(CheckVerb::Peek),
+            "/v1/explain" => HttpRoute::Decide(CheckVerb::Explain),
+            "/v1/acquire" => HttpRoute::Acquire,
+            "/v1/renew" => HttpRoute::Renew,
+            "/v1/release" => HttpRoute::Release,
+            "/v1/refund" => HttpRoute::Refund,
+            "/v1/reserve" => HttpRoute::Reserve,
+            "/v1/settle" => HttpRoute::Settle,
+            "/healthz" => HttpRoute::Health,
+            "/readyz" => HttpRoute::Ready,
+            "/healthcheck" => HttpRoute::Healthcheck,
+            "/openapi.json" => HttpRoute::OpenApi,
             _ => return None,
         })
     }
@@ -104,71 +104,77 @@ impl Route {
     /// lost. A permit is renewed and released by its token alone.
     fn needs_rules(self) -> bool {
         match self {
-            Route::Decide(_) | Route::Acquire | Route::Refund | Route::Reserve | Route::Settle => {
-                true
+            HttpRoute::Decide(_)
+            | HttpRoute::Acquire
+            | HttpRoute::Refund
+            | HttpRoute::Reserve
+            | HttpRoute::Settle => true,
+            HttpRoute::Renew | HttpRoute::Release => false,
+            HttpRoute::Health | HttpRoute::Ready | HttpRoute::Healthcheck | HttpRoute::OpenApi => {
+                false
             }
-            Route::Renew | Route::Release => false,
-            Route::Health | Route::Ready | Route::Healthcheck | Route::OpenApi => false,
         }
     }
 }
 
-impl Handler for Public {
+impl HttpHandler for PublicListener {
     async fn handle(
         &self,
-        peer: &Place,
+        peer: &EndpointAddress,
         unread: &ConnectionUnread,
         request: hyper::Request<Incoming>,
-    ) -> Answer {
+    ) -> HttpResponse {
         let service = &self.0;
         let (parts, mut body) = request.into_parts();
         let id = service.ids.next();
-        let mut left_of_body = Discarded::Whole;
-        let (edge, answered) = match parts.uri.path() {
+        let mut discarded = Discarded::Whole;
+        let (edge, result) = match parts.uri.path() {
             "/v1/auth" => {
-                left_of_body = discard(&parts, &mut body).await;
+                discarded = discard(&parts, &mut body).await;
                 drop(body);
-                let deciding = auth::serve::answer(service, &id, peer, &parts);
+                let deciding = proxy_auth::serve::respond(service, &id, peer, &parts);
                 (Edge::Auth, service.wait_for(deciding).await)
             }
             "/json" => {
                 drop(parts);
-                return envoy::json::answer(service, body).await;
+                return envoy::json::respond(service, body).await;
             }
             path => {
-                let route = Route::of(path).ok_or(Refusal::NoSuchPath);
-                let head = route.map(|route| RouteHead {
+                let route = HttpRoute::of(path).ok_or(ApiError::NotFound);
+                let head = route.map(|route| HttpRouteHead {
                     route,
                     style: body_style(&parts.headers),
                     method: parts.method.clone(),
                 });
-                if !head.as_ref().is_ok_and(RouteHead::reads_body) {
-                    left_of_body = discard(&parts, &mut body).await;
+                if !head.as_ref().is_ok_and(HttpRouteHead::reads_body) {
+                    discarded = discard(&parts, &mut body).await;
                 }
                 drop(parts);
-                let answered = match head {
-                    Ok(head) => head.answer(service, &id, unread, body).await,
-                    Err(refusal) => Err(refusal),
+                let result = match head {
+                    Ok(head) => head.respond(service, &id, unread, body).await,
+                    Err(error) => Err(error),
                 };
-                (Edge::Http, answered)
+                (Edge::Http, result)
             }
         };
-        let mut answer = answered.unwrap_or_else(|refusal| refusal.answer(&id));
-        if left_of_body == Discarded::Partly {
+        let mut response = result.unwrap_or_else(|error| error.to_response(&id));
+        if discarded == Discarded::Partly {
             let close = HeaderValue::from_static("close");
-            answer.headers_mut().insert(header::CONNECTION, close);
+            response.headers_mut().insert(header::CONNECTION, close);
         }
-        service.metrics.answered(edge, answer.status().as_u16());
-        answer
+        service
+            .metrics
+            .count_response(edge, response.status().as_u16());
+        response
     }
 
-    fn panicked(&self) -> Answer {
-        self.0.metrics.answered(Edge::Http, 500);
-        Refusal::Internal.answer(&self.0.ids.next())
+    fn panic_response(&self) -> HttpResponse {
+        self.0.metrics.count_response(Edge::Http, 500);
+        ApiError::Internal.to_response(&self.0.ids.next())
     }
 
-    fn trusts(&self, peer: IpAddr) -> bool {
-        self.0.reading().trusts(peer)
+    fn is_trusted(&self, peer: IpAddr) -> bool {
+        self.0.proxy_header_policy().trusts(peer)
     }
 }
 
@@ -184,61 +190,70 @@ async fn discard(parts: &Parts, body: &mut Incoming) -> Discarded {
     body::discard(body).await
 }
 
-impl RouteHead {
+impl HttpRouteHead {
     /// Whether the body of this request is looked at.
     fn reads_body(&self) -> bool {
         let is_page = matches!(
             self.route,
-            Route::Health | Route::Ready | Route::Healthcheck | Route::OpenApi
+            HttpRoute::Health | HttpRoute::Ready | HttpRoute::Healthcheck | HttpRoute::OpenApi
         );
         self.method == Method::POST && !is_page
     }
 
-    async fn answer(
+    async fn respond(
         self,
         service: &Arc<Service>,
-        id: &Id,
+        id: &DecisionId,
         unread: &ConnectionUnread,
         body: Incoming,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<HttpResponse, ApiError> {
         let style = self.style;
         match self.route {
-            Route::Decide(verb) => self.decide(service, id, verb, unread, body).await,
-            Route::Acquire => {
-                let body = self.posted_small(service, body).await?;
-                let acquiring = slots::acquire(service, id, style, &body);
+            HttpRoute::Decide(verb) => self.decide(service, id, verb, unread, body).await,
+            HttpRoute::Acquire => {
+                let body = self.read_small_post(service, body).await?;
+                let acquiring = permits::acquire(service, id, style, &body);
                 service.wait_for(acquiring).await
             }
-            Route::Renew => {
-                let body = self.posted_small(service, body).await?;
-                service.wait_for(slots::renew(service, id, &body)).await
+            HttpRoute::Renew => {
+                let body = self.read_small_post(service, body).await?;
+                service.wait_for(permits::renew(service, id, &body)).await
             }
-            Route::Release => {
-                let body = self.posted_small(service, body).await?;
-                service.wait_for(slots::release(service, id, &body)).await
+            HttpRoute::Release => {
+                let body = self.read_small_post(service, body).await?;
+                service.wait_for(permits::release(service, id, &body)).await
             }
-            Route::Refund => {
-                let body = self.posted(service, body).await?;
+            HttpRoute::Refund => {
+                let body = self.read_post(service, body).await?;
                 service.wait_for(refund(service, id, &body)).await
             }
-            Route::Reserve => {
-                let body = self.posted_small(service, body).await?;
+            HttpRoute::Reserve => {
+                let body = self.read_small_post(service, body).await?;
                 let reserving = reserve::reserve(service, id, style, &body);
                 service.wait_for(reserving).await
             }
-            Route::Settle => {
-                let body = self.posted_small(service, body).await?;
+            HttpRoute::Settle => {
+                let body = self.read_small_post(service, body).await?;
                 service.wait_for(reserve::settle(service, id, &body)).await
             }
-            Route::Health => self.get().map(|()| status_answer(StatusCode::OK, "ok", id)),
-            Route::Ready => self.get().map(|()| {
+            HttpRoute::Health => self
+                .require_get()
+                .map(|()| status_response(StatusCode::OK, "ok", id)),
+            HttpRoute::Ready => self.require_get().map(|()| {
                 let readiness = service.readiness();
-                json_answer(readiness.code(), readiness.page().to_string().into(), id)
+                json_response(
+                    readiness.status_code(),
+                    readiness.body().to_string().into(),
+                    id,
+                )
             }),
-            Route::Healthcheck => self.get().map(|()| healthcheck(service.is_healthy())),
-            Route::OpenApi => {
+            HttpRoute::Healthcheck => self
+                .require_get()
+                .map(|()| healthcheck(service.is_healthy())),
+            HttpRoute::OpenApi => {
                 let page = Bytes::from_static(OPENAPI.as_bytes());
-                self.get().map(|()| json_answer(StatusCode::OK, page, id))
+                self.require_get()
+                    .map(|()| json_response(StatusCode::OK, page, id))
             }
         }
     }
@@ -248,37 +263,37 @@ impl RouteHead {
     async fn decide(
         &self,
         service: &Service,
-        id: &Id,
-        verb: Verb,
+        id: &DecisionId,
+        verb: CheckVerb,
         unread: &ConnectionUnread,
         body: Incoming,
-    ) -> Result<Answer, Refusal> {
-        let mut body = self.posted(service, body).await?;
+    ) -> Result<HttpResponse, ApiError> {
+        let mut body = self.read_post(service, body).await?;
         let is_list = body.trim_ascii_start().starts_with(b"[");
         // Made where it is used: a connection would else have room for it all the time.
-        let deciding = |body| ask(service, id, verb, self.style, body);
-        if !is_list && verb != Verb::Explain {
+        let deciding = |body| decide_body(service, id, verb, self.style, body);
+        if !is_list && verb != CheckVerb::Explain {
             return service.wait_for(deciding(&body)).await;
         }
-        let size = (ANSWER_RATIO * body.len()).min(USUAL_LIST);
-        let _room = body.while_held(unread.reserve(size)).await?;
-        let _turn = body.while_held(LISTS.acquire()).await?;
+        let size = (RESPONSE_RATIO * body.len()).min(MAX_RESERVED_BYTES);
+        let _room = body.wait_with_body(unread.reserve(size)).await?;
+        let _permit = body.wait_with_body(LISTS.acquire()).await?;
         service.wait_for(deciding(&body)).await
     }
 
-    fn get(&self) -> Result<(), Refusal> {
+    fn require_get(&self) -> Result<(), ApiError> {
         match self.method {
             Method::GET | Method::HEAD => Ok(()),
-            _ => Err(Refusal::Method { allow: "GET, HEAD" }),
+            _ => Err(ApiError::Method { allow: "GET, HEAD" }),
         }
     }
 
     /// The body of a POST that can be served.
-    async fn posted(&self, service: &Service, body: Incoming) -> Result<Received, Refusal> {
+    async fn read_post(&self, service: &Service, body: Incoming) -> Result<ReceivedBody, ApiError> {
         if self.method != Method::POST {
-            return Err(Refusal::Method { allow: "POST" });
+            return Err(ApiError::Method { allow: "POST" });
         }
-        let body = body::read(body, LARGEST).await?;
+        let body = body::read(body, MAX_BODY_BYTES).await?;
         if self.route.needs_rules() {
             service.require_config(Edge::Http)?;
         }
@@ -286,134 +301,158 @@ impl RouteHead {
     }
 
     /// The body of a POST that is never a list.
-    async fn posted_small(&self, service: &Service, body: Incoming) -> Result<Received, Refusal> {
-        let body = self.posted(service, body).await?;
-        if body.len() > body::SMALL {
+    async fn read_small_post(
+        &self,
+        service: &Service,
+        body: Incoming,
+    ) -> Result<ReceivedBody, ApiError> {
+        let body = self.read_post(service, body).await?;
+        if body.len() > body::MAX_SMALL_BODY {
             return Err(too_large());
         }
         Ok(body)
     }
 }
 
-fn too_large() -> Refusal {
-    Refusal::Body(body::BodyError::TooLarge { most: body::SMALL })
+fn too_large() -> ApiError {
+    ApiError::Body(body::BodyError::TooLarge {
+        max_bytes: body::MAX_SMALL_BODY,
+    })
 }
 
-fn status_answer(status: StatusCode, text: &str, id: &Id) -> Answer {
-    json_answer(status, json!({"status": text}).to_string().into(), id)
+fn status_response(status: StatusCode, text: &str, id: &DecisionId) -> HttpResponse {
+    json_response(status, json!({"status": text}).to_string().into(), id)
 }
 
-fn healthcheck(healthy: bool) -> Answer {
+fn healthcheck(healthy: bool) -> HttpResponse {
     let (status, text) = match healthy {
         true => (StatusCode::OK, "OK"),
         false => (StatusCode::INTERNAL_SERVER_ERROR, ""),
     };
-    let mut answer = Response::new(Bytes::from_static(text.as_bytes()).into());
-    *answer.status_mut() = status;
+    let mut response = Response::new(Bytes::from_static(text.as_bytes()).into());
+    *response.status_mut() = status;
     let plain = HeaderValue::from_static("text/plain; charset=utf-8");
-    answer.headers_mut().insert(header::CONTENT_TYPE, plain);
-    answer
+    response.headers_mut().insert(header::CONTENT_TYPE, plain);
+    response
 }
 
 /// One request or a list. A list that is not understood as a whole is refused as a whole, before
 /// anything is charged.
-async fn ask(
+async fn decide_body(
     service: &Service,
-    id: &Id,
-    verb: Verb,
+    id: &DecisionId,
+    verb: CheckVerb,
     style: BodyStyle,
     body: &Bytes,
-) -> Result<Answer, Refusal> {
-    let asked = wire::asked(body)?;
-    units::check_all(service, &asked)?;
-    match asked {
-        Asked::One(_) if body.len() > body::SMALL => Err(too_large()),
-        asked if verb == Verb::Explain => explain::answer(service, id, asked),
-        Asked::One(ask) => one(service, id, verb, style, *ask, body).await,
-        Asked::Many(asks) => Ok(many(service, id, verb, asks, body).await),
+) -> Result<HttpResponse, ApiError> {
+    let parsed = wire::parse_check(body)?;
+    units::check_all(service, &parsed)?;
+    match parsed {
+        CheckBody::One(_) if body.len() > body::MAX_SMALL_BODY => Err(too_large()),
+        parsed if verb == CheckVerb::Explain => explain::respond(service, id, parsed),
+        CheckBody::One(check_request) => {
+            decide_one(service, id, verb, style, *check_request, body).await
+        }
+        CheckBody::Many(batch) => Ok(decide_batch(service, id, verb, batch, body).await),
     }
 }
 
-async fn one(
+async fn decide_one(
     service: &Service,
-    id: &Id,
-    verb: Verb,
+    id: &DecisionId,
+    verb: CheckVerb,
     style: BodyStyle,
-    ask: Ask<'_>,
+    check_request: CheckRequest<'_>,
     body: &[u8],
-) -> Result<Answer, Refusal> {
-    let scope = scope(verb, ask.wish);
-    let decision = service.decide(ask.request, scope).await;
-    let decision = decision.map_err(no_store)?;
-    let receipt = service.receipt(ask.wish.receipt && scope.charges(), &decision);
+) -> Result<HttpResponse, ApiError> {
+    let scope = scope(verb, check_request.options);
+    let decision = service.decide(check_request.request, scope).await;
+    let decision = decision.map_err(store_unavailable)?;
+    let receipt = service.receipt(check_request.options.receipt && scope.charges(), &decision);
     let mut context = service.context(id, style);
     context.receipt = receipt.as_deref();
     if scope.charges() {
-        service.log_denial(id, Edge::Http, &decision, || match wire::asked(body) {
-            Ok(Asked::One(ask)) => Some(ask.request),
-            _ => None,
+        service.log_denial(id, Edge::Http, &decision, || {
+            match wire::parse_check(body) {
+                Ok(CheckBody::One(check_request)) => Some(check_request.request),
+                _ => None,
+            }
         });
     }
-    Ok(decided(answer(&decision, &context)))
+    Ok(to_response(response(&decision, &context)))
 }
 
 /// Which rules a request charges.
-fn scope(verb: Verb, wish: Wish) -> ChargeScope {
-    match (verb, wish.plain_cost) {
-        (Verb::Peek | Verb::Explain, _) => ChargeScope::Nothing,
-        (Verb::Check, PlainCost::Zero) => ChargeScope::Units,
-        (Verb::Check, PlainCost::Charged) => ChargeScope::All,
+fn scope(verb: CheckVerb, options: CheckOptions) -> ChargeScope {
+    match (verb, options.plain_cost) {
+        (CheckVerb::Peek | CheckVerb::Explain, _) => ChargeScope::Nothing,
+        (CheckVerb::Check, PlainCost::Zero) => ChargeScope::Units,
+        (CheckVerb::Check, PlainCost::Charged) => ChargeScope::All,
     }
 }
 
 /// A decision on the wire.
-pub(crate) fn decided(decided: Decided) -> Answer {
-    let mut answer = Response::new(decided.body.into());
-    *answer.status_mut() = decided.status;
-    *answer.headers_mut() = decided.headers;
-    answer
+pub(crate) fn to_response(decided: Decided) -> HttpResponse {
+    let mut response = Response::new(decided.body.into());
+    *response.status_mut() = decided.status;
+    *response.headers_mut() = decided.headers;
+    response
 }
 
 /// A list: each decided on its own, in order, all under the same rules. Taken in pieces that fit
 /// the processor's first cache.
-async fn many(service: &Service, id: &Id, verb: Verb, asks: Asks<'_>, body: &[u8]) -> Answer {
+async fn decide_batch(
+    service: &Service,
+    id: &DecisionId,
+    verb: CheckVerb,
+    batch: CheckBatch<'_>,
+    body: &[u8],
+) -> HttpResponse {
     const PIECE: usize = 16;
     let view = service.limiter.view();
-    let (mut requests, wishes) = (asks.requests, asks.wishes);
+    let (mut requests, options) = (batch.requests, batch.options);
     let mut out = Vec::with_capacity(requests.len() * 320 + 2);
     out.push(b'[');
     // Asked for by the log alone, and then read once for the whole list.
-    let again = OnceCell::new();
+    let reparsed = OnceCell::new();
     let context = service.context(id, BodyStyle::Plain);
     let (mut at, mut took) = (0, Duration::ZERO);
-    for (piece, wishes) in requests.chunks_mut(PIECE).zip(wishes.chunks(PIECE)) {
-        let begun = Instant::now();
-        let decisions = decide_each(&view, piece, wishes, verb).await;
-        took += begun.elapsed();
-        for (decision, wish) in decisions.iter().zip(wishes) {
+    for (piece, options) in requests.chunks_mut(PIECE).zip(options.chunks(PIECE)) {
+        let started = Instant::now();
+        let decisions = decide_each(&view, piece, options, verb).await;
+        took += started.elapsed();
+        for (decision, item_options) in decisions.iter().zip(options) {
             if at > 0 {
                 out.push(b',');
             }
-            let asked = || match again.get_or_init(|| wire::asked(body)) {
-                Ok(Asked::Many(asks)) => asks.requests.get(at).cloned(),
+            let reparse = || match reparsed.get_or_init(|| wire::parse_check(body)) {
+                Ok(CheckBody::Many(batch)) => batch.requests.get(at).cloned(),
                 _ => None,
             };
-            write_item(service, &context, decision, *wish, verb, asked, &mut out);
+            write_item(
+                service,
+                &context,
+                decision,
+                *item_options,
+                verb,
+                reparse,
+                &mut out,
+            );
             at += 1;
         }
     }
     out.push(b']');
-    service.metrics.took(Edge::Http, took);
-    json_answer(StatusCode::OK, out.into(), id)
+    service.metrics.record_duration(Edge::Http, took);
+    json_response(StatusCode::OK, out.into(), id)
 }
 
 fn write_item<'a>(
     service: &Service,
-    list: &Context<'_>,
+    list: &ResponseContext<'_>,
     decision: &Result<Decision, StoreError>,
-    wish: Wish,
-    verb: Verb,
-    asked: impl FnOnce() -> Option<Request<'a>>,
+    options: CheckOptions,
+    verb: CheckVerb,
+    reparse: impl FnOnce() -> Option<Request<'a>>,
     out: &mut Vec<u8>,
 ) {
     let id = service.ids.next();
@@ -421,12 +460,12 @@ fn write_item<'a>(
         out.extend_from_slice(br#"{"status":503,"error":"store_unavailable"}"#);
         return;
     };
-    let charges = scope(verb, wish).charges();
+    let charges = scope(verb, options).charges();
     if charges {
-        service.log_denial(&id, Edge::Http, decision, asked);
+        service.log_denial(&id, Edge::Http, decision, reparse);
     }
-    let receipt = service.receipt(wish.receipt && charges, decision);
-    let context = Context {
+    let receipt = service.receipt(options.receipt && charges, decision);
+    let context = ResponseContext {
         id: id.as_str(),
         receipt: receipt.as_deref(),
         ..*list
@@ -435,18 +474,21 @@ fn write_item<'a>(
 }
 
 async fn decide_each<'r, S: Store>(
-    view: &'r View<'_, S>,
+    view: &'r LimiterView<'_, S>,
     requests: &mut [Request<'r>],
-    wishes: &[Wish],
-    verb: Verb,
+    options: &[CheckOptions],
+    verb: CheckVerb,
 ) -> Vec<Result<Decision, StoreError>> {
-    let scope = |wish: &Wish| scope(verb, *wish);
-    if wishes.iter().all(|wish| scope(wish) == ChargeScope::All) {
+    let scope = |item_options: &CheckOptions| scope(verb, *item_options);
+    if options
+        .iter()
+        .all(|item_options| scope(item_options) == ChargeScope::All)
+    {
         return view.check_each(requests).await;
     }
-    let mut decided = Vec::with_capacity(wishes.len());
-    for (request, wish) in requests.iter().cloned().zip(wishes) {
-        decided.push(match scope(wish) {
+    let mut decided = Vec::with_capacity(options.len());
+    for (request, item_options) in requests.iter().cloned().zip(options) {
+        decided.push(match scope(item_options) {
             ChargeScope::Nothing => view.peek(request).await,
             ChargeScope::Units => view.check_units(request).await,
             ChargeScope::All => view.check(request).await,
@@ -455,25 +497,25 @@ async fn decide_each<'r, S: Store>(
     decided
 }
 
-async fn refund(service: &Service, id: &Id, body: &[u8]) -> Result<Answer, Refusal> {
-    let receipt = wire::receipt(body)?;
+async fn refund(service: &Service, id: &DecisionId, body: &[u8]) -> Result<HttpResponse, ApiError> {
+    let receipt = wire::parse_receipt(body)?;
     let result = match service.limiter.refund(&receipt).await {
         Ok(refunded) => refunded,
         Err(RefundError::Receipt(error)) => {
-            let bad = BadInput {
+            let bad = InputError {
                 field: "receipt".to_owned(),
                 reason: error.to_string(),
             };
             return Err(bad.into());
         }
-        Err(RefundError::Store(error)) => return Err(no_store(error)),
+        Err(RefundError::Store(error)) => return Err(store_unavailable(error)),
     };
     let refunded = result == Refunded::Done;
     let body = json!({"id": id.as_str(), "refunded": refunded, "result": result.name()});
-    Ok(json_answer(StatusCode::OK, body.to_string().into(), id))
+    Ok(json_response(StatusCode::OK, body.to_string().into(), id))
 }
 
-pub(crate) fn no_store(error: StoreError) -> Refusal {
-    log_unanswered(&error);
-    Refusal::Store
+pub(crate) fn store_unavailable(error: StoreError) -> ApiError {
+    log_store_error(&error);
+    ApiError::StoreUnavailable
 }

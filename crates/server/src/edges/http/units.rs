@@ -2,43 +2,49 @@
 //! that differ from a known one by case, because no rule would look at them.
 
 use tidegate_core::request::Request;
-use tidegate_core::rules::{RuleSet, may_be_miscased};
+use tidegate_core::rules::{RuleSet, may_have_case_mismatch};
 
-use super::wire::{Asked, BadInput};
+use super::wire::{CheckBody, InputError};
 use crate::service::Service;
 
 /// Checks one request or every request of a list.
-pub(super) fn check_all(service: &Service, asked: &Asked<'_>) -> Result<(), BadInput> {
-    match asked {
-        Asked::One(ask) => check(service, &ask.request),
-        Asked::Many(asks) => {
-            if !asks.requests.iter().any(needs_check) {
+pub(super) fn check_all(service: &Service, body: &CheckBody<'_>) -> Result<(), InputError> {
+    match body {
+        CheckBody::One(check_request) => check(service, &check_request.request),
+        CheckBody::Many(batch) => {
+            if !batch.requests.iter().any(needs_check) {
                 return Ok(());
             }
             let policy = service.limiter.policy().load();
-            let mut each = asks.requests.iter().enumerate();
-            each.try_for_each(|(at, request)| known(&policy.rules, request, &format!("[{at}].")))
+            let mut each = batch.requests.iter().enumerate();
+            each.try_for_each(|(at, request)| {
+                check_names(&policy.rules, request, &format!("[{at}]."))
+            })
         }
     }
 }
 
 /// Checks one request.
-pub(super) fn check(service: &Service, request: &Request<'_>) -> Result<(), BadInput> {
+pub(super) fn check(service: &Service, request: &Request<'_>) -> Result<(), InputError> {
     if !needs_check(request) {
         return Ok(());
     }
-    known(&service.limiter.policy().load().rules, request, "")
+    check_names(&service.limiter.policy().load().rules, request, "")
 }
 
 /// Whether the rules have to be looked at. Those of most requests need not be.
 fn needs_check(request: &Request<'_>) -> bool {
-    !request.costs.is_empty() || may_be_miscased(request)
+    !request.costs.is_empty() || may_have_case_mismatch(request)
 }
 
 /// Checks one request by `rules`. `item` stands before the name of the field.
-pub(crate) fn known(rules: &RuleSet, request: &Request<'_>, item: &str) -> Result<(), BadInput> {
-    if let Some(miscased) = rules.miscased_attribute(request) {
-        return Err(BadInput {
+pub(crate) fn check_names(
+    rules: &RuleSet,
+    request: &Request<'_>,
+    item: &str,
+) -> Result<(), InputError> {
+    if let Some(miscased) = rules.find_case_mismatch(request) {
+        return Err(InputError {
             field: format!("{item}attributes.{}", miscased.name),
             reason: miscased.to_string(),
         });
@@ -46,7 +52,7 @@ pub(crate) fn known(rules: &RuleSet, request: &Request<'_>, item: &str) -> Resul
     let Some(unknown) = rules.unknown_unit(request) else {
         return Ok(());
     };
-    Err(BadInput {
+    Err(InputError {
         field: format!("{item}costs.{}", unknown.unit),
         reason: unknown.to_string(),
     })

@@ -10,47 +10,47 @@ use serde::de::DeserializeSeed;
 use tidegate_core::request::{Edge, Request};
 use tidegate_core::units::Nanos;
 
-use super::plain;
-use super::read::{AcquireSeed, OneOrMany, OneText, Trace};
+use super::fast_json;
+use super::json::{AcquireSeed, CheckBodySeed, TextFieldSeed, Trace};
 
 /// The most attributes a request may have.
-pub(crate) const MOST_ATTRIBUTES: usize = 64;
+pub(crate) const MAX_ATTRIBUTES: usize = 64;
 /// The longest name of an attribute or a unit, in bytes.
-pub(crate) const LONGEST_NAME: usize = 128;
+pub(crate) const MAX_NAME_BYTES: usize = 128;
 /// The longest value of an attribute, in bytes.
-pub(crate) const LONGEST_VALUE: usize = 4096;
+pub(crate) const MAX_VALUE_BYTES: usize = 4096;
 /// The most units a request may name costs in.
-pub(crate) const MOST_COSTS: usize = 16;
+pub(crate) const MAX_COSTS: usize = 16;
 /// The most requests in a list.
-pub(crate) const MOST_ITEMS: usize = 1000;
+pub(crate) const MAX_ITEMS: usize = 1000;
 
 /// How long slots may last, in milliseconds: longer than a few round trips, and no longer than anybody
 /// would wait for those of a caller that died.
-pub(crate) const LIVES_MS: std::ops::RangeInclusive<u64> = 100..=3_600_000;
+pub(crate) const TTL_RANGE_MS: std::ops::RangeInclusive<u64> = 100..=3_600_000;
 
 /// A request that is to be open.
 #[derive(Clone, Debug)]
-pub(crate) struct Acquire<'a> {
+pub(crate) struct AcquireBody<'a> {
     /// The request.
     pub(crate) request: Request<'a>,
     /// How long it stays open unless it is renewed.
-    pub(crate) lasts: Nanos,
+    pub(crate) ttl: Nanos,
     /// Whether a receipt is wanted.
     pub(crate) receipt: bool,
 }
 
 /// One request as asked.
 #[derive(Clone, Debug)]
-pub(crate) struct Ask<'a> {
+pub(crate) struct CheckRequest<'a> {
     /// The request.
     pub(crate) request: Request<'a>,
     /// What is wanted of it.
-    pub(crate) wish: Wish,
+    pub(crate) options: CheckOptions,
 }
 
 /// What is wanted of one request besides its decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Wish {
+pub(crate) struct CheckOptions {
     /// What rules without a unit are charged.
     pub(crate) plain_cost: PlainCost,
     /// Whether a receipt is wanted.
@@ -79,15 +79,15 @@ impl PlainCost {
 
 /// Requests in order, and as many wishes.
 #[derive(Clone, Debug)]
-pub(crate) struct Asks<'a> {
+pub(crate) struct CheckBatch<'a> {
     /// The requests.
     pub(crate) requests: Vec<Request<'a>>,
     /// What is wanted of each.
-    pub(crate) wishes: Vec<Wish>,
+    pub(crate) options: Vec<CheckOptions>,
 }
 
 /// A request of which nothing has been read yet.
-pub(super) const BLANK: Request<'_> = Request {
+pub(super) const EMPTY_REQUEST: Request<'_> = Request {
     edge: Edge::Http,
     ip: None,
     api_key: None,
@@ -95,23 +95,23 @@ pub(super) const BLANK: Request<'_> = Request {
     attributes: Vec::new(),
     cost: None,
     costs: Vec::new(),
-    patience: None,
+    max_delay: None,
     max_wait: None,
 };
 
 /// What a body holds.
 #[derive(Clone, Debug)]
-pub(crate) enum Asked<'a> {
+pub(crate) enum CheckBody<'a> {
     /// An object.
-    One(Box<Ask<'a>>),
+    One(Box<CheckRequest<'a>>),
     /// An array of objects.
-    Many(Asks<'a>),
+    Many(CheckBatch<'a>),
 }
 
 /// A body that is not understood.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{reason}")]
-pub(crate) struct BadInput {
+pub(crate) struct InputError {
     /// Where: `cost`, `attributes.ip`, `[3].costs.tokens`; empty for the body as a whole.
     pub(crate) field: String,
     /// What is wrong with it.
@@ -119,83 +119,85 @@ pub(crate) struct BadInput {
 }
 
 /// Reads a body that holds one request or a list of them.
-pub(crate) fn asked(body: &[u8]) -> Result<Asked<'_>, BadInput> {
+pub(crate) fn parse_check(body: &[u8]) -> Result<CheckBody<'_>, InputError> {
     // A short request has about this many bytes.
-    let about = (body.len() / 64).min(MOST_ITEMS);
+    let expected_items = (body.len() / 64).min(MAX_ITEMS);
     let text = std::str::from_utf8(body).ok();
-    match text.and_then(|text| plain::asked(text, about)) {
-        Some(asked) => Ok(asked),
-        None => asked_in_any_way(body, about),
+    match text.and_then(|text| fast_json::parse_check(text, expected_items)) {
+        Some(parsed) => Ok(parsed),
+        None => parse_check_json(body, expected_items),
     }
 }
 
-fn asked_in_any_way(body: &[u8], about: usize) -> Result<Asked<'_>, BadInput> {
+fn parse_check_json(body: &[u8], expected_items: usize) -> Result<CheckBody<'_>, InputError> {
     let trace = Trace::default();
-    read(body, &trace, OneOrMany(&trace, about))
+    parse(body, &trace, CheckBodySeed(&trace, expected_items))
 }
 
 /// Reads a body that holds `{"receipt": "..."}`.
-pub(crate) fn receipt(body: &[u8]) -> Result<Cow<'_, str>, BadInput> {
+pub(crate) fn parse_receipt(body: &[u8]) -> Result<Cow<'_, str>, InputError> {
     let trace = Trace::default();
-    read(body, &trace, OneText(&trace, "receipt"))
+    parse(body, &trace, TextFieldSeed(&trace, "receipt"))
 }
 
 /// Reads a body that holds a request that is to be open.
-pub(crate) fn acquire(body: &[u8]) -> Result<Acquire<'_>, BadInput> {
+pub(crate) fn parse_acquire(body: &[u8]) -> Result<AcquireBody<'_>, InputError> {
     let trace = Trace::default();
-    read(body, &trace, AcquireSeed(&trace))
+    parse(body, &trace, AcquireSeed(&trace))
 }
 
 /// Reads a body that holds `{"slot": "..."}`.
-pub(crate) fn slot(body: &[u8]) -> Result<Cow<'_, str>, BadInput> {
+pub(crate) fn parse_permit(body: &[u8]) -> Result<Cow<'_, str>, InputError> {
     let trace = Trace::default();
-    read(body, &trace, OneText(&trace, "slot"))
+    parse(body, &trace, TextFieldSeed(&trace, "slot"))
 }
 
-pub(super) fn read<'b, S: DeserializeSeed<'b>>(
+pub(super) fn parse<'b, S: DeserializeSeed<'b>>(
     body: &'b [u8],
     trace: &Trace,
     seed: S,
-) -> Result<S::Value, BadInput> {
+) -> Result<S::Value, InputError> {
     let mut source = serde_json::Deserializer::from_slice(body);
     let read = seed.deserialize(&mut source);
     read.and_then(|value| source.end().map(|()| value))
-        .map_err(|error| trace.fault(&error))
+        .map_err(|error| trace.to_input_error(&error))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use tidegate_core::units::Cost;
-    use tidegate_mutations::{Attack, Numbers, inputs};
+    use tidegate_mutations::{FuzzTarget, NumberEncoding, inputs};
 
-    fn fault(body: &str) -> String {
-        let fault = asked(body.as_bytes()).unwrap_err();
-        assert!(fault.reason.len() < 400, "{}", fault.reason);
-        format!("{}: {}", fault.field, fault.reason)
+    fn parse_error(body: &str) -> String {
+        let error = parse_check(body.as_bytes()).unwrap_err();
+        assert!(error.reason.len() < 400, "{}", error.reason);
+        format!("{}: {}", error.field, error.reason)
     }
 
-    fn one(body: &str) -> Ask<'_> {
-        match asked(body.as_bytes()) {
-            Ok(Asked::One(ask)) => *ask,
+    fn parse_one(body: &str) -> CheckRequest<'_> {
+        match parse_check(body.as_bytes()) {
+            Ok(CheckBody::One(check_request)) => *check_request,
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
     fn a_request_borrows_from_its_body() {
-        let ask = one(
+        let check_request = parse_one(
             r#"{"attributes": {"ip": "203.0.113.9", "api_key": "k1", "path": "/a", "q": "x\ny"},
                 "cost": 3, "costs": {"tokens": 7, "none": 0}, "receipt": true}"#,
         );
-        let request = ask.request;
+        let request = check_request.request;
         assert_eq!(request.ip, Some("203.0.113.9".parse().unwrap()));
         assert!(matches!(request.attributes[0].1, Cow::Borrowed("/a")));
         assert_eq!(request.text("q"), Some("x\ny"));
         assert_eq!(request.cost.unwrap().get(), 3);
         let costs = [("tokens".into(), Cost::new(7)), ("none".into(), None)];
         assert_eq!(request.costs, costs, "a unit that costs 0 is not charged");
-        assert!(ask.wish.receipt && ask.wish.plain_cost == PlainCost::Charged);
+        assert!(
+            check_request.options.receipt && check_request.options.plain_cost == PlainCost::Charged
+        );
         let digest = request.api_key.unwrap().digest;
         assert_eq!(digest[..3], [0x6a, 0xb9, 0xf1], "sha256 of k1");
     }
@@ -213,7 +215,7 @@ mod tests {
                 r#"{{"attributes": {{"path": "{path}", "method": "post", "header.X-Team": "Red",
                     "host": "API.Example.com:443", "raw_path": "{path}"}}}}"#
             );
-            let request = one(&body).request;
+            let request = parse_one(&body).request;
             assert_eq!(request.text("path"), Some("/login"), "{path}");
             assert_eq!(request.text("method"), Some("POST"));
             assert_eq!(request.text("host"), Some("api.example.com"));
@@ -225,15 +227,18 @@ mod tests {
 
     #[test]
     fn a_plain_cost_of_zero_is_kept_apart_from_the_costs_of_units() {
-        assert_eq!(one(r#"{"cost": 0}"#).wish.plain_cost, PlainCost::Zero);
-        assert_eq!(one("{}").wish.plain_cost, PlainCost::Charged);
-        let both = one(r#"{"cost": 0, "costs": {"t": 1}}"#);
-        assert_eq!(both.wish.plain_cost, PlainCost::Zero);
+        assert_eq!(
+            parse_one(r#"{"cost": 0}"#).options.plain_cost,
+            PlainCost::Zero
+        );
+        assert_eq!(parse_one("{}").options.plain_cost, PlainCost::Charged);
+        let both = parse_one(r#"{"cost": 0, "costs": {"t": 1}}"#);
+        assert_eq!(both.options.plain_cost, PlainCost::Zero);
         assert_eq!(both.request.costs[0].1, Cost::new(1));
     }
 
     #[test]
-    fn every_fault_names_its_field() {
+    fn every_error_names_its_field() {
         let long = "x".repeat(5_000);
         let many = (0..65)
             .map(|i| format!(r#""a{i}":"v""#))
@@ -327,16 +332,16 @@ mod tests {
         ];
         for (body, want) in cases {
             assert!(
-                fault(body).starts_with(want),
+                parse_error(body).starts_with(want),
                 "{body:.60}\n gives {}",
-                fault(body)
+                parse_error(body)
             );
         }
     }
 
     #[test]
     fn a_receipt_is_text_in_an_object() {
-        assert_eq!(receipt(br#"{"receipt": "abc"}"#).unwrap(), "abc");
+        assert_eq!(parse_receipt(br#"{"receipt": "abc"}"#).unwrap(), "abc");
         for body in [
             "{}",
             r#"{"receipt": 1}"#,
@@ -344,20 +349,21 @@ mod tests {
             "[]",
             "",
         ] {
-            assert!(receipt(body.as_bytes()).is_err(), "{body}");
+            assert!(parse_receipt(body.as_bytes()).is_err(), "{body}");
         }
     }
 
     #[test]
-    fn an_open_request_has_a_life() {
-        let asked = acquire(br#"{"attributes": {"user": "ada"}, "ttl_ms": 2500, "receipt": true}"#);
-        let asked = asked.unwrap();
-        assert_eq!(asked.lasts, Nanos::from_millis(2_500));
+    fn an_acquired_permit_has_a_ttl() {
+        let parsed =
+            parse_acquire(br#"{"attributes": {"user": "ada"}, "ttl_ms": 2500, "receipt": true}"#);
+        let parsed = parsed.unwrap();
+        assert_eq!(parsed.ttl, Nanos::from_millis(2_500));
         assert_eq!(
-            (asked.request.text("user"), asked.receipt),
+            (parsed.request.text("user"), parsed.receipt),
             (Some("ada"), true)
         );
-        assert_eq!(acquire(b"{}").unwrap().lasts, Nanos::from_secs(10));
+        assert_eq!(parse_acquire(b"{}").unwrap().ttl, Nanos::from_secs(10));
         for (body, want) in [
             (r#"{"ttl_ms": 99}"#, "ttl_ms: 99 is no life of a slot"),
             (r#"{"ttl_ms": 3600001}"#, "ttl_ms: 3600001 is no life"),
@@ -368,13 +374,16 @@ mod tests {
             ("[{}]", ": invalid type: sequence"),
             ("{} {}", ": trailing characters"),
         ] {
-            let fault = acquire(body.as_bytes()).unwrap_err();
-            let told = format!("{}: {}", fault.field, fault.reason);
-            assert!(told.starts_with(want), "{body} gives {told}");
+            let error = parse_acquire(body.as_bytes()).unwrap_err();
+            let message = format!("{}: {}", error.field, error.reason);
+            assert!(message.starts_with(want), "{body} gives {message}");
         }
-        assert_eq!(fault(r#"{"ttl_ms": 1}"#)[..21], *"ttl_ms: unknown field");
-        assert_eq!(slot(br#"{"slot": "abc"}"#).unwrap(), "abc");
-        assert!(slot(br#"{"receipt": "abc"}"#).is_err());
+        assert_eq!(
+            parse_error(r#"{"ttl_ms": 1}"#)[..21],
+            *"ttl_ms: unknown field"
+        );
+        assert_eq!(parse_permit(br#"{"slot": "abc"}"#).unwrap(), "abc");
+        assert!(parse_permit(br#"{"receipt": "abc"}"#).is_err());
     }
 
     const GOOD: &[&[u8]] = &[
@@ -423,38 +432,38 @@ mod tests {
     /// Good bodies with a few things wrong in each.
     #[test]
     fn no_body_panics_takes_long_or_is_read_in_two_ways() {
-        let attack = Attack {
+        let attack = FuzzTarget {
             parser: "http bodies",
             seed: 0x5eed,
             inputs: inputs::HTTP_BODIES,
-            good: GOOD,
+            corpus: GOOD,
             tokens: TOKENS,
-            nests: NESTS,
-            numbers: Numbers::Digits,
-            longest: 8_000,
+            delimiters: NESTS,
+            numbers: NumberEncoding::Digits,
+            max_len: 8_000,
         };
-        let mut usually = 0;
-        fn usual(body: &[u8]) -> Option<Asked<'_>> {
-            plain::asked(std::str::from_utf8(body).ok()?, 1)
+        let mut fast_count = 0;
+        fn parse_fast(body: &[u8]) -> Option<CheckBody<'_>> {
+            fast_json::parse_check(std::str::from_utf8(body).ok()?, 1)
         }
         let accepts = |body: &[u8]| {
-            let (usual, all) = (usual(body), asked_in_any_way(body, 1));
-            assert!(usual.is_none() || all.is_ok(), "{usual:?} but {all:?}");
-            usually += u32::from(usual.is_some());
-            let open = acquire(body).map(|asked| asked.lasts.millis_up());
+            let (fast, all) = (parse_fast(body), parse_check_json(body, 1));
+            assert!(fast.is_none() || all.is_ok(), "{fast:?} but {all:?}");
+            fast_count += u32::from(fast.is_some());
+            let open = parse_acquire(body).map(|parsed| parsed.ttl.millis_up());
             assert!(
                 open.as_ref()
-                    .map_or(true, |millis| LIVES_MS.contains(millis))
+                    .map_or(true, |millis| TTL_RANGE_MS.contains(millis))
             );
-            all.is_ok() | open.is_ok() | receipt(body).is_ok() | slot(body).is_ok()
+            all.is_ok() | open.is_ok() | parse_receipt(body).is_ok() | parse_permit(body).is_ok()
         };
         let outcome = attack.run(accepts, |body| {
-            if let Some(usual) = usual(body) {
-                let all = asked_in_any_way(body, 1).unwrap();
-                assert_eq!(format!("{usual:?}"), format!("{all:?}"));
+            if let Some(fast) = parse_fast(body) {
+                let all = parse_check_json(body, 1).unwrap();
+                assert_eq!(format!("{fast:?}"), format!("{all:?}"));
             }
         });
-        println!("{outcome:?}, {usually} as usual");
-        assert!(usually > 5_000, "too wild to test much: {usually}");
+        println!("{outcome:?}, {fast_count} as usual");
+        assert!(fast_count > 5_000, "too wild to test much: {fast_count}");
     }
 }

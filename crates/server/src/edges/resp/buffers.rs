@@ -6,15 +6,15 @@
 
 use std::cell::RefCell;
 
-use super::wire::LONGEST;
+use super::wire::MAX_COMMAND_BYTES;
 
 /// What is read at once: some hundreds of commands, so that a long pipeline is decided in pieces and
 /// others have their turn in between.
-pub(crate) const ROOM: usize = 16 << 10;
+pub(crate) const INPUT_BYTES: usize = 16 << 10;
 /// When answers take this much they are sent before anything more is decided.
-pub(crate) const BACKLOG: usize = 16 << 10;
+pub(crate) const OUTPUT_BYTES: usize = 16 << 10;
 /// Kept by each thread. More are in use only where clients do not read, or a store is slow.
-const SPARE: usize = 8;
+const MAX_SPARE: usize = 8;
 
 thread_local! {
     static POOL: RefCell<Vec<Buffers>> = const { RefCell::new(Vec::new()) };
@@ -29,12 +29,12 @@ pub(super) struct Buffers {
 
 impl Buffers {
     /// Lends some, empty.
-    pub(super) fn lend() -> Self {
+    pub(super) fn acquire() -> Self {
         let spare = POOL.with_borrow_mut(Vec::pop);
         spare.unwrap_or_else(|| Buffers {
-            input: vec![0; ROOM],
+            input: vec![0; INPUT_BYTES],
             filled: 0,
-            output: Vec::with_capacity(ROOM),
+            output: Vec::with_capacity(INPUT_BYTES),
         })
     }
 
@@ -44,24 +44,24 @@ impl Buffers {
     }
 
     /// Takes them back.
-    pub(super) fn give_back(mut self) {
-        if self.input.len() > ROOM || self.output.capacity() > 4 * BACKLOG {
+    pub(super) fn recycle(mut self) {
+        if self.input.len() > INPUT_BYTES || self.output.capacity() > 4 * OUTPUT_BYTES {
             return; // larger than most need
         }
         self.filled = 0;
         self.output.clear();
         POOL.with_borrow_mut(|pool| {
-            if pool.len() < SPARE {
+            if pool.len() < MAX_SPARE {
                 pool.push(self);
             }
         });
     }
 
     /// Where to read into, behind `before` bytes that are known already.
-    pub(super) fn room_behind(&mut self, before: usize) -> &mut [u8] {
+    pub(super) fn space_after(&mut self, before: usize) -> &mut [u8] {
         // The rest of a long command is read in few steps, but not paid for before it comes.
         if before * 2 > self.input.len() {
-            self.input.resize((before * 2).min(LONGEST), 0);
+            self.input.resize((before * 2).min(MAX_COMMAND_BYTES), 0);
         }
         &mut self.input[before..]
     }

@@ -6,30 +6,31 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 /// Passwords shorter than this can be guessed by asking often.
-const SAFE: usize = 16;
+const MIN_SAFE_LEN: usize = 16;
 
 /// A password, kept as its digest.
-pub(crate) struct Password {
+pub(crate) struct RespPassword {
     digest: [u8; 32],
     is_short: bool,
 }
 
-impl Password {
+impl RespPassword {
     /// Reads it from a file; else why it cannot be had.
     pub(crate) fn read(file: &Path) -> Result<Self, String> {
-        let fault = |reason: &str| format!("--resp-password-file {}: {reason}", file.display());
-        let text = std::fs::read_to_string(file).map_err(|error| fault(&error.to_string()))?;
+        let file_error =
+            |reason: &str| format!("--resp-password-file {}: {reason}", file.display());
+        let text = std::fs::read_to_string(file).map_err(|error| file_error(&error.to_string()))?;
         let password = text.trim_end_matches(['\r', '\n']);
         if password.is_empty() {
-            return Err(fault("the file is empty; write the password into it"));
+            return Err(file_error("the file is empty; write the password into it"));
         }
-        Ok(Password::of(password))
+        Ok(RespPassword::of(password))
     }
 
     pub(super) fn of(password: &str) -> Self {
-        Password {
+        RespPassword {
             digest: Sha256::digest(password).into(),
-            is_short: password.len() < SAFE,
+            is_short: password.len() < MIN_SAFE_LEN,
         }
     }
 
@@ -39,8 +40,8 @@ impl Password {
     }
 
     /// Whether this is it. Takes as long for a near miss as for a wild guess.
-    pub(super) fn is(&self, shown: &[u8]) -> bool {
-        let digest: [u8; 32] = Sha256::digest(shown).into();
+    pub(super) fn matches(&self, given: &[u8]) -> bool {
+        let digest: [u8; 32] = Sha256::digest(given).into();
         digest.ct_eq(&self.digest).into()
     }
 }

@@ -13,9 +13,9 @@ pub(super) enum Protocol {
 }
 
 /// What a client's own words may take of an error.
-const LONGEST_ECHO: usize = 128;
+const MAX_ECHO_BYTES: usize = 128;
 
-fn headed(out: &mut Vec<u8>, mark: u8, number: i64) {
+fn write_header(out: &mut Vec<u8>, mark: u8, number: i64) {
     out.push(mark);
     out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
     out.extend_from_slice(b"\r\n");
@@ -43,11 +43,11 @@ pub(super) fn error(out: &mut Vec<u8>, text: &str) {
 }
 
 pub(super) fn integer(out: &mut Vec<u8>, number: i64) {
-    headed(out, b':', number);
+    write_header(out, b':', number);
 }
 
 pub(super) fn bulk(out: &mut Vec<u8>, bytes: &[u8]) {
-    headed(out, b'$', length(bytes.len()));
+    write_header(out, b'$', length_i64(bytes.len()));
     out.extend_from_slice(bytes);
     out.extend_from_slice(b"\r\n");
 }
@@ -61,20 +61,20 @@ pub(super) fn null(out: &mut Vec<u8>, protocol: Protocol) {
 
 /// Opens an array of so many values.
 pub(super) fn array(out: &mut Vec<u8>, values: usize) {
-    headed(out, b'*', length(values));
+    write_header(out, b'*', length_i64(values));
 }
 
 /// Opens a map of so many names and values: an array of both for those who know no maps.
 pub(super) fn map(out: &mut Vec<u8>, protocol: Protocol, pairs: usize) {
     match protocol {
         Protocol::Resp2 => array(out, 2 * pairs),
-        Protocol::Resp3 => headed(out, b'%', length(pairs)),
+        Protocol::Resp3 => write_header(out, b'%', length_i64(pairs)),
     }
 }
 
 /// The five integers that a throttle answers with.
 #[inline]
-pub(super) fn five(out: &mut Vec<u8>, numbers: [i64; 5]) {
+pub(super) fn five_integers(out: &mut Vec<u8>, numbers: [i64; 5]) {
     out.extend_from_slice(b"*5\r\n");
     for number in numbers {
         integer(out, number);
@@ -82,25 +82,25 @@ pub(super) fn five(out: &mut Vec<u8>, numbers: [i64; 5]) {
 }
 
 /// A number that was never negative, for a protocol that counts with signs.
-pub(super) fn signed(number: u64) -> i64 {
+pub(super) fn saturating_i64(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-fn length(bytes: usize) -> i64 {
-    signed(bytes as u64)
+fn length_i64(bytes: usize) -> i64 {
+    saturating_i64(bytes as u64)
 }
 
 /// What a client said, as an error may repeat it: cut, and what is not text made visible.
-pub(super) fn echoed(bytes: &[u8]) -> String {
-    let mut shown = String::new();
-    for chunk in bytes[..bytes.len().min(LONGEST_ECHO)].utf8_chunks() {
-        shown.push_str(chunk.valid());
+pub(super) fn echo(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for chunk in bytes[..bytes.len().min(MAX_ECHO_BYTES)].utf8_chunks() {
+        text.push_str(chunk.valid());
         for byte in chunk.invalid() {
             // Writing to a string does not fail.
-            let _ = write!(shown, "\\x{byte:02x}");
+            let _ = write!(text, "\\x{byte:02x}");
         }
     }
-    shown
+    text
 }
 
 #[cfg(test)]
@@ -110,9 +110,9 @@ mod tests {
     #[test]
     fn what_a_client_sent_cannot_end_the_line_of_an_error() {
         let mut out = Vec::new();
-        error(&mut out, &format!("ERR no '{}'", echoed(b"a\r\n+OK\xff")));
+        error(&mut out, &format!("ERR no '{}'", echo(b"a\r\n+OK\xff")));
         assert_eq!(out, b"-ERR no 'a  +OK\\xff'\r\n");
-        assert!(echoed(&[b'x'; 70_000]).len() <= LONGEST_ECHO);
+        assert!(echo(&[b'x'; 70_000]).len() <= MAX_ECHO_BYTES);
     }
 
     #[test]
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn numbers_are_written_whole() {
         let mut out = Vec::new();
-        five(&mut out, [0, i64::MAX, i64::MIN, -1, 2]);
+        five_integers(&mut out, [0, i64::MAX, i64::MIN, -1, 2]);
         let want = "*5\r\n:0\r\n:9223372036854775807\r\n:-9223372036854775808\r\n:-1\r\n:2\r\n";
         assert_eq!(out, want.as_bytes());
     }

@@ -15,62 +15,62 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tidegate::Family;
+use tidegate::KeyFamily;
 use tidegate_core::algorithms::Precision;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::task::coop::has_budget_remaining;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, error};
 
-use super::buffers::{BACKLOG, Buffers, ROOM};
-use super::guesses::Guesses;
-use super::pass::{Then, pass};
+use super::buffers::{Buffers, INPUT_BYTES, OUTPUT_BYTES};
+use super::password_guesses::PasswordGuesses;
+use super::pipeline::{NextStep, run_pipeline};
 use super::session::Session;
-use super::throttle::Dialect;
-use crate::address::Place;
-use crate::net::connection::caught;
-use crate::net::listener::Door;
-use crate::net::unread::ConnectionUnread;
-use crate::net::watch::{self, Activity, Guards, Keeping};
+use super::throttle::ThrottleDialect;
+use crate::listen_address::EndpointAddress;
+use crate::net::connection::catch_panic;
+use crate::net::listener::ConnectionHandler;
+use crate::net::supervisor::{self, Activity, ConnectionContext, ConnectionLimits};
+use crate::net::unread_responses::ConnectionUnread;
 use crate::service::Service;
 
-pub(crate) use super::password::Password;
+pub(crate) use super::password::RespPassword;
 
 /// What a connection that is told to end still takes: all that clients usually have in flight.
-const LAST_BYTES: usize = 64 * BACKLOG;
+const MAX_DRAIN_BYTES: usize = 64 * OUTPUT_BYTES;
 
 /// How long a connection that was ended here waits for the client to see it.
-const LINGER: Duration = Duration::from_secs(1);
+const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The listener for Redis clients.
 #[derive(Clone)]
-pub(crate) struct Resp(Arc<Shared>);
+pub(crate) struct RespListener(Arc<RespState>);
 
-struct Shared {
+struct RespState {
     service: Arc<Service>,
-    password: Option<Password>,
+    password: Option<RespPassword>,
     precision: Precision,
-    cell: Family,
-    crab: Family,
+    redis_cell_family: KeyFamily,
+    throttlecrab_family: KeyFamily,
     connections: AtomicU64,
-    guesses: Guesses,
+    guesses: PasswordGuesses,
 }
 
-impl Resp {
+impl RespListener {
     /// Decides by `service`, whose store counts with `precision`.
     pub(crate) fn new(
         service: Arc<Service>,
-        password: Option<Password>,
+        password: Option<RespPassword>,
         precision: Precision,
     ) -> Self {
-        Resp(Arc::new(Shared {
+        RespListener(Arc::new(RespState {
             service,
             password,
             precision,
-            cell: Family::new(Dialect::Cell.family()),
-            crab: Family::new(Dialect::Crab.family()),
+            redis_cell_family: KeyFamily::new(ThrottleDialect::RedisCell.family()),
+            throttlecrab_family: KeyFamily::new(ThrottleDialect::Throttlecrab.family()),
             connections: AtomicU64::new(1),
-            guesses: Guesses::default(),
+            guesses: PasswordGuesses::default(),
         }))
     }
 
@@ -78,13 +78,13 @@ impl Resp {
         &self.0.service
     }
 
-    pub(super) fn password(&self) -> Option<&Password> {
+    pub(super) fn password(&self) -> Option<&RespPassword> {
         self.0.password.as_ref()
     }
 
     /// Holds up a client that is not authenticated and whose peer guesses passwords.
-    async fn wait_after_guesses(&self, session: &Session, peer: &Place) {
-        if !session.admitted
+    async fn delay_after_wrong_password(&self, session: &Session, peer: &EndpointAddress) {
+        if !session.authenticated
             && let Some(delay) = self.0.guesses.delay(peer)
         {
             sleep(delay).await;
@@ -95,25 +95,30 @@ impl Resp {
         self.0.precision
     }
 
-    pub(super) fn family(&self, dialect: Dialect) -> &Family {
+    pub(super) fn family(&self, dialect: ThrottleDialect) -> &KeyFamily {
         match dialect {
-            Dialect::Cell => &self.0.cell,
-            Dialect::Crab => &self.0.crab,
+            ThrottleDialect::RedisCell => &self.0.redis_cell_family,
+            ThrottleDialect::Throttlecrab => &self.0.throttlecrab_family,
         }
     }
 }
 
-impl Door for Resp {
-    async fn serve<I>(self, io: I, peer: Place, keeping: Keeping, guards: Guards)
-    where
+impl ConnectionHandler for RespListener {
+    async fn serve<I>(
+        self,
+        io: I,
+        peer: EndpointAddress,
+        limits: ConnectionLimits,
+        context: ConnectionContext,
+    ) where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (activity, ending) = (Activity::default(), AtomicBool::new(false));
-        let metrics = Arc::clone(&guards.metrics);
-        let talking = pin!(talk(io, &peer, &self, &activity, &ending));
-        let conversation = pin!(caught(talking));
+        let metrics = Arc::clone(&context.metrics);
+        let serving = pin!(serve_connection(io, &peer, &self, &activity, &ending));
+        let guarded = pin!(catch_panic(serving));
         let finish = |_: Pin<&mut _>| ending.store(true, Relaxed);
-        match watch::over(conversation, finish, &activity, &peer, keeping, guards).await {
+        match supervisor::supervise(guarded, finish, &activity, &peer, limits, context).await {
             Some(Some(Err(error))) => debug!(%error, "connection ended badly"),
             Some(None) => {
                 metrics.panics.inc();
@@ -123,15 +128,15 @@ impl Door for Resp {
         }
     }
 
-    fn trusts(&self, peer: IpAddr) -> bool {
-        self.0.service.reading().trusts(peer)
+    fn is_trusted(&self, peer: IpAddr) -> bool {
+        self.0.service.proxy_header_policy().trusts(peer)
     }
 }
 
-async fn talk<I>(
+async fn serve_connection<I>(
     mut io: I,
-    peer: &Place,
-    resp: &Resp,
+    peer: &EndpointAddress,
+    resp: &RespListener,
     activity: &Activity,
     ending: &AtomicBool,
 ) -> io::Result<()>
@@ -141,56 +146,57 @@ where
     let id = resp.0.connections.fetch_add(1, Relaxed);
     let mut session = Session::new(id, resp.password().is_some());
     // The beginning of a command whose rest has not come.
-    let mut begun = Vec::new();
-    let mut last_bytes = LAST_BYTES;
+    let mut partial = Vec::new();
+    let mut drain_bytes_left = MAX_DRAIN_BYTES;
     loop {
-        resp.wait_after_guesses(&session, peer).await;
+        resp.delay_after_wrong_password(&session, peer).await;
         // What waits for the rest of a command or for `EXEC` counts with what the client does not read.
-        let waiting = begun.capacity() + session.queued_bytes();
+        let waiting = partial.capacity() + session.queued_bytes();
         activity.unread.hold(waiting);
-        let received = receive(&mut io, &begun, ending).await?;
+        let received = receive(&mut io, &partial, ending).await?;
         activity.unread.release(waiting);
-        let Some((mut buffers, came)) = received else {
+        let Some((mut buffers, received_bytes)) = received else {
             break;
         };
         let wrong_passwords = session.wrong_passwords;
         let mut from = 0;
-        let in_flight = activity.hold();
-        let then = loop {
+        let in_flight = activity.begin_uncounted();
+        let next = loop {
             let (input, output) = buffers.split(from);
-            let passed = (resp.service()).wait_for(pass(resp, &mut session, input, output));
-            let passed = passed.await;
-            from += passed.bytes;
+            let progress =
+                (resp.service()).wait_for(run_pipeline(resp, &mut session, input, output));
+            let progress = progress.await;
+            from += progress.bytes;
             if !buffers.output.is_empty() {
                 drop(activity.begin());
-                let held = buffers.bytes();
-                activity.unread.hold(held);
+                let held_bytes = buffers.bytes();
+                activity.unread.hold(held_bytes);
                 send(&mut io, &buffers.output, &activity.unread).await?;
-                activity.unread.release(held);
+                activity.unread.release(held_bytes);
                 buffers.output.clear();
             }
-            if passed.then != Then::GoOn {
-                break passed.then;
+            if progress.next != NextStep::Continue {
+                break progress.next;
             }
         };
         drop(in_flight);
-        keep(&mut begun, buffers.split(from).0);
-        buffers.give_back();
+        store_partial(&mut partial, buffers.split(from).0);
+        buffers.recycle();
         for _ in wrong_passwords..session.wrong_passwords {
             let metrics = &resp.service().metrics.network;
             resp.0.guesses.record_wrong(peer, metrics);
         }
         if ending.load(Relaxed) {
-            last_bytes = last_bytes.saturating_sub(came);
+            drain_bytes_left = drain_bytes_left.saturating_sub(received_bytes);
         }
-        if then == Then::Close {
+        if next == NextStep::Close {
             io.shutdown().await?;
             return discard(&mut io).await;
         }
-        if last_bytes == 0 {
+        if drain_bytes_left == 0 {
             break;
         }
-        if came >= ROOM / 2 {
+        if received_bytes >= INPUT_BYTES / 2 {
             // There is likely more, and others wait too.
             tokio::task::yield_now().await;
         }
@@ -218,43 +224,43 @@ async fn send<I: AsyncWrite + Unpin>(
 /// Reads what is still coming and forgets it, for a moment: closed over bytes that nobody has read, a
 /// connection takes the last answer with it.
 async fn discard<I: AsyncRead + Unpin>(io: &mut I) -> io::Result<()> {
-    let (mut rest, mut nowhere) = (io.take(LAST_BYTES as u64), tokio::io::sink());
+    let (mut rest, mut nowhere) = (io.take(MAX_DRAIN_BYTES as u64), tokio::io::sink());
     let read = tokio::io::copy(&mut rest, &mut nowhere);
-    match timeout(LINGER, read).await {
+    match timeout(LINGER_TIMEOUT, read).await {
         Ok(read) => read.map(drop),
         Err(_) => Ok(()),
     }
 }
 
 /// Keeps the beginning of a command in no more room than it needs.
-fn keep(begun: &mut Vec<u8>, rest: &[u8]) {
-    begun.clear();
-    if begun.capacity() > 2 * rest.len() {
-        *begun = Vec::new();
+fn store_partial(partial: &mut Vec<u8>, rest: &[u8]) {
+    partial.clear();
+    if partial.capacity() > 2 * rest.len() {
+        *partial = Vec::new();
     }
-    begun.extend_from_slice(rest);
+    partial.extend_from_slice(rest);
 }
 
-/// Waits for bytes, and gives them behind those that `begun` holds already; nothing at the end.
+/// Waits for bytes, and gives them behind those that `partial` holds already; nothing at the end.
 async fn receive<I: AsyncRead + Unpin>(
     io: &mut I,
-    begun: &[u8],
+    partial: &[u8],
     ending: &AtomicBool,
 ) -> io::Result<Option<(Buffers, usize)>> {
     poll_fn(|context| {
-        let mut buffers = Buffers::lend();
-        match read(io, buffers.room_behind(begun.len()), context) {
+        let mut buffers = Buffers::acquire();
+        match read(io, buffers.space_after(partial.len()), context) {
             Poll::Ready(Ok(0)) => {
-                buffers.give_back();
+                buffers.recycle();
                 Poll::Ready(Ok(None))
             }
-            Poll::Ready(Ok(came)) => {
-                buffers.fill(begun, came);
-                Poll::Ready(Ok(Some((buffers, came))))
+            Poll::Ready(Ok(received_bytes)) => {
+                buffers.fill(partial, received_bytes);
+                Poll::Ready(Ok(Some((buffers, received_bytes))))
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => {
-                buffers.give_back();
+                buffers.recycle();
                 // A task that has used up its turn is told to wait even where bytes are there.
                 match ending.load(Relaxed) && has_budget_remaining() {
                     true => Poll::Ready(Ok(None)),
@@ -268,10 +274,10 @@ async fn receive<I: AsyncRead + Unpin>(
 
 fn read<I: AsyncRead + Unpin>(
     io: &mut I,
-    room: &mut [u8],
+    space: &mut [u8],
     context: &mut Context<'_>,
 ) -> Poll<io::Result<usize>> {
-    let mut room = ReadBuf::new(room);
-    let read = Pin::new(io).poll_read(context, &mut room);
-    read.map_ok(|()| room.filled().len())
+    let mut space = ReadBuf::new(space);
+    let read = Pin::new(io).poll_read(context, &mut space);
+    read.map_ok(|()| space.filled().len())
 }

@@ -1,7 +1,7 @@
 //! What is known of one connection: what it speaks, whether it may ask, the limits it last brought.
 
+use super::limit_cache::LimitCache;
 use super::reply::Protocol;
-use super::tariffs::Tariffs;
 use super::transaction::Transaction;
 
 /// The state of a connection. Small, because most connections are idle.
@@ -12,10 +12,10 @@ pub(super) struct Session {
     /// What the client calls itself.
     pub(super) name: Option<Box<[u8]>>,
     /// Whether it has shown the password, or there is none.
-    pub(super) admitted: bool,
+    pub(super) authenticated: bool,
     /// Wrong passwords so far.
     pub(super) wrong_passwords: u32,
-    pub(super) tariffs: Tariffs,
+    pub(super) limit_cache: LimitCache,
     /// The commands since `MULTI`.
     pub(super) transaction: Option<Box<Transaction>>,
 }
@@ -27,9 +27,9 @@ impl Session {
             id,
             protocol: Protocol::default(),
             name: None,
-            admitted: !needs_password,
+            authenticated: !needs_password,
             wrong_passwords: 0,
-            tariffs: Tariffs::default(),
+            limit_cache: LimitCache::default(),
             transaction: None,
         }
     }

@@ -5,84 +5,89 @@
 //! the order and sense of what they answer, and in how they word errors. Seconds are rounded up: a
 //! client that waits as long as it is told is let in.
 
-use tidegate::Act;
-use tidegate_core::algorithms::{Retry, Unfit, Verdict};
-use tidegate_core::store::Single;
+use tidegate::KeyAction;
+use tidegate_core::algorithms::{Retry, SpecError, Verdict};
+use tidegate_core::store::SingleOutcome;
 use tidegate_core::units::Cost;
 
-use super::reply::{echoed, signed};
-use super::tariffs::Rate;
+use super::limit_cache::ThrottleRate;
+use super::reply::{echo, saturating_i64};
 use super::wire::Arguments;
 
 /// Whose command it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Dialect {
+pub(super) enum ThrottleDialect {
     /// `CL.THROTTLE`
-    Cell,
+    RedisCell,
     /// `THROTTLE`
-    Crab,
+    Throttlecrab,
 }
 
 /// What a command asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Asked {
+pub(super) enum ThrottleRequest {
     /// A charge or a look under this rate.
-    Of(Rate, Act),
+    Decide(ThrottleRate, KeyAction),
     /// redis-cell takes a burst below zero, and then nothing fits: no counter is asked.
-    Nothing {
+    NeverFits {
         /// The capacity it would tell.
         limit: i64,
         /// Whether even a look is refused.
-        refused: bool,
+        denied: bool,
     },
 }
 
-impl Dialect {
+impl ThrottleDialect {
     /// What its counters are called in metrics. Each has its own: by the same numbers they mean
     /// different capacities, and a shared counter would be converted at every other call.
     pub(super) const fn family(self) -> &'static str {
         match self {
-            Dialect::Cell => "cl.throttle",
-            Dialect::Crab => "throttle",
+            ThrottleDialect::RedisCell => "cl.throttle",
+            ThrottleDialect::Throttlecrab => "throttle",
         }
     }
 
     /// Reads the arguments, or says what is wrong with them.
-    pub(super) fn read(self, arguments: &Arguments<'_>) -> Result<Asked, String> {
+    pub(super) fn parse(self, arguments: &Arguments<'_>) -> Result<ThrottleRequest, String> {
         match self {
-            Dialect::Cell => cell(arguments),
-            Dialect::Crab => crab(arguments),
+            ThrottleDialect::RedisCell => parse_redis_cell(arguments),
+            ThrottleDialect::Throttlecrab => parse_throttlecrab(arguments),
         }
     }
 
     /// A rate that the store cannot count exactly.
-    pub(super) fn unfit(self, unfit: Unfit) -> String {
+    pub(super) fn rate_error(self, error: SpecError) -> String {
         let code = match self {
-            Dialect::Cell => "Cell error:",
-            Dialect::Crab => "ERR",
+            ThrottleDialect::RedisCell => "Cell error:",
+            ThrottleDialect::Throttlecrab => "ERR",
         };
-        format!("{code} {unfit}; write a smaller burst or a shorter period")
+        format!("{code} {error}; write a smaller burst or a shorter period")
     }
 
     /// What it answers.
-    pub(super) fn told(self, capacity: u64, act: Act, answer: &Single) -> [i64; 5] {
-        let figures = answer.reading.figures;
+    pub(super) fn reply_numbers(
+        self,
+        capacity: u64,
+        act: KeyAction,
+        outcome: &SingleOutcome,
+    ) -> [i64; 5] {
+        let figures = outcome.reading.figures;
         // A look is never refused, not even where nothing is left.
-        let admitted = answer.admitted || act == Act::Peek;
-        let retry = match answer.reading.verdict {
+        let admitted = outcome.admitted || act == KeyAction::Peek;
+        let retry = match outcome.reading.verdict {
             Verdict::Deny {
                 retry: Retry::After(wait),
-            } if !admitted => Some(signed(wait.secs_up())),
+            } if !admitted => Some(saturating_i64(wait.secs_up())),
             _ => None,
         };
-        let (limit, remaining) = (signed(capacity), signed(figures.remaining));
-        let reset = signed(figures.reset_after.secs_up());
+        let (limit, remaining) = (saturating_i64(capacity), saturating_i64(figures.remaining));
+        let reset = saturating_i64(figures.reset_after.secs_up());
         match self {
-            Dialect::Cell => {
+            ThrottleDialect::RedisCell => {
                 let limited = i64::from(!admitted);
                 [limited, limit, remaining, retry.unwrap_or(-1), reset]
             }
-            Dialect::Crab => {
+            ThrottleDialect::Throttlecrab => {
                 let never = if admitted { 0 } else { -1 };
                 let allowed = i64::from(admitted);
                 [allowed, limit, remaining, reset, retry.unwrap_or(never)]
@@ -91,7 +96,7 @@ impl Dialect {
     }
 }
 
-fn cell(arguments: &Arguments<'_>) -> Result<Asked, String> {
+fn parse_redis_cell(arguments: &Arguments<'_>) -> Result<ThrottleRequest, String> {
     if !matches!(arguments.len(), 5 | 6) {
         return Err(
             "Cell error: Usage: cl.throttle <key> <max_burst> <count per period> <period> \
@@ -101,8 +106,8 @@ fn cell(arguments: &Arguments<'_>) -> Result<Asked, String> {
     }
     let number = |at: usize| {
         let text = &arguments[at];
-        let unread = || format!("Cell error: Couldn't parse as integer: {}", echoed(text));
-        integer(text).ok_or_else(unread)
+        let parse_error = || format!("Cell error: Couldn't parse as integer: {}", echo(text));
+        parse_integer(text).ok_or_else(parse_error)
     };
     let (burst, count, period) = (number(2)?, number(3)?, number(4)?);
     let quantity = match arguments.len() {
@@ -121,26 +126,26 @@ fn cell(arguments: &Arguments<'_>) -> Result<Asked, String> {
     let limit = burst.saturating_add(1);
     match u64::try_from(limit) {
         Ok(capacity @ 1..) => {
-            let rate = Rate {
+            let rate = ThrottleRate {
                 capacity,
                 count,
                 period_secs,
             };
-            Ok(Asked::Of(rate, act(quantity)))
+            Ok(ThrottleRequest::Decide(rate, act_of(quantity)))
         }
-        _ => Ok(Asked::Nothing {
+        _ => Ok(ThrottleRequest::NeverFits {
             limit,
-            refused: quantity > 0 || limit < 0,
+            denied: quantity > 0 || limit < 0,
         }),
     }
 }
 
-fn crab(arguments: &Arguments<'_>) -> Result<Asked, String> {
+fn parse_throttlecrab(arguments: &Arguments<'_>) -> Result<ThrottleRequest, String> {
     if !matches!(arguments.len(), 5 | 6) {
         return Err("ERR wrong number of arguments for 'throttle' command".to_owned());
     }
     let number = |at: usize, name: &str| {
-        integer(&arguments[at]).ok_or_else(|| format!("ERR invalid {name}"))
+        parse_integer(&arguments[at]).ok_or_else(|| format!("ERR invalid {name}"))
     };
     let burst = number(2, "max_burst")?;
     let count = number(3, "count_per_period")?;
@@ -150,29 +155,29 @@ fn crab(arguments: &Arguments<'_>) -> Result<Asked, String> {
         _ => 1,
     };
     let Ok(quantity) = u64::try_from(quantity) else {
-        let told = format!("ERR Rate limit check failed: negative quantity: {quantity}");
-        return Err(told);
+        let message = format!("ERR Rate limit check failed: negative quantity: {quantity}");
+        return Err(message);
     };
     let positive = |number: i64| u64::try_from(number).ok().filter(|number| *number > 0);
     match (positive(burst), positive(count), positive(period)) {
         (Some(capacity), Some(count), Some(period_secs)) => {
-            let rate = Rate {
+            let rate = ThrottleRate {
                 capacity,
                 count,
                 period_secs,
             };
-            Ok(Asked::Of(rate, act(quantity)))
+            Ok(ThrottleRequest::Decide(rate, act_of(quantity)))
         }
         _ => Err("ERR Rate limit check failed: invalid rate limit parameters".to_owned()),
     }
 }
 
-fn act(quantity: u64) -> Act {
-    Cost::new(quantity).map_or(Act::Peek, Act::Charge)
+fn act_of(quantity: u64) -> KeyAction {
+    Cost::new(quantity).map_or(KeyAction::Peek, KeyAction::Charge)
 }
 
 /// A number as both originals read it, a plus in front allowed.
-fn integer(text: &[u8]) -> Option<i64> {
+fn parse_integer(text: &[u8]) -> Option<i64> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
@@ -181,23 +186,23 @@ mod tests {
     use super::*;
     use std::borrow::Cow;
     use tidegate_core::algorithms::Figures;
-    use tidegate_core::store::{Reading, Source};
+    use tidegate_core::store::{LimitReading, Source};
     use tidegate_core::units::Nanos;
 
-    fn read(line: &str) -> Result<Asked, String> {
+    fn parse_command(line: &str) -> Result<ThrottleRequest, String> {
         let arguments: Arguments<'_> = line
             .split(' ')
             .map(|word| Cow::Borrowed(word.as_bytes()))
             .collect();
         let dialect = match line.starts_with("CL") {
-            true => Dialect::Cell,
-            false => Dialect::Crab,
+            true => ThrottleDialect::RedisCell,
+            false => ThrottleDialect::Throttlecrab,
         };
-        dialect.read(&arguments)
+        dialect.parse(&arguments)
     }
 
-    fn rate(capacity: u64) -> Rate {
-        Rate {
+    fn rate(capacity: u64) -> ThrottleRate {
+        ThrottleRate {
             capacity,
             count: 30,
             period_secs: 60,
@@ -206,19 +211,25 @@ mod tests {
 
     #[test]
     fn the_same_numbers_mean_another_capacity_to_each() {
-        let one = Act::Charge(Cost::ONE);
-        assert_eq!(read("CL.THROTTLE k 15 30 60"), Ok(Asked::Of(rate(16), one)));
-        assert_eq!(read("THROTTLE k 15 30 60"), Ok(Asked::Of(rate(15), one)));
-        let peek = Ok(Asked::Of(rate(1), Act::Peek));
-        assert_eq!(read("CL.THROTTLE k 0 +30 60 0"), peek);
+        let one = KeyAction::Charge(Cost::ONE);
+        assert_eq!(
+            parse_command("CL.THROTTLE k 15 30 60"),
+            Ok(ThrottleRequest::Decide(rate(16), one))
+        );
+        assert_eq!(
+            parse_command("THROTTLE k 15 30 60"),
+            Ok(ThrottleRequest::Decide(rate(15), one))
+        );
+        let peek = Ok(ThrottleRequest::Decide(rate(1), KeyAction::Peek));
+        assert_eq!(parse_command("CL.THROTTLE k 0 +30 60 0"), peek);
     }
 
     #[test]
     fn a_burst_below_zero_refuses_as_the_module_does() {
-        let nothing = |limit, refused| Ok(Asked::Nothing { limit, refused });
-        assert_eq!(read("CL.THROTTLE k -1 1 10"), nothing(0, true));
-        assert_eq!(read("CL.THROTTLE k -1 1 10 0"), nothing(0, false));
-        assert_eq!(read("CL.THROTTLE k -2 1 10 0"), nothing(-1, true));
+        let nothing = |limit, denied| Ok(ThrottleRequest::NeverFits { limit, denied });
+        assert_eq!(parse_command("CL.THROTTLE k -1 1 10"), nothing(0, true));
+        assert_eq!(parse_command("CL.THROTTLE k -1 1 10 0"), nothing(0, false));
+        assert_eq!(parse_command("CL.THROTTLE k -2 1 10 0"), nothing(-1, true));
     }
 
     #[test]
@@ -270,15 +281,15 @@ mod tests {
             ),
         ];
         for (line, want) in cases {
-            assert_eq!(read(line), Err(want.to_owned()), "{line}");
+            assert_eq!(parse_command(line), Err(want.to_owned()), "{line}");
         }
     }
 
     #[test]
-    fn waits_are_rounded_up_and_never_is_told() {
-        let answer = |admitted, verdict| Single {
+    fn waits_are_rounded_up_and_never_is_minus_one() {
+        let outcome = |admitted, verdict| SingleOutcome {
             admitted,
-            reading: Reading {
+            reading: LimitReading {
                 verdict,
                 figures: Figures {
                     remaining: 3,
@@ -289,30 +300,35 @@ mod tests {
             at: Nanos::ZERO,
             source: Source::Exact,
         };
-        let allowed = answer(true, Verdict::Allow { delay: Nanos::ZERO });
+        let allowed = outcome(true, Verdict::Allow { delay: Nanos::ZERO });
         let retry = Retry::After(Nanos::from_millis(100));
-        let later = answer(false, Verdict::Deny { retry });
-        let never = answer(
+        let later = outcome(false, Verdict::Deny { retry });
+        let never = outcome(
             false,
             Verdict::Deny {
                 retry: Retry::Never,
             },
         );
-        let one = Act::Charge(Cost::ONE);
+        let one = KeyAction::Charge(Cost::ONE);
         let cases = [
-            (Dialect::Cell, one, allowed, [0, 5, 3, -1, 4]),
-            (Dialect::Cell, one, later, [1, 5, 3, 1, 4]),
-            (Dialect::Cell, one, never, [1, 5, 3, -1, 4]),
-            (Dialect::Cell, Act::Peek, later, [0, 5, 3, -1, 4]),
-            (Dialect::Crab, one, allowed, [1, 5, 3, 4, 0]),
-            (Dialect::Crab, one, later, [0, 5, 3, 4, 1]),
-            (Dialect::Crab, one, never, [0, 5, 3, 4, -1]),
+            (ThrottleDialect::RedisCell, one, allowed, [0, 5, 3, -1, 4]),
+            (ThrottleDialect::RedisCell, one, later, [1, 5, 3, 1, 4]),
+            (ThrottleDialect::RedisCell, one, never, [1, 5, 3, -1, 4]),
+            (
+                ThrottleDialect::RedisCell,
+                KeyAction::Peek,
+                later,
+                [0, 5, 3, -1, 4],
+            ),
+            (ThrottleDialect::Throttlecrab, one, allowed, [1, 5, 3, 4, 0]),
+            (ThrottleDialect::Throttlecrab, one, later, [0, 5, 3, 4, 1]),
+            (ThrottleDialect::Throttlecrab, one, never, [0, 5, 3, 4, -1]),
         ];
-        for (dialect, act, answer, want) in cases {
+        for (dialect, act, outcome, want) in cases {
             assert_eq!(
-                dialect.told(5, act, &answer),
+                dialect.reply_numbers(5, act, &outcome),
                 want,
-                "{dialect:?} {answer:?}"
+                "{dialect:?} {outcome:?}"
             );
         }
     }

@@ -9,7 +9,7 @@ use super::reply;
 use super::wire::Arguments;
 
 /// The most bytes that are kept: as many as one command may have.
-pub(crate) const MAX_BYTES: usize = super::wire::LONGEST;
+pub(crate) const MAX_BYTES: usize = super::wire::MAX_COMMAND_BYTES;
 /// The most commands that are kept. Their replies are sent as one.
 pub(crate) const MAX_COMMANDS: usize = 1_000;
 
@@ -19,7 +19,7 @@ const TOO_LONG: &str = "ERR the transaction has more than 1000 commands or 65536
 
 /// The commands of this file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum TransactionVerb {
+pub(super) enum TransactionCommand {
     Multi,
     Exec,
     Discard,
@@ -37,7 +37,7 @@ pub(super) struct Transaction {
 
 /// The commands of a whole transaction.
 #[derive(Debug)]
-pub(super) struct Queued {
+pub(super) struct QueuedCommands {
     pub(super) commands: Vec<u8>,
     pub(super) count: usize,
 }
@@ -72,31 +72,33 @@ impl Transaction {
 }
 
 /// Answers a command of this file, with the state of the connection. What `EXEC` has to run, if anything.
-pub(super) fn answer(
-    verb: TransactionVerb,
+pub(super) fn execute(
+    command: TransactionCommand,
     open: &mut Option<Box<Transaction>>,
     out: &mut Vec<u8>,
-) -> Option<Queued> {
-    match (verb, open.take()) {
-        (TransactionVerb::Multi, None) => {
+) -> Option<QueuedCommands> {
+    match (command, open.take()) {
+        (TransactionCommand::Multi, None) => {
             *open = Some(Box::default());
             reply::simple(out, "OK");
         }
-        (TransactionVerb::Multi, Some(mut known)) => {
-            known.abort();
-            *open = Some(known);
+        (TransactionCommand::Multi, Some(mut transaction)) => {
+            transaction.abort();
+            *open = Some(transaction);
             reply::error(out, "ERR MULTI calls can not be nested");
         }
-        (TransactionVerb::Exec, None) => reply::error(out, "ERR EXEC without MULTI"),
-        (TransactionVerb::Discard, None) => reply::error(out, "ERR DISCARD without MULTI"),
-        (TransactionVerb::Discard, Some(_)) => reply::simple(out, "OK"),
-        (TransactionVerb::Exec, Some(known)) if known.aborted => reply::error(out, ABORTED),
-        (TransactionVerb::Exec, Some(known)) => {
+        (TransactionCommand::Exec, None) => reply::error(out, "ERR EXEC without MULTI"),
+        (TransactionCommand::Discard, None) => reply::error(out, "ERR DISCARD without MULTI"),
+        (TransactionCommand::Discard, Some(_)) => reply::simple(out, "OK"),
+        (TransactionCommand::Exec, Some(transaction)) if transaction.aborted => {
+            reply::error(out, ABORTED)
+        }
+        (TransactionCommand::Exec, Some(transaction)) => {
             let Transaction {
                 commands, count, ..
-            } = *known;
+            } = *transaction;
             reply::array(out, count);
-            return Some(Queued { commands, count });
+            return Some(QueuedCommands { commands, count });
         }
     }
     None
@@ -106,37 +108,38 @@ pub(super) fn answer(
 mod tests {
     use std::borrow::Cow;
 
-    use super::super::wire::{Front, front};
+    use super::super::wire::{ParsedCommand, parse_command};
     use super::*;
 
-    fn words(line: &str) -> Arguments<'static> {
+    fn parse_words(line: &str) -> Arguments<'static> {
         let words = line.split(' ').map(|word| word.as_bytes().to_vec());
         words.map(Cow::Owned).collect()
     }
 
-    fn line(arguments: &Arguments<'_>) -> String {
+    fn join_words(arguments: &Arguments<'_>) -> String {
         let words = arguments.iter().map(|word| String::from_utf8_lossy(word));
         words.collect::<Vec<_>>().join(" ")
     }
 
     #[test]
-    fn what_is_kept_is_read_back_as_it_came() {
+    fn queued_commands_are_read_back_as_they_came() {
         let (mut open, mut out) = (None, Vec::new());
-        answer(TransactionVerb::Multi, &mut open, &mut out);
+        execute(TransactionCommand::Multi, &mut open, &mut out);
         for line in ["CL.THROTTLE k 1 1 60", "PING"] {
-            open.as_mut().unwrap().queue(&words(line), &mut out);
+            open.as_mut().unwrap().queue(&parse_words(line), &mut out);
         }
-        let queued = answer(TransactionVerb::Exec, &mut open, &mut out).unwrap();
+        let queued = execute(TransactionCommand::Exec, &mut open, &mut out).unwrap();
         assert_eq!(out, b"+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n");
         let mut arguments = Arguments::new();
-        let Ok(Front::Command(length)) = front(&queued.commands, &mut arguments) else {
+        let Ok(ParsedCommand::Complete(length)) = parse_command(&queued.commands, &mut arguments)
+        else {
             panic!("a command");
         };
-        assert_eq!(line(&arguments), "CL.THROTTLE k 1 1 60");
+        assert_eq!(join_words(&arguments), "CL.THROTTLE k 1 1 60");
         let mut arguments = Arguments::new();
-        let rest = front(&queued.commands[length..], &mut arguments);
-        assert!(matches!(rest, Ok(Front::Command(_))));
-        assert_eq!(line(&arguments), "PING");
+        let rest = parse_command(&queued.commands[length..], &mut arguments);
+        assert!(matches!(rest, Ok(ParsedCommand::Complete(_))));
+        assert_eq!(join_words(&arguments), "PING");
         assert!(open.is_none());
     }
 
@@ -146,13 +149,13 @@ mod tests {
         for (line, fit) in [("PING", MAX_COMMANDS), (&*long, 64)] {
             let (mut open, mut out) = (Some(Box::<Transaction>::default()), Vec::new());
             for _ in 0..fit {
-                open.as_mut().unwrap().queue(&words(line), &mut out);
+                open.as_mut().unwrap().queue(&parse_words(line), &mut out);
             }
             assert!(!open.as_ref().unwrap().aborted);
-            open.as_mut().unwrap().queue(&words(line), &mut out);
+            open.as_mut().unwrap().queue(&parse_words(line), &mut out);
             assert!(open.as_ref().unwrap().commands.is_empty());
             out.clear();
-            assert!(answer(TransactionVerb::Exec, &mut open, &mut out).is_none());
+            assert!(execute(TransactionCommand::Exec, &mut open, &mut out).is_none());
             assert_eq!(out, format!("-{ABORTED}\r\n").as_bytes());
         }
     }
@@ -160,21 +163,21 @@ mod tests {
     #[test]
     fn without_multi_there_is_nothing_to_run_and_it_does_not_nest() {
         let (mut open, mut out) = (None, Vec::new());
-        for verb in [TransactionVerb::Exec, TransactionVerb::Discard] {
-            assert!(answer(verb, &mut open, &mut out).is_none());
+        for command in [TransactionCommand::Exec, TransactionCommand::Discard] {
+            assert!(execute(command, &mut open, &mut out).is_none());
         }
         let want = "-ERR EXEC without MULTI\r\n-ERR DISCARD without MULTI\r\n";
         assert_eq!(out, want.as_bytes());
         out.clear();
-        for verb in [TransactionVerb::Multi, TransactionVerb::Multi] {
-            answer(verb, &mut open, &mut out);
+        for command in [TransactionCommand::Multi, TransactionCommand::Multi] {
+            execute(command, &mut open, &mut out);
         }
-        assert!(answer(TransactionVerb::Exec, &mut open, &mut out).is_none());
+        assert!(execute(TransactionCommand::Exec, &mut open, &mut out).is_none());
         let want = format!("+OK\r\n-ERR MULTI calls can not be nested\r\n-{ABORTED}\r\n");
         assert_eq!(out, want.as_bytes());
         out.clear();
-        for verb in [TransactionVerb::Multi, TransactionVerb::Discard] {
-            answer(verb, &mut open, &mut out);
+        for command in [TransactionCommand::Multi, TransactionCommand::Discard] {
+            execute(command, &mut open, &mut out);
         }
         assert_eq!(out, b"+OK\r\n+OK\r\n");
     }

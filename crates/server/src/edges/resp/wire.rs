@@ -13,27 +13,27 @@ use smallvec::SmallVec;
 
 /// The most arguments of a command, its name included: 64 attributes with their values, costs in 16
 /// units, and the words between them.
-pub(crate) const MOST_ARGUMENTS: usize = 192;
+pub(crate) const MAX_ARGUMENTS: usize = 192;
 /// The most bytes of a command, and so of an argument or a line.
-pub(crate) const LONGEST: usize = 64 << 10;
+pub(crate) const MAX_COMMAND_BYTES: usize = 64 << 10;
 /// A mark, a number that fits, and no end of line yet.
-const LONGEST_COUNT: usize = 32;
+const MAX_COUNT_BYTES: usize = 32;
 
 /// The arguments of a command, its name first. So many as `CL.THROTTLE` has need no allocation.
 pub(crate) type Arguments<'b> = SmallVec<[Cow<'b, [u8]>; 6]>;
 
 /// What is at the front of some bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Front {
+pub(crate) enum ParsedCommand {
     /// A command of so many bytes. Without arguments it asks for nothing, and has no answer.
-    Command(usize),
+    Complete(usize),
     /// The beginning of one.
-    Partial,
+    Incomplete,
 }
 
 /// Bytes that are no command. Nothing after them can be understood.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub(crate) enum Fault {
+pub(crate) enum RespError {
     #[error("Protocol error: invalid multibulk length")]
     ArrayLength,
     #[error("Protocol error: too big mbulk count string")]
@@ -55,63 +55,76 @@ pub(crate) enum Fault {
 }
 
 /// Reads the command at the front of `bytes` into `arguments`, which are empty.
-pub(crate) fn front<'b>(bytes: &'b [u8], arguments: &mut Arguments<'b>) -> Result<Front, Fault> {
+pub(crate) fn parse_command<'b>(
+    bytes: &'b [u8],
+    arguments: &mut Arguments<'b>,
+) -> Result<ParsedCommand, RespError> {
     match bytes.first() {
-        None => Ok(Front::Partial),
-        Some(b'*') => array(bytes, arguments),
-        Some(_) => line(bytes, arguments),
+        None => Ok(ParsedCommand::Incomplete),
+        Some(b'*') => parse_array(bytes, arguments),
+        Some(_) => parse_inline(bytes, arguments),
     }
 }
 
-fn array<'b>(bytes: &'b [u8], arguments: &mut Arguments<'b>) -> Result<Front, Fault> {
-    let Some((count, mut at)) = count(bytes, Fault::ArrayLength, Fault::LongArrayLength)? else {
-        return Ok(Front::Partial);
+fn parse_array<'b>(
+    bytes: &'b [u8],
+    arguments: &mut Arguments<'b>,
+) -> Result<ParsedCommand, RespError> {
+    let Some((count, mut at)) =
+        parse_count(bytes, RespError::ArrayLength, RespError::LongArrayLength)?
+    else {
+        return Ok(ParsedCommand::Incomplete);
     };
     // As Redis has it, an array of nothing is nothing.
     let count = usize::try_from(count).unwrap_or(0);
-    if count > MOST_ARGUMENTS {
-        return Err(Fault::ArrayLength);
+    if count > MAX_ARGUMENTS {
+        return Err(RespError::ArrayLength);
     }
     for _ in 0..count {
         let rest = &bytes[at..];
         match rest.first() {
             Some(b'$') => {}
-            Some(other) => return Err(Fault::NotBulk(*other)),
-            None => return Ok(Front::Partial),
+            Some(other) => return Err(RespError::NotBulk(*other)),
+            None => return Ok(ParsedCommand::Incomplete),
         }
-        let Some((length, head)) = self::count(rest, Fault::BulkLength, Fault::LongBulkLength)?
+        let Some((length, head)) =
+            self::parse_count(rest, RespError::BulkLength, RespError::LongBulkLength)?
         else {
-            return Ok(Front::Partial);
+            return Ok(ParsedCommand::Incomplete);
         };
-        let length = usize::try_from(length).map_err(|_| Fault::BulkLength)?;
-        if length > LONGEST {
-            return Err(Fault::BulkLength);
+        let length = usize::try_from(length).map_err(|_| RespError::BulkLength)?;
+        if length > MAX_COMMAND_BYTES {
+            return Err(RespError::BulkLength);
         }
         let end = head + length;
-        if at + end + 2 > LONGEST {
-            return Err(Fault::LongCommand);
+        if at + end + 2 > MAX_COMMAND_BYTES {
+            return Err(RespError::LongCommand);
         }
         match rest.get(end..end + 2) {
             Some(b"\r\n") => arguments.push(Cow::Borrowed(&rest[head..end])),
-            Some(_) => return Err(Fault::BulkEnd),
-            None => return Ok(Front::Partial),
+            Some(_) => return Err(RespError::BulkEnd),
+            None => return Ok(ParsedCommand::Incomplete),
         }
         at += end + 2;
     }
-    Ok(Front::Command(at))
+    Ok(ParsedCommand::Complete(at))
 }
 
 /// The number behind the mark at the front, and where what follows it begins.
 #[inline]
-fn count(bytes: &[u8], bad: Fault, long: Fault) -> Result<Option<(i64, usize)>, Fault> {
-    let seen = &bytes[..bytes.len().min(LONGEST_COUNT)];
-    let Some(end) = seen.iter().position(|byte| *byte == b'\r') else {
-        return match seen.len() == LONGEST_COUNT {
+fn parse_count(
+    bytes: &[u8],
+    bad: RespError,
+    long: RespError,
+) -> Result<Option<(i64, usize)>, RespError> {
+    let window = &bytes[..bytes.len().min(MAX_COUNT_BYTES)];
+    let Some(end) = window.iter().position(|byte| *byte == b'\r') else {
+        return match window.len() == MAX_COUNT_BYTES {
             true => Err(long),
             false => Ok(None),
         };
     };
-    let number = strict(&seen[1..end]).ok_or(bad)?;
+    let number = parse_integer(&window[1..end]).ok_or(bad)?;
     match bytes.get(end + 1) {
         Some(b'\n') => Ok(Some((number, end + 2))),
         Some(_) => Err(bad),
@@ -121,7 +134,7 @@ fn count(bytes: &[u8], bad: Fault, long: Fault) -> Result<Option<(i64, usize)>, 
 
 /// A number as the protocol writes it: no sign but a minus, no zero in front.
 #[inline]
-fn strict(digits: &[u8]) -> Option<i64> {
+fn parse_integer(digits: &[u8]) -> Option<i64> {
     let (negative, digits) = match digits {
         [b'-', rest @ ..] => (true, rest),
         _ => (false, digits),
@@ -143,31 +156,34 @@ fn strict(digits: &[u8]) -> Option<i64> {
 }
 
 /// A line as people type it: words between spaces, or in quotes.
-fn line<'b>(bytes: &'b [u8], arguments: &mut Arguments<'b>) -> Result<Front, Fault> {
-    let seen = &bytes[..bytes.len().min(LONGEST)];
-    let Some(end) = seen.iter().position(|byte| *byte == b'\n') else {
-        return match seen.len() == LONGEST {
-            true => Err(Fault::LongLine),
-            false => Ok(Front::Partial),
+fn parse_inline<'b>(
+    bytes: &'b [u8],
+    arguments: &mut Arguments<'b>,
+) -> Result<ParsedCommand, RespError> {
+    let window = &bytes[..bytes.len().min(MAX_COMMAND_BYTES)];
+    let Some(end) = window.iter().position(|byte| *byte == b'\n') else {
+        return match window.len() == MAX_COMMAND_BYTES {
+            true => Err(RespError::LongLine),
+            false => Ok(ParsedCommand::Incomplete),
         };
     };
-    let mut rest = seen[..end].strip_suffix(b"\r").unwrap_or(&seen[..end]);
+    let mut rest = window[..end].strip_suffix(b"\r").unwrap_or(&window[..end]);
     loop {
         rest = rest.trim_ascii_start();
         if rest.is_empty() {
-            return Ok(Front::Command(end + 1));
+            return Ok(ParsedCommand::Complete(end + 1));
         }
-        if arguments.len() == MOST_ARGUMENTS {
-            return Err(Fault::LongCommand);
+        if arguments.len() == MAX_ARGUMENTS {
+            return Err(RespError::LongCommand);
         }
-        let (word, after) = word(rest)?;
+        let (word, after) = parse_word(rest)?;
         arguments.push(word);
         rest = after;
     }
 }
 
 /// The word at the front of a line that begins with one, and what follows it.
-fn word(line: &[u8]) -> Result<(Cow<'_, [u8]>, &[u8]), Fault> {
+fn parse_word(line: &[u8]) -> Result<(Cow<'_, [u8]>, &[u8]), RespError> {
     let ends = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b'"' | b'\'');
     let plain = line.iter().position(ends).unwrap_or(line.len());
     if !matches!(line.get(plain), Some(b'"' | b'\'')) {
@@ -179,11 +195,11 @@ fn word(line: &[u8]) -> Result<(Cow<'_, [u8]>, &[u8]), Fault> {
     let mut rest = &line[plain + 1..];
     loop {
         rest = match (quote, rest) {
-            (_, []) => return Err(Fault::Quotes),
+            (_, []) => return Err(RespError::Quotes),
             (b'"', [b'\\', b'x', high, low, after @ ..])
                 if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() =>
             {
-                word.push(hex(*high) << 4 | hex(*low));
+                word.push(hex_digit(*high) << 4 | hex_digit(*low));
                 after
             }
             (b'"', [b'\\', escaped, after @ ..]) => {
@@ -205,7 +221,7 @@ fn word(line: &[u8]) -> Result<(Cow<'_, [u8]>, &[u8]), Fault> {
                 let closed = after.first().is_none_or(u8::is_ascii_whitespace);
                 return match closed {
                     true => Ok((Cow::Owned(word), after)),
-                    false => Err(Fault::Quotes),
+                    false => Err(RespError::Quotes),
                 };
             }
             (_, [byte, after @ ..]) => {
@@ -216,7 +232,7 @@ fn word(line: &[u8]) -> Result<(Cow<'_, [u8]>, &[u8]), Fault> {
     }
 }
 
-fn hex(digit: u8) -> u8 {
+fn hex_digit(digit: u8) -> u8 {
     match digit {
         b'0'..=b'9' => digit - b'0',
         _ => (digit | 0x20) - b'a' + 10,

@@ -1,8 +1,8 @@
 //! A listener that is connected to.
 
 use super::*;
-use crate::net::connection::Answer;
-use crate::net::unread::ConnectionUnread;
+use crate::net::connection::HttpResponse;
+use crate::net::unread_responses::ConnectionUnread;
 use bytes::Bytes;
 use hyper::Request;
 use hyper::body::Incoming;
@@ -14,18 +14,23 @@ const TRUSTED: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 9));
 
 /// Answers everything, and trusts one address of this machine alone.
 #[derive(Clone)]
-struct Wary;
+struct TrustingHandler;
 
-impl Handler for Wary {
-    async fn handle(&self, _: &Place, _: &ConnectionUnread, _: Request<Incoming>) -> Answer {
-        Answer::new(Bytes::from("fine").into())
+impl HttpHandler for TrustingHandler {
+    async fn handle(
+        &self,
+        _: &EndpointAddress,
+        _: &ConnectionUnread,
+        _: Request<Incoming>,
+    ) -> HttpResponse {
+        HttpResponse::new(Bytes::from("fine").into())
     }
 
-    fn panicked(&self) -> Answer {
-        Answer::new(Bytes::from("sorry").into())
+    fn panic_response(&self) -> HttpResponse {
+        HttpResponse::new(Bytes::from("sorry").into())
     }
 
-    fn trusts(&self, peer: IpAddr) -> bool {
+    fn is_trusted(&self, peer: IpAddr) -> bool {
         peer == TRUSTED
     }
 }
@@ -37,127 +42,133 @@ async fn is_served(stream: &mut TcpStream) -> bool {
     sent.is_ok() && read.is_ok_and(|read| read > 0)
 }
 
-struct Serving {
-    at: SocketAddr,
+struct RunningListener {
+    address: SocketAddr,
     metrics: Arc<Metrics>,
-    phase: watch::Sender<Phase>,
-    serving: tokio::task::JoinHandle<()>,
+    phase: watch::Sender<ShutdownPhase>,
+    task: tokio::task::JoinHandle<()>,
 }
 
-async fn serving(connections: usize, per_peer: Option<usize>) -> Serving {
-    let bounds = Bounds {
+async fn start_listener(connections: usize, per_peer: Option<usize>) -> RunningListener {
+    let limits = ListenerLimits {
         connections,
         per_peer,
-        keeping: Keeping {
+        connection_limits: ConnectionLimits {
             idle: Duration::from_secs(600),
             age: None,
             first_request: None,
         },
-        when_full: WhenFull::RefuseNew,
+        when_full: WhenFull::RejectNew,
     };
-    serving_within(bounds).await
+    start_listener_with(limits).await
 }
 
-async fn serving_within(bounds: Bounds) -> Serving {
-    let address = "127.0.0.1:0".parse().unwrap();
-    let listener = Listener::open(&address).await.unwrap().unwrap();
-    let Place::Tcp(at) = listener.place() else {
+async fn start_listener_with(limits: ListenerLimits) -> RunningListener {
+    let listen_address = "127.0.0.1:0".parse().unwrap();
+    let listener = Listener::open(&listen_address).await.unwrap().unwrap();
+    let EndpointAddress::Tcp(address) = listener.local_address() else {
         panic!("not on an address");
     };
-    let phase = watch::Sender::new(Phase::Serving);
-    let ending = Ending {
+    let phase = watch::Sender::new(ShutdownPhase::Serving);
+    let shutdown = ListenerShutdown {
         phase: phase.subscribe(),
-        busy: mpsc::channel(1).0,
+        in_flight: mpsc::channel(1).0,
     };
     let metrics = Arc::new(Metrics::default());
-    let serving = tokio::spawn(listener.serve(Wary, bounds, ending, Arc::clone(&metrics), None));
-    Serving {
-        at,
+    let task = tokio::spawn(listener.serve(
+        TrustingHandler,
+        limits,
+        shutdown,
+        Arc::clone(&metrics),
+        None,
+    ));
+    RunningListener {
+        address,
         metrics,
         phase,
-        serving,
+        task,
     }
 }
 
 /// A connection that is served, unless it is closed at once. That may be before `connect` returns.
-async fn served_from(source: [u8; 4], at: SocketAddr) -> Option<TcpStream> {
+async fn served_from(source: [u8; 4], address: SocketAddr) -> Option<TcpStream> {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind((source, 0).into()).unwrap();
-    let mut stream = socket.connect(at).await.ok()?;
+    let mut stream = socket.connect(address).await.ok()?;
     is_served(&mut stream).await.then_some(stream)
 }
 
 #[tokio::test]
 async fn a_peer_gets_as_many_connections_as_it_may_have_and_others_are_closed() {
-    let Serving {
-        at,
+    let RunningListener {
+        address,
         metrics,
         phase,
-        serving,
-    } = serving(100, Some(2)).await;
+        task,
+    } = start_listener(100, Some(2)).await;
     let mut inside = Vec::new();
     for _ in 0..2 {
-        let mut stream = TcpStream::connect(at).await.unwrap();
+        let mut stream = TcpStream::connect(address).await.unwrap();
         assert!(is_served(&mut stream).await);
         inside.push(stream);
     }
     for _ in 0..3 {
-        assert!(served_from([127, 0, 0, 1], at).await.is_none());
+        assert!(served_from([127, 0, 0, 1], address).await.is_none());
     }
-    assert_eq!(metrics.network.refused_by_peer_cap.get(), 3);
+    assert_eq!(metrics.network.rejected_by_peer_cap.get(), 3);
     assert_eq!(metrics.accept_errors.get(), 0);
     assert!(is_served(&mut inside[0]).await, "those inside stay");
     drop(inside.pop());
     // It leaves when the server has seen it go.
-    while served_from([127, 0, 0, 1], at).await.is_none() {}
-    phase.send_replace(Phase::Closing);
-    serving.await.unwrap();
+    while served_from([127, 0, 0, 1], address).await.is_none() {}
+    phase.send_replace(ShutdownPhase::Closing);
+    task.await.unwrap();
 }
 
 /// A few peers took all connections, and trusted proxies waited until one of them left.
 #[tokio::test]
 async fn peers_that_take_all_they_can_leave_room_for_trusted_ones() {
-    let Serving {
-        at,
+    let RunningListener {
+        address,
         metrics,
         phase: _still_serving,
         ..
-    } = serving(16, None).await;
+    } = start_listener(16, None).await;
     let mut taken = Vec::new();
-    let mut refused = 0;
+    let mut rejected = 0;
     for peer in 1..=8 {
         for _ in 0..4 {
-            match served_from([127, 0, 0, peer], at).await {
+            match served_from([127, 0, 0, peer], address).await {
                 Some(stream) => taken.push(stream),
-                None => refused += 1,
+                None => rejected += 1,
             }
         }
     }
     // Two are reserved, and each peer has a quarter of the rest.
-    assert_eq!((taken.len(), refused), (14, 18));
+    assert_eq!((taken.len(), rejected), (14, 18));
     let network = &metrics.network;
-    assert_eq!(network.refused_by_peer_cap.get(), 4);
-    assert_eq!(network.refused_by_listener_cap.get(), 14);
+    assert_eq!(network.rejected_by_peer_cap.get(), 4);
+    assert_eq!(network.rejected_by_listener_cap.get(), 14);
     let mut trusted = Vec::new();
     for _ in 0..2 {
-        trusted.push(served_from([127, 0, 0, 9], at).await.unwrap());
+        trusted.push(served_from([127, 0, 0, 9], address).await.unwrap());
     }
     // One more waits, and is served when any other leaves.
-    let waiting = tokio::spawn(served_from([127, 0, 0, 9], at));
+    let waiting = tokio::spawn(served_from([127, 0, 0, 9], address));
     drop(taken.pop());
     assert!(waiting.await.unwrap().is_some());
 }
 
-fn small(connections: usize, per_peer: usize) -> Bounds {
-    let keeping = Keeping {
+fn small(connections: usize, per_peer: usize) -> ListenerLimits {
+    let connection_limits = ConnectionLimits {
         idle: Duration::from_secs(600),
         age: None,
         first_request: None,
     };
-    Bounds {
+    ListenerLimits {
         connections,
         per_peer: Some(per_peer),
-        keeping,
+        connection_limits,
         when_full: WhenFull::EvictSilent,
     }
 }
@@ -166,38 +177,38 @@ fn small(connections: usize, per_peer: usize) -> Bounds {
 /// waited.
 #[tokio::test]
 async fn silent_connections_of_a_small_listener_make_room() {
-    let Serving {
-        at,
+    let RunningListener {
+        address,
         metrics,
         phase: _still_serving,
         ..
-    } = serving_within(small(8, 3)).await;
+    } = start_listener_with(small(8, 3)).await;
     let connect = async |source: [u8; 4]| {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind((source, 0).into()).unwrap();
-        socket.connect(at).await.unwrap()
+        socket.connect(address).await.unwrap()
     };
-    let mut busy = served_from([127, 0, 0, 1], at).await.unwrap();
+    let mut busy = served_from([127, 0, 0, 1], address).await.unwrap();
     let mut silent = Vec::new();
     for _ in 0..20 {
         silent.push(connect([127, 0, 0, 1]).await);
         assert!(is_served(&mut busy).await, "one that is used stays");
     }
     // The share of the peer is full, and its next request is answered all the same.
-    assert!(served_from([127, 0, 0, 1], at).await.is_some());
+    assert!(served_from([127, 0, 0, 1], address).await.is_some());
     for peer in 2..=5 {
         for _ in 0..3 {
             silent.push(connect([127, 0, 0, peer]).await);
         }
     }
     // Now all connections that peers may have are taken, and then all there are.
-    assert!(served_from([127, 0, 0, 6], at).await.is_some());
+    assert!(served_from([127, 0, 0, 6], address).await.is_some());
     for _ in 0..20 {
         silent.push(connect([127, 0, 0, 9]).await);
     }
-    assert!(served_from([127, 0, 0, 9], at).await.is_some());
-    assert_eq!(metrics.network.refused_by_peer_cap.get(), 0);
-    assert_eq!(metrics.network.refused_by_listener_cap.get(), 0);
+    assert!(served_from([127, 0, 0, 9], address).await.is_some());
+    assert_eq!(metrics.network.rejected_by_peer_cap.get(), 0);
+    assert_eq!(metrics.network.rejected_by_listener_cap.get(), 0);
     while metrics.connections.get() > 8 {
         tokio::task::yield_now().await;
     }
@@ -207,10 +218,10 @@ async fn silent_connections_of_a_small_listener_make_room() {
 /// Requests whose responses are not read are no reason to stay.
 #[tokio::test]
 async fn connections_with_unread_responses_make_room() {
-    let serving = serving_within(small(4, 4)).await;
+    let serving = start_listener_with(small(4, 4)).await;
     let mut strangers = Vec::new();
     for _ in 0..8 {
-        let mut stream = TcpStream::connect(serving.at).await.unwrap();
+        let mut stream = TcpStream::connect(serving.address).await.unwrap();
         let requests = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n".repeat(10_000);
         // What does not fit at once is not sent.
         let sent = stream.write(&requests).await;
@@ -218,17 +229,17 @@ async fn connections_with_unread_responses_make_room() {
         strangers.push(stream);
     }
     for _ in 0..10 {
-        assert!(served_from([127, 0, 0, 1], serving.at).await.is_some());
+        assert!(served_from([127, 0, 0, 1], serving.address).await.is_some());
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_of_a_small_listener_soon_sends_a_request_or_is_closed() {
-    let mut bounds = small(4, 4);
-    bounds.keeping.first_request = Some(SMALL_FIRST_REQUEST);
-    let serving = serving_within(bounds).await;
-    let mut used = served_from([127, 0, 0, 1], serving.at).await.unwrap();
-    let mut silent = TcpStream::connect(serving.at).await.unwrap();
+    let mut limits = small(4, 4);
+    limits.connection_limits.first_request = Some(SMALL_FIRST_REQUEST);
+    let serving = start_listener_with(limits).await;
+    let mut used = served_from([127, 0, 0, 1], serving.address).await.unwrap();
+    let mut silent = TcpStream::connect(serving.address).await.unwrap();
     silent.write_all(b"GET / HTT").await.unwrap();
     assert!(matches!(silent.read(&mut [0; 9]).await, Ok(0) | Err(_)));
     assert!(is_served(&mut used).await, "it has sent a request");
@@ -239,7 +250,7 @@ async fn a_connection_of_a_small_listener_soon_sends_a_request_or_is_closed() {
 async fn only_a_socket_nobody_listens_at_is_removed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let address = Address::Unix(path.clone());
+    let address = ListenAddress::Unix(path.clone());
     std::fs::write(&path, "precious").unwrap();
     assert!(Listener::open(&address).await.is_err());
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
@@ -259,7 +270,7 @@ async fn only_a_socket_nobody_listens_at_is_removed() {
 async fn a_private_socket_is_never_open_to_others() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("admin.sock");
-    let address = Address::Unix(path.clone());
+    let address = ListenAddress::Unix(path.clone());
     let mode = |path: &Path| {
         let found = std::fs::metadata(path).ok()?;
         Some(found.permissions().mode() & 0o777)

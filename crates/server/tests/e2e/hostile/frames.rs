@@ -23,15 +23,15 @@ pub(crate) const END_HEADERS: u8 = 4;
 const PATIENCE: Duration = Duration::from_millis(300);
 
 /// A connection on which anything may be sent.
-pub(crate) struct Raw(TcpStream);
+pub(crate) struct RawHttp2(TcpStream);
 
-impl Raw {
+impl RawHttp2 {
     /// Opens one as an honest client would.
     pub(crate) fn connect(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_write_timeout(Some(PATIENCE))?;
         stream.set_read_timeout(Some(DEADLINE))?;
-        let mut raw = Raw(stream);
+        let mut raw = RawHttp2(stream);
         raw.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")?;
         raw.send(&frame(SETTINGS, 0, 0, b""))?;
         Ok(raw)
@@ -125,13 +125,13 @@ impl Raw {
         let _ = self.0.shutdown(std::net::Shutdown::Write);
     }
 
-    fn receive(&mut self) -> io::Result<Frame> {
+    fn receive(&mut self) -> io::Result<RawFrame> {
         let mut head = [0; 9];
         self.0.read_exact(&mut head)?;
         let [a, b, c, kind, flags, stream @ ..] = head;
         let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
         self.0.read_exact(&mut payload)?;
-        Ok(Frame {
+        Ok(RawFrame {
             kind,
             flags,
             stream: u32::from_be_bytes(stream),
@@ -140,7 +140,7 @@ impl Raw {
     }
 }
 
-struct Frame {
+struct RawFrame {
     kind: u8,
     flags: u8,
     stream: u32,

@@ -4,14 +4,14 @@
 use std::net::SocketAddr;
 
 use super::frames::{
-    CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PING, PRIORITY, RST_STREAM, Raw,
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PING, PRIORITY, RST_STREAM, RawHttp2,
     SETTINGS, WINDOW_UPDATE, frame, framed, literal, post, stream,
 };
+use crate::background_client::BackgroundClient;
 use crate::grpc::{SHOULD_RATE_LIMIT, framed as framed_message, request};
 use crate::http::ask;
 use crate::memory::{held, most_held};
 use crate::server::{Server, wait_for};
-use crate::witness::Witness;
 
 const RULES: &str =
     "version: 1\nrules:\n  - { name: r, by: ip, rate: 100000000/hour, algorithm: fixed-window }\n";
@@ -20,48 +20,48 @@ const ATTACKERS: usize = 4;
 const ROUNDS: usize = 8;
 /// What all attackers together may make the server hold: a few hundred KiB for each of their
 /// connections, of which some may not have been noticed to be gone.
-const MOST_HELD: u64 = 32 << 20;
+const MAX_HELD_BYTES: u64 = 32 << 20;
 
 /// A door that speaks HTTP/2.
-struct Door {
+struct Http2Listener {
     edge: &'static str,
     address: SocketAddr,
     path: &'static str,
     body: Vec<u8>,
-    witness: fn(&Server) -> Witness,
+    background: fn(&Server) -> BackgroundClient,
 }
 
-fn doors(server: &Server) -> [Door; 2] {
+fn listeners(server: &Server) -> [Http2Listener; 2] {
     [
-        Door {
+        Http2Listener {
             edge: "http",
             address: server.http,
             path: "/v1/check",
             body: ask("192.0.2.1", "/").into(),
-            witness: Witness::of_http,
+            background: BackgroundClient::for_http,
         },
-        Door {
+        Http2Listener {
             edge: "grpc",
             address: server.grpc.parse().unwrap(),
             path: SHOULD_RATE_LIMIT,
             body: framed_message(&request("shop", &[&[("a", "b")]])).to_vec(),
-            witness: Witness::of_grpc,
+            background: BackgroundClient::for_grpc,
         },
     ]
 }
 
 /// Several attackers, each with one connection after another.
-fn withstand(name: &str, attack: impl Fn(&mut Raw, &Door) + Sync) {
+fn withstand(name: &str, attack: impl Fn(&mut RawHttp2, &Http2Listener) + Sync) {
     let server = Server::with(RULES, &["--idle", "600"]);
-    for door in &doors(&server) {
-        let witness = (door.witness)(&server);
-        witness.wait_for_answers(50);
+    for door in &listeners(&server) {
+        let witness = (door.background)(&server);
+        witness.wait_for_replies(50);
         let before = most_held(&server);
         std::thread::scope(|scope| {
             for _ in 0..ATTACKERS {
                 scope.spawn(|| {
                     for _ in 0..ROUNDS {
-                        attack(&mut Raw::connect(door.address).unwrap(), door);
+                        attack(&mut RawHttp2::connect(door.address).unwrap(), door);
                     }
                 });
             }
@@ -70,7 +70,7 @@ fn withstand(name: &str, attack: impl Fn(&mut Raw, &Door) + Sync) {
         witness.end(&name);
         let held = most_held(&server).saturating_sub(before);
         eprintln!("{name} made it hold {} KiB", held >> 10);
-        assert!(held <= MOST_HELD, "{name}: {held} bytes");
+        assert!(held <= MAX_HELD_BYTES, "{name}: {held} bytes");
     }
     assert_eq!(server.metric("tidegate_panics_total"), 0);
 }
@@ -205,7 +205,7 @@ fn windows_that_lie() {
 
 /// What breaks the protocol ends its connection, and says why.
 #[test]
-fn what_breaks_the_protocol_is_told_why() {
+fn protocol_errors_are_answered_with_their_reason() {
     let cases = [
         (
             "a frame longer than was allowed",
@@ -227,9 +227,9 @@ fn what_breaks_the_protocol_is_told_why() {
         ),
     ];
     let server = Server::start(RULES);
-    for door in doors(&server) {
+    for door in listeners(&server) {
         for (what, bytes) in &cases {
-            let mut raw = Raw::connect(door.address).unwrap();
+            let mut raw = RawHttp2::connect(door.address).unwrap();
             raw.send(bytes).unwrap();
             let reason = raw.reason();
             // 0 would be an end without a fault.
@@ -254,9 +254,9 @@ fn head_of_fields(path: &str, fields: usize) -> Vec<u8> {
 #[test]
 fn a_head_of_more_than_a_hundred_fields_is_431_by_http_2_too() {
     let server = Server::start(RULES);
-    for door in doors(&server) {
+    for door in listeners(&server) {
         for (fields, is_good) in [(99, true), (900, false)] {
-            let mut raw = Raw::connect(door.address).unwrap();
+            let mut raw = RawHttp2::connect(door.address).unwrap();
             let head = head_of_fields(door.path, fields);
             raw.send(&frame(HEADERS, END_HEADERS, 1, &head)).unwrap();
             if is_good {
@@ -276,7 +276,7 @@ fn a_head_of_more_than_a_hundred_fields_is_431_by_http_2_too() {
 fn heads_of_small_fields_whose_bodies_never_come_take_little_memory() {
     const CONNECTIONS: usize = 16;
     let server = Server::with(RULES, &["--idle", "600"]);
-    for door in doors(&server) {
+    for door in listeners(&server) {
         for fields in [80, 900] {
             let before = most_held(&server);
             let head = head_of_fields(door.path, fields);
@@ -284,7 +284,7 @@ fn heads_of_small_fields_whose_bodies_never_come_take_little_memory() {
             let sent: Vec<u8> = streams.collect::<Vec<_>>().concat();
             let mut held = Vec::new();
             for _ in 0..CONNECTIONS {
-                let mut raw = Raw::connect(door.address).unwrap();
+                let mut raw = RawHttp2::connect(door.address).unwrap();
                 raw.send(&sent).unwrap();
                 // Frames are handled in order: what was sent before is in memory now.
                 raw.wait_for_ping().unwrap();
@@ -297,7 +297,7 @@ fn heads_of_small_fields_whose_bodies_never_come_take_little_memory() {
                 most >> 10,
                 (CONNECTIONS * sent.len()) >> 10
             );
-            assert!(most <= MOST_HELD, "{what}: {most} bytes");
+            assert!(most <= MAX_HELD_BYTES, "{what}: {most} bytes");
         }
     }
     let mut good = server.client();
@@ -316,9 +316,9 @@ fn streams_of_many_connections_that_never_finish_take_little_memory_and_leave_it
     const MAX_LEFT: u64 = 24 << 20;
     for at in 0..2 {
         let server = Server::with(RULES, &["--idle", "600"]);
-        let door = &doors(&server)[at];
-        let witness = (door.witness)(&server);
-        witness.wait_for_answers(50);
+        let door = &listeners(&server)[at];
+        let witness = (door.background)(&server);
+        witness.wait_for_replies(50);
         let before = held(&server);
         let head = post(door.path);
         let begun = [&[0][..], &1_000_000_u32.to_be_bytes(), &[b'x'; 500]].concat();
@@ -329,7 +329,7 @@ fn streams_of_many_connections_that_never_finish_take_little_memory_and_leave_it
         let sent = streams.collect::<Vec<_>>().concat();
         let mut strangers = Vec::new();
         for _ in 0..CONNECTIONS {
-            let mut raw = Raw::connect(door.address).unwrap();
+            let mut raw = RawHttp2::connect(door.address).unwrap();
             raw.send(&sent).unwrap();
             strangers.push(raw);
         }
@@ -358,9 +358,9 @@ fn few_connections_that_have_had_many_streams_stay_open() {
     const MAX_OPEN: u64 = 256 + 64 + 4;
     for at in 0..2 {
         let server = Server::with(RULES, &["--idle", "600"]);
-        let door = &doors(&server)[at];
-        let witness = (door.witness)(&server);
-        witness.wait_for_answers(50);
+        let door = &listeners(&server)[at];
+        let witness = (door.background)(&server);
+        witness.wait_for_replies(50);
         let (begun, rest) = door.body.split_at(door.body.len() / 2);
         let head = post(door.path);
         let all =
@@ -372,7 +372,7 @@ fn few_connections_that_have_had_many_streams_stay_open() {
         let rest = all(&|turn| frame(DATA, END_STREAM, stream(turn), rest));
         let mut clients = Vec::new();
         for _ in 0..CONNECTIONS {
-            let mut raw = Raw::connect(door.address).unwrap();
+            let mut raw = RawHttp2::connect(door.address).unwrap();
             raw.send(&begun).unwrap();
             raw.wait_for_ping().unwrap();
             raw.send(&rest).unwrap();
@@ -401,13 +401,13 @@ fn paths_that_a_client_has_indexed_hold_little_memory() {
     const MAX_HELD: u64 = 224 << 20;
     for at in 0..2 {
         let server = Server::with(RULES, &["--idle", "600"]);
-        let door = &doors(&server)[at];
-        let witness = (door.witness)(&server);
-        witness.wait_for_answers(50);
+        let door = &listeners(&server)[at];
+        let witness = (door.background)(&server);
+        witness.wait_for_replies(50);
         let before = most_held(&server);
         let mut strangers = Vec::new();
         for _ in 0..CONNECTIONS {
-            let mut raw = Raw::connect(door.address).unwrap();
+            let mut raw = RawHttp2::connect(door.address).unwrap();
             for turn in 0..PATHS {
                 // GET, http, a path of two bytes that is inserted into the table, and a host.
                 let block = [0x82, 0x86, 0x44, 2, b'/', b'!' + turn as u8, 1, 1, b'x'];
@@ -434,11 +434,11 @@ fn bodies_that_have_only_begun_hold_little_memory() {
     const MAX_HELD: u64 = 64 << 20;
     for at in 0..2 {
         let server = Server::with(RULES, &["--idle", "600"]);
-        let door = &doors(&server)[at];
+        let door = &listeners(&server)[at];
         let before = most_held(&server);
         let mut strangers = Vec::new();
         for _ in 0..CONNECTIONS {
-            let mut raw = Raw::connect(door.address).unwrap();
+            let mut raw = RawHttp2::connect(door.address).unwrap();
             for turn in 0..STREAMS {
                 let head = frame(HEADERS, END_HEADERS, stream(turn), &post(door.path));
                 let begun = frame(DATA, 0, stream(turn), &door.body[..1]);
@@ -459,12 +459,12 @@ fn heads_that_are_never_finished_are_few() {
     const CONNECTIONS: usize = 200;
     const FINISHED_LATER: usize = 64;
     let server = Server::with(RULES, &["--idle", "600"]);
-    for door in doors(&server) {
+    for door in listeners(&server) {
         let before = most_held(&server);
         let begun = frame(HEADERS, 0, 1, &head_of_fields(door.path, 90));
-        let mut waiting: Vec<Raw> = Vec::new();
+        let mut waiting: Vec<RawHttp2> = Vec::new();
         for _ in 0..CONNECTIONS {
-            let mut raw = Raw::connect(door.address).unwrap();
+            let mut raw = RawHttp2::connect(door.address).unwrap();
             let _ = raw.send(&begun);
             waiting.push(raw);
         }
@@ -478,7 +478,7 @@ fn heads_that_are_never_finished_are_few() {
             (stays.get() == 20).then_some(())
         });
         let most = most_held(&server).saturating_sub(before);
-        assert!(most <= MOST_HELD, "{}: {most} bytes", door.edge);
+        assert!(most <= MAX_HELD_BYTES, "{}: {most} bytes", door.edge);
         let finish = frame(CONTINUATION, END_HEADERS, 1, &[]);
         let rest = [finish, frame(DATA, END_STREAM, 1, &door.body)].concat();
         let mut served = 0;
@@ -501,7 +501,7 @@ fn frames_that_the_library_warns_of_are_not_logged() {
     const ACKNOWLEDGED: u8 = 1;
     let server = Server::start(RULES);
     for _ in 0..3 {
-        let mut raw = Raw::connect(server.http).unwrap();
+        let mut raw = RawHttp2::connect(server.http).unwrap();
         raw.flood(1_000, |_| frame(PING, ACKNOWLEDGED, 0, &[7; 8]));
         raw.wait_for_ping().unwrap();
     }

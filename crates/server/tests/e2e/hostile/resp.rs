@@ -5,17 +5,17 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use crate::background_client::BackgroundClient;
 use crate::memory::most_held;
-use crate::resp::{Redis, Value, command};
+use crate::resp::{RespClient, RespReply, command};
 use crate::server::{DEADLINE, Server, wait_for};
-use crate::witness::Witness;
 
 const RULES: &str =
     "version: 1\nrules:\n  - { name: r, by: ip, rate: 100000000/hour, algorithm: fixed-window }\n";
 
 const ATTACKERS: usize = 8;
 /// What all attackers together may make the server hold.
-const MOST_HELD: u64 = 16 << 20;
+const MAX_HELD_BYTES: u64 = 16 << 20;
 
 /// How long to wait for somebody who takes nothing any more. It ends an attack, never a test.
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -35,8 +35,8 @@ fn flood(stream: &mut TcpStream, bytes: &[u8], times: usize) {
 /// Several attackers, each with one connection after another; none reads what comes back.
 fn withstand(name: &str, attack: impl Fn(&mut TcpStream) + Sync) {
     let server = Server::with_resp(RULES, &["--idle", "600"]);
-    let witness = Witness::of_resp(&server);
-    witness.wait_for_answers(50);
+    let witness = BackgroundClient::for_resp(&server);
+    witness.wait_for_replies(50);
     let before = most_held(&server);
     std::thread::scope(|scope| {
         for _ in 0..ATTACKERS {
@@ -54,7 +54,7 @@ fn withstand(name: &str, attack: impl Fn(&mut TcpStream) + Sync) {
     witness.end(name);
     let held = most_held(&server).saturating_sub(before);
     eprintln!("{name} made it hold {} KiB", held >> 10);
-    assert!(held <= MOST_HELD, "{name}: {held} bytes");
+    assert!(held <= MAX_HELD_BYTES, "{name}: {held} bytes");
     assert_eq!(server.metric("tidegate_panics_total"), 0);
 }
 
@@ -98,7 +98,7 @@ fn commands_that_never_end() {
 /// What cannot become a command is answered as Redis does, and its connection closed; no room is made
 /// for a length that is only told.
 #[test]
-fn lengths_that_lie_are_told_so_and_closed() {
+fn false_lengths_get_an_error_and_are_closed() {
     let server = Server::with_resp(RULES, &[]);
     let before = most_held(&server);
     let cases: [(&[u8], &str); 7] = [
@@ -110,12 +110,12 @@ fn lengths_that_lie_are_told_so_and_closed() {
         (b"*1\r\n$18446744073709551615\r\n", "bulk length"),
         (b"*2\r\n$4\r\nPING\r\n:1\r\n", "expected '$'"),
     ];
-    for (bytes, told) in cases {
+    for (bytes, want) in cases {
         let mut stream = connect(&server);
         stream.write_all(bytes).unwrap();
         let mut answer = String::new();
         match stream.read_to_string(&mut answer) {
-            Ok(_) => assert!(answer.contains(told), "{answer}"),
+            Ok(_) => assert!(answer.contains(want), "{answer}"),
             Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
         }
     }
@@ -124,7 +124,10 @@ fn lengths_that_lie_are_told_so_and_closed() {
         held <= 4 << 20,
         "{held} bytes for lengths that were only told"
     );
-    assert_eq!(server.redis().ask("PING"), Value::Simple("PONG".to_owned()));
+    assert_eq!(
+        server.redis().send_line("PING"),
+        RespReply::Simple("PONG".to_owned())
+    );
 }
 
 /// A pipeline that is read late is answered whole and in order all the same.
@@ -146,10 +149,10 @@ fn a_client_that_reads_late_loses_nothing() {
         });
         // Nothing is read until somebody else has been answered often enough. By then all is sent or the
         // server has stopped reading; which of them is the kernel's choice and makes no difference.
-        let witness = Witness::of_resp(&server);
-        witness.wait_for_answers(200);
+        let witness = BackgroundClient::for_resp(&server);
+        witness.wait_for_replies(200);
         for n in 0..COMMANDS {
-            assert_eq!(redis.receive().unwrap(), Value::Bulk(n.to_string()));
+            assert_eq!(redis.receive().unwrap(), RespReply::Bulk(n.to_string()));
         }
         witness.end("a client that reads late");
     });
@@ -159,7 +162,7 @@ fn a_client_that_reads_late_loses_nothing() {
 #[test]
 fn who_never_reads_is_cut_off() {
     let server = Server::with_resp(RULES, &["--idle", "2"]);
-    let witness = Witness::of_resp(&server);
+    let witness = BackgroundClient::for_resp(&server);
     let info = b"INFO\r\n".repeat(10_000);
     let mut streams: Vec<TcpStream> = (0..20).map(|_| connect(&server)).collect();
     for stream in &mut streams {
@@ -168,7 +171,7 @@ fn who_never_reads_is_cut_off() {
     wait_for("those who never read to be cut off", || {
         (server.metric("tidegate_connections ") < 10).then_some(())
     });
-    drop(Redis::connect(server.resp()));
+    drop(RespClient::connect(server.resp()));
     witness.end("clients that never read");
 }
 
@@ -197,8 +200,8 @@ fn a_password_is_not_guessed_fast_and_guesses_are_logged_and_counted() {
     let begun = std::time::Instant::now();
     let mut redis = server.redis();
     assert_eq!(
-        redis.ask("AUTH the-right-password"),
-        Value::Simple("OK".to_owned())
+        redis.send_line("AUTH the-right-password"),
+        RespReply::Simple("OK".to_owned())
     );
     assert!(begun.elapsed() >= Duration::from_secs(1));
 }
@@ -210,8 +213,8 @@ fn commands_that_wait_for_their_rest_are_bounded_over_all_connections() {
     const CONNECTIONS: usize = 640;
     const MAX_LISTENER: u64 = 32 << 20;
     let server = Server::with_resp(RULES, &["--idle", "600"]);
-    let witness = Witness::of_resp(&server);
-    witness.wait_for_answers(50);
+    let witness = BackgroundClient::for_resp(&server);
+    witness.wait_for_replies(50);
     let queue = command(&["ECHO", &"x".repeat(6_000)]).repeat(10);
     let unfinished = &command(&["ECHO", &"x".repeat(60_000)])[..59_000];
     let attack = [&command(&["MULTI"])[..], &queue[..], unfinished].concat();

@@ -5,13 +5,13 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use super::frames::{
-    DATA, END_HEADERS, END_STREAM, HEADERS, Raw, SETTINGS, frame, literal, post, stream,
+    DATA, END_HEADERS, END_STREAM, HEADERS, RawHttp2, SETTINGS, frame, literal, post, stream,
 };
+use crate::background_client::BackgroundClient;
 use crate::grpc::{SHOULD_RATE_LIMIT, framed, request};
 use crate::http::ask;
 use crate::memory::most_held;
 use crate::server::{DEADLINE, Server, wait_for};
-use crate::witness::Witness;
 
 const RULES: &str =
     "version: 1\nrules:\n  - { name: r, by: ip, rate: 100000000/hour, algorithm: fixed-window }\n";
@@ -21,60 +21,60 @@ const CLIENTS: usize = 200;
 const TRICKLE: Duration = Duration::from_millis(20);
 
 /// What a client says first, and then again and again.
-struct Slow {
+struct TricklingClient {
     what: &'static str,
     first: &'static [u8],
     then: &'static [u8],
 }
 
-const OVER_HTTP: [Slow; 4] = [
-    Slow {
+const OVER_HTTP: [TricklingClient; 4] = [
+    TricklingClient {
         what: "a header that trickles",
         first: b"POST /v1/check HTTP/1.1\r\nhost: x\r\nx: ",
         then: b"y",
     },
-    Slow {
+    TricklingClient {
         what: "headers that trickle",
         first: b"GET /healthz HTTP/1.1\r\n",
         then: b"a: b\r\n",
     },
-    Slow {
+    TricklingClient {
         what: "a body that trickles",
         first: b"POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 60000\r\n\r\n",
         then: b" ",
     },
-    Slow {
+    TricklingClient {
         what: "an HTTP/2 frame that trickles",
         first: b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\x40\0\x01\x05\0\0\0\x01",
         then: b"\x88",
     },
 ];
 
-const OVER_RESP: [Slow; 3] = [
-    Slow {
+const OVER_RESP: [TricklingClient; 3] = [
+    TricklingClient {
         what: "a line that trickles",
         first: b"PIN",
         then: b"G",
     },
-    Slow {
+    TricklingClient {
         what: "an argument that trickles",
         first: b"*2\r\n$4\r\nECHO\r\n$60000\r\n",
         then: b"x",
     },
-    Slow {
+    TricklingClient {
         what: "nothing that trickles",
         first: b"*0\r\n",
         then: b"\r\n",
     },
 ];
 
-const OVER_GRPC: [Slow; 2] = [
-    Slow {
+const OVER_GRPC: [TricklingClient; 2] = [
+    TricklingClient {
         what: "an opening that trickles",
         first: b"PRI * HTTP/2.0\r\n\r\n",
         then: b"S",
     },
-    Slow {
+    TricklingClient {
         what: "a frame that trickles",
         first: b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\x40\0\x01\x05\0\0\0\x01",
         then: b"\x88",
@@ -89,7 +89,12 @@ fn connect(address: SocketAddr) -> TcpStream {
 }
 
 /// Every client trickles until the server has closed on all of them.
-fn outlast(server: &Server, address: SocketAddr, witness: Witness, slow: &Slow) {
+fn outlast(
+    server: &Server,
+    address: SocketAddr,
+    witness: BackgroundClient,
+    slow: &TricklingClient,
+) {
     let before = most_held(server);
     let mut clients: Vec<TcpStream> = (0..CLIENTS).map(|_| connect(address)).collect();
     for client in &mut clients {
@@ -110,7 +115,12 @@ fn outlast(server: &Server, address: SocketAddr, witness: Witness, slow: &Slow) 
 fn bytes_that_trickle_are_not_waited_for_over_http() {
     let server = Server::with(RULES, &["--idle", "2"]);
     for slow in &OVER_HTTP {
-        outlast(&server, server.http, Witness::of_http(&server), slow);
+        outlast(
+            &server,
+            server.http,
+            BackgroundClient::for_http(&server),
+            slow,
+        );
     }
 }
 
@@ -118,7 +128,12 @@ fn bytes_that_trickle_are_not_waited_for_over_http() {
 fn bytes_that_trickle_are_not_waited_for_over_resp() {
     let server = Server::with_resp(RULES, &["--idle", "2"]);
     for slow in &OVER_RESP {
-        outlast(&server, server.resp(), Witness::of_resp(&server), slow);
+        outlast(
+            &server,
+            server.resp(),
+            BackgroundClient::for_resp(&server),
+            slow,
+        );
     }
 }
 
@@ -127,7 +142,7 @@ fn bytes_that_trickle_are_not_waited_for_over_grpc() {
     let server = Server::with(RULES, &["--idle", "2"]);
     let address = server.grpc.parse().unwrap();
     for slow in &OVER_GRPC {
-        outlast(&server, address, Witness::of_grpc(&server), slow);
+        outlast(&server, address, BackgroundClient::for_grpc(&server), slow);
     }
 }
 
@@ -135,7 +150,7 @@ fn bytes_that_trickle_are_not_waited_for_over_grpc() {
 #[test]
 fn half_a_request_and_the_end_of_it_is_closed() {
     let server = Server::with(RULES, &["--idle", "2"]);
-    let witness = Witness::of_http(&server);
+    let witness = BackgroundClient::for_http(&server);
     for slow in &OVER_HTTP {
         let clients: Vec<TcpStream> = (0..CLIENTS).map(|_| connect(server.http)).collect();
         for mut client in &clients {
@@ -158,18 +173,18 @@ fn half_a_request_and_the_end_of_it_is_closed() {
 const UNREAD_CLOSED: &str = "tidegate_unread_connections_closed_total{cause=\"idle\"}";
 
 /// A peer that never reads a response, and sends requests all the time.
-struct NeverReads {
+struct NonReadingPeer {
     address: SocketAddr,
     path: &'static str,
     body: Vec<u8>,
     /// The header block of a request that is answered without a body, whatever the peer's window.
-    bare: Vec<u8>,
+    bodiless: Vec<u8>,
 }
 
 /// It was not idle, because requests began. So it kept its connection and what was held for it.
-fn is_closed_although_it_sends(server: &Server, peer: &NeverReads) {
+fn is_closed_although_it_sends(server: &Server, peer: &NonReadingPeer) {
     let closed_before = server.metric(UNREAD_CLOSED);
-    let mut raw = Raw::connect(peer.address).unwrap();
+    let mut raw = RawHttp2::connect(peer.address).unwrap();
     // The windows of its streams are closed.
     let settings = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
     let head = frame(HEADERS, END_HEADERS, 1, &post(peer.path));
@@ -182,7 +197,7 @@ fn is_closed_although_it_sends(server: &Server, peer: &NeverReads) {
             HEADERS,
             END_HEADERS | END_STREAM,
             stream(turn.get()),
-            &peer.bare,
+            &peer.bodiless,
         );
         turn.set(turn.get() + 1);
         // Once it is closed nothing can be sent.
@@ -194,18 +209,18 @@ fn is_closed_although_it_sends(server: &Server, peer: &NeverReads) {
 #[test]
 fn a_peer_that_sends_and_never_reads_is_closed_over_http_2() {
     let server = Server::with(RULES, &["--idle", "2"]);
-    let witness = Witness::of_http(&server);
+    let witness = BackgroundClient::for_http(&server);
     // 0x82 is GET.
     let mut bare = post("/v1/auth");
     bare[0] = 0x82;
     bare.extend(literal("x-forwarded-for", "192.0.2.1"));
     is_closed_although_it_sends(
         &server,
-        &NeverReads {
+        &NonReadingPeer {
             address: server.http,
             path: "/v1/check",
             body: ask("192.0.2.1", "/").into(),
-            bare,
+            bodiless: bare,
         },
     );
     witness.end("a peer that never reads");
@@ -220,17 +235,17 @@ fn a_peer_that_sends_and_never_reads_is_closed_over_http_2() {
 #[test]
 fn a_peer_that_sends_and_never_reads_is_closed_over_grpc() {
     let server = Server::with(RULES, &["--idle", "2"]);
-    let witness = Witness::of_grpc(&server);
+    let witness = BackgroundClient::for_grpc(&server);
     // A GET is none of gRPC, which is 415.
     let mut bare = post(SHOULD_RATE_LIMIT);
     bare[0] = 0x82;
     is_closed_although_it_sends(
         &server,
-        &NeverReads {
+        &NonReadingPeer {
             address: server.grpc.parse().unwrap(),
             path: SHOULD_RATE_LIMIT,
             body: framed(&request("shop", &[&[("a", "b")]])).to_vec(),
-            bare,
+            bodiless: bare,
         },
     );
     witness.end("a peer that never reads");

@@ -52,16 +52,16 @@ const TRICKLE: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_millis(300);
 
 /// What is attacked.
-struct Target {
+struct AttackTarget {
     address: SocketAddr,
     /// A path that is served there.
     path: &'static str,
-    attacks: Vec<Attack>,
+    attacks: Vec<AttackFn>,
     slow: Vec<SlowPeer>,
 }
 
 /// What an attacker does on one connection.
-type Attack = fn(&Target);
+type AttackFn = fn(&AttackTarget);
 
 /// A peer that sends something first and then a byte at a time, or nothing, until it is closed.
 #[derive(Clone, Copy)]
@@ -84,7 +84,7 @@ fn rss_at_rest_is_flat_after_every_round_of_attacks() {
 }
 
 /// The rounds end as soon as the memory is flat.
-fn becomes_flat(server: &Server, targets: &[Target]) {
+fn becomes_flat(server: &Server, targets: &[AttackTarget]) {
     let mut before = least_at_rest(server, targets);
     for _ in 0..=MAX_RISES {
         let held = least_at_rest(server, targets);
@@ -97,7 +97,7 @@ fn becomes_flat(server: &Server, targets: &[Target]) {
 }
 
 /// Every round after the first ones holds at most 5% more than they did.
-fn stays_flat(server: &Server, targets: &[Target], minutes: u64) {
+fn stays_flat(server: &Server, targets: &[AttackTarget], minutes: u64) {
     let until = Instant::now() + Duration::from_secs(60 * minutes);
     let mut first: Vec<u64> = (0..FIRST_ROUNDS)
         .map(|_| settled_at_rest(server, targets))
@@ -127,11 +127,11 @@ fn server() -> Server {
     Server::spawn(command, dir)
 }
 
-fn targets(server: &Server) -> [Target; 5] {
+fn targets(server: &Server) -> [AttackTarget; 5] {
     let is_metrics =
         |line: &serde_json::Value| line["message"] == "listening" && line["edge"] == "metrics";
     let metrics = server.wait_log(is_metrics);
-    let over_http2 = |address, path| Target {
+    let over_http2 = |address, path| AttackTarget {
         address,
         path,
         attacks: http2::ATTACKS.to_vec(),
@@ -148,7 +148,7 @@ fn targets(server: &Server) -> [Target; 5] {
             metrics["address"].as_str().unwrap().parse().unwrap(),
             "/metrics",
         ),
-        Target {
+        AttackTarget {
             address: server.resp(),
             path: "",
             attacks: resp::ATTACKS.to_vec(),
@@ -158,7 +158,7 @@ fn targets(server: &Server) -> [Target; 5] {
 }
 
 /// Every attack on every listener. Listeners are attacked at the same time, and slow peers stay meanwhile.
-fn attack_all(targets: &[Target]) {
+fn attack_all(targets: &[AttackTarget]) {
     std::thread::scope(|scope| {
         for target in targets {
             scope.spawn(|| stay_slow(target));
@@ -172,7 +172,7 @@ fn attack_all(targets: &[Target]) {
 }
 
 /// Slow peers stay until the server has closed all of them.
-fn stay_slow(target: &Target) {
+fn stay_slow(target: &AttackTarget) {
     let peers = target.slow.iter().flat_map(|slow| [*slow; CONNECTIONS]);
     let mut peers: Vec<(TcpStream, SlowPeer)> =
         peers.map(|slow| (connect(target.address), slow)).collect();
@@ -207,19 +207,19 @@ fn connect(address: SocketAddr) -> TcpStream {
 }
 
 /// Sends and waits until the server closes. It may do so while it is sent to.
-fn closed(target: &Target, bytes: &[u8]) {
+fn closed(target: &AttackTarget, bytes: &[u8]) {
     let mut stream = connect(target.address);
     let _ = stream.write_all(bytes);
     let _ = stream.read_to_end(&mut Vec::new());
 }
 
 /// Sends and closes.
-fn left(target: &Target, bytes: &[u8]) {
+fn left(target: &AttackTarget, bytes: &[u8]) {
     let _ = connect(target.address).write_all(bytes);
 }
 
 /// Sends, closes one side, and waits until the server closes the other.
-fn left_half(target: &Target, bytes: &[u8]) {
+fn left_half(target: &AttackTarget, bytes: &[u8]) {
     let mut stream = connect(target.address);
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(Shutdown::Write);
@@ -227,7 +227,7 @@ fn left_half(target: &Target, bytes: &[u8]) {
 }
 
 /// The least that the server holds at rest after any of the next rounds.
-fn least_at_rest(server: &Server, targets: &[Target]) -> u64 {
+fn least_at_rest(server: &Server, targets: &[AttackTarget]) -> u64 {
     let rounds = (0..ROUNDS).map(|_| {
         run_round(server, targets);
         held(server)
@@ -236,7 +236,7 @@ fn least_at_rest(server: &Server, targets: &[Target]) -> u64 {
 }
 
 /// What the server holds at rest after the next round, when that has become no less for [`SETTLED`].
-fn settled_at_rest(server: &Server, targets: &[Target]) -> u64 {
+fn settled_at_rest(server: &Server, targets: &[AttackTarget]) -> u64 {
     run_round(server, targets);
     let (mut least, mut since) = (held(server), Instant::now());
     while since.elapsed() < SETTLED {
@@ -251,7 +251,7 @@ fn settled_at_rest(server: &Server, targets: &[Target]) -> u64 {
 }
 
 /// Attacks, and waits until all connections have ended.
-fn run_round(server: &Server, targets: &[Target]) {
+fn run_round(server: &Server, targets: &[AttackTarget]) {
     attack_all(targets);
     wait_for("all connections to end", || {
         // The one that reads it is open.

@@ -1,9 +1,9 @@
 //! Bodies of clients are for the backend alone: no proxy sends them to Tidegate, and none that is broken or ends
 //! early is taken for a failure of Tidegate.
 
-use tidegate_parts::{Make, Release, ReverseProxy, Upstream};
+use tidegate_parts::{ProxyProduct, ProxyRelease, ReverseProxy, Upstream};
 
-use super::{PATIENT, Stand, three_lines};
+use super::{PATIENT, ProxyTestbed, three_lines};
 use crate::http::{Client, Reply};
 
 /// What proxies write into the first line of a sub-request, and what is close to it. Caddy sends a body along where
@@ -52,17 +52,17 @@ fn exchange(proxy: &ReverseProxy, first: &str, host: &str, rest: &str) -> std::i
 }
 
 /// With a recorder in the place of Tidegate, which allows everything.
-fn asks_without_the_body(release: Release, edits: &[(&str, &str)]) {
+fn sub_requests_omit_the_body(release: ProxyRelease, edits: &[(&str, &str)]) {
     let (limiter, backend) = (Upstream::start(), Upstream::start());
     let port = |upstream: &Upstream| format!(":{}", upstream.address().port());
-    let (asked, behind) = (port(&limiter), port(&backend));
+    let (limiter_port, behind) = (port(&limiter), port(&backend));
     let edits: Vec<_> = edits
         .iter()
-        .map(|(from, to)| (*from, to.replace(":8080", &asked)))
+        .map(|(from, to)| (*from, to.replace(":8080", &limiter_port)))
         .collect();
     let edits = edits.iter().map(|(from, to)| (*from, &**to));
     let edits = edits.chain(PATIENT);
-    let ports = [(":8080", &*asked), (":3000", &*behind)];
+    let ports = [(":8080", &*limiter_port), (":3000", &*behind)];
     let proxy = ReverseProxy::start(release, &edits.chain(ports).collect::<Vec<_>>());
     limiter.take();
     for target in TARGETS {
@@ -74,16 +74,19 @@ fn asks_without_the_body(release: Release, edits: &[(&str, &str)]) {
                 assert_eq!(reply.status, 200, "{what}: {reply:?}");
                 let arrived = backend.take();
                 assert_eq!(arrived.len(), 1, "{what}: {arrived:?}");
-                assert_eq!(arrived[0].asked, first, "{what}");
+                assert_eq!(arrived[0].request_line, first, "{what}");
                 assert_eq!(arrived[0].body, "hello", "{what}");
-                let mut asked = limiter.take();
-                asked.retain(|it| !it.asked.ends_with("/readyz")); // HAProxy's health checks
-                assert_eq!(asked.len(), 1, "{what}: {asked:?}");
-                assert_eq!(asked[0].body, "", "{what}");
+                let mut sub_requests = limiter.take();
+                sub_requests.retain(|it| !it.request_line.ends_with("/readyz")); // HAProxy's health checks
+                assert_eq!(sub_requests.len(), 1, "{what}: {sub_requests:?}");
+                assert_eq!(sub_requests[0].body, "", "{what}");
                 let framed = |(name, value): &(String, String)| {
                     name == "transfer-encoding" || (name == "content-length" && value != "0")
                 };
-                assert!(!asked[0].headers.iter().any(framed), "{what}: {asked:?}");
+                assert!(
+                    !sub_requests[0].headers.iter().any(framed),
+                    "{what}: {sub_requests:?}"
+                );
             }
         }
     }
@@ -91,19 +94,24 @@ fn asks_without_the_body(release: Release, edits: &[(&str, &str)]) {
 
 #[test]
 fn sub_requests_have_no_body() {
-    for make in [Make::Nginx, Make::Caddy, Make::Traefik, Make::Haproxy] {
+    for make in [
+        ProxyProduct::Nginx,
+        ProxyProduct::Caddy,
+        ProxyProduct::Traefik,
+        ProxyProduct::Haproxy,
+    ] {
         for release in make.releases() {
-            asks_without_the_body(release, &[]);
+            sub_requests_omit_the_body(release, &[]);
         }
     }
-    for release in Make::Caddy.releases() {
-        asks_without_the_body(release, &[three_lines()]);
+    for release in ProxyProduct::Caddy.releases() {
+        sub_requests_omit_the_body(release, &[three_lines()]);
     }
 }
 
 /// A client that has used its limit stays denied, and others are served, whatever bodies somebody sends. Allowed
 /// bodies reach the backend and denied ones do not. The client `127.0.0.2` has used `/api`.
-pub(super) fn break_no_limit(stand: &Stand) {
+pub(super) fn break_no_limit(stand: &ProxyTestbed) {
     let release = stand.proxy.release();
     for target in TARGETS {
         for method in ["GET", "POST", "get"] {
@@ -113,7 +121,7 @@ pub(super) fn break_no_limit(stand: &Stand) {
                 if let Ok(reply) = exchange(&stand.proxy, &first, "x", rest) {
                     assert_ne!(reply.status, 503, "{what}: {reply:?}");
                 }
-                let reply = stand.ask(2, "POST", "/api/x", &[]);
+                let reply = stand.request(2, "POST", "/api/x", &[]);
                 assert_eq!(reply.status, 429, "{what}: {reply:?}");
                 assert_eq!(stand.backend.take(), [], "{what}");
             }
@@ -124,7 +132,10 @@ pub(super) fn break_no_limit(stand: &Stand) {
     assert_eq!(ask(WHOLE[1]).status, 200, "{release:?}");
     let arrived = stand.backend.take();
     assert_eq!(arrived.len(), 1, "{release:?}: {arrived:?}");
-    assert_eq!((&*arrived[0].asked, &*arrived[0].body), (&*first, "hello"));
+    assert_eq!(
+        (&*arrived[0].request_line, &*arrived[0].body),
+        (&*first, "hello")
+    );
     for rest in WHOLE {
         assert_eq!(ask(rest).status, 429, "{release:?}: {rest:?}");
         assert_eq!(stand.backend.take(), [], "{release:?}: {rest:?}");
@@ -133,10 +144,10 @@ pub(super) fn break_no_limit(stand: &Stand) {
 
 /// One bad chunk a second, sent to the URL of the sub-request itself, made Caddy take Tidegate for failed: all clients
 /// got 503, or passed without a limit. A failure that is counted stays so until the test ends.
-fn takes_no_body_for_an_outage(make: Make) {
+fn takes_no_body_for_an_outage(make: ProxyProduct) {
     let lasting = ("fail_duration 1s", "fail_duration 1h");
     for release in make.releases() {
-        let stand = Stand::edited(release, &[lasting]);
+        let stand = ProxyTestbed::edited(release, &[lasting]);
         for _ in 0..2 {
             stand.passes(2, "POST", "/api/x", &[]);
         }
@@ -146,20 +157,20 @@ fn takes_no_body_for_an_outage(make: Make) {
 
 #[test]
 fn no_body_opens_nginx() {
-    takes_no_body_for_an_outage(Make::Nginx);
+    takes_no_body_for_an_outage(ProxyProduct::Nginx);
 }
 
 #[test]
 fn no_body_opens_caddy() {
-    takes_no_body_for_an_outage(Make::Caddy);
+    takes_no_body_for_an_outage(ProxyProduct::Caddy);
 }
 
 #[test]
 fn no_body_opens_traefik() {
-    takes_no_body_for_an_outage(Make::Traefik);
+    takes_no_body_for_an_outage(ProxyProduct::Traefik);
 }
 
 #[test]
 fn no_body_opens_haproxy() {
-    takes_no_body_for_an_outage(Make::Haproxy);
+    takes_no_body_for_an_outage(ProxyProduct::Haproxy);
 }

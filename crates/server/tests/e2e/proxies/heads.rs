@@ -1,15 +1,15 @@
 //! Heads that are too long or have too many fields are no way past a limit.
 
-use tidegate_parts::Make;
+use tidegate_parts::ProxyProduct;
 
-use super::Stand;
+use super::ProxyTestbed;
 use crate::http::Client;
 
 /// A head that is too long, or has too many fields, was a way past the limit: Tidegate closed the
 /// connection over it, Caddy went on without the check for all clients, and HAProxy 2.6 crashed.
-fn takes_no_head_for_an_outage(make: Make) {
+fn takes_no_head_for_an_outage(make: ProxyProduct) {
     for release in make.releases() {
-        let mut stand = Stand::edited(release, &[]);
+        let mut stand = ProxyTestbed::edited(release, &[]);
         for _ in 0..2 {
             stand.passes(2, "POST", "/api/x", &[]);
         }
@@ -31,7 +31,7 @@ fn takes_no_head_for_an_outage(make: Make) {
             if let Ok(reply) = client.receive() {
                 assert!((400..500).contains(&reply.status), "{what}: {reply:?}");
             }
-            assert!(stand.proxy.is_running(), "{what}: {}", stand.proxy.said());
+            assert!(stand.proxy.is_running(), "{what}: {}", stand.proxy.output());
             stand.fails(429, 2, "POST", "/api/x", &[]);
         }
     }
@@ -39,22 +39,22 @@ fn takes_no_head_for_an_outage(make: Make) {
 
 #[test]
 fn no_head_opens_nginx() {
-    takes_no_head_for_an_outage(Make::Nginx);
+    takes_no_head_for_an_outage(ProxyProduct::Nginx);
 }
 
 #[test]
 fn no_head_opens_caddy() {
-    takes_no_head_for_an_outage(Make::Caddy);
+    takes_no_head_for_an_outage(ProxyProduct::Caddy);
 }
 
 #[test]
 fn no_head_opens_traefik() {
-    takes_no_head_for_an_outage(Make::Traefik);
+    takes_no_head_for_an_outage(ProxyProduct::Traefik);
 }
 
 #[test]
 fn no_head_opens_haproxy() {
-    takes_no_head_for_an_outage(Make::Haproxy);
+    takes_no_head_for_an_outage(ProxyProduct::Haproxy);
 }
 
 /// Where everything is sent and nothing bounded before, the response of Tidegate alone must do.
@@ -66,15 +66,15 @@ fn a_caddy_that_sends_every_header_is_not_opened_either() {
         ("\t\theader_up X-API-Key {header.X-API-Key}\n", ""),
         ("\t\theader_up Authorization {header.Authorization}\n", ""),
     ];
-    for release in Make::Caddy.releases() {
-        let stand = Stand::edited(release, &all);
+    for release in ProxyProduct::Caddy.releases() {
+        let stand = ProxyTestbed::edited(release, &all);
         for _ in 0..2 {
             stand.passes(2, "POST", "/api/x", &[]);
         }
         for kib in [33, 64, 300, 900] {
             for _ in 0..5 {
                 let long = "p".repeat(kib << 10);
-                let reply = stand.ask(2, "POST", "/api/x", &[("x-pad", &long)]);
+                let reply = stand.request(2, "POST", "/api/x", &[("x-pad", &long)]);
                 // A head that is a little too long and comes in one piece is still read.
                 assert!(matches!(reply.status, 429 | 431), "{release:?}: {reply:?}");
                 assert_eq!(stand.backend.take(), [], "{release:?}");

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::digest::Digest;
-use super::fault::Wrong;
+use super::error::KeyLineErrorKind;
 
 /// Long enough for "who, where and since when"; short enough that a million stay small.
 pub(super) const MAX_NAME_BYTES: usize = 256;
@@ -12,7 +12,7 @@ const SCHEME: &[u8] = b"sha256:";
 
 /// What one line says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Entry<'a> {
+pub(super) struct KeyLine<'a> {
     pub(super) digest: Digest,
     pub(super) tier: u16,
     pub(super) name: &'a str,
@@ -38,7 +38,7 @@ impl<'a> Tiers<'a> {
         self.names.join(", ")
     }
 
-    fn find(&self, word: &[u8]) -> Result<u16, Wrong> {
+    fn find(&self, word: &[u8]) -> Result<u16, KeyLineErrorKind> {
         self.by_name
             .get(word)
             .copied()
@@ -46,14 +46,14 @@ impl<'a> Tiers<'a> {
     }
 
     /// Shows the word only if it is a tier misspelt; anything else might be a key.
-    fn unknown(&self, word: &[u8]) -> Wrong {
+    fn unknown(&self, word: &[u8]) -> KeyLineErrorKind {
         let found = String::from_utf8_lossy(word);
         match self.names.iter().find(|tier| resembles(&found, tier)) {
-            Some(meant) => Wrong::MisspeltTier {
+            Some(meant) => KeyLineErrorKind::MisspeltTier {
                 found: found.escape_default().to_string(),
                 meant: (*meant).to_owned(),
             },
-            None => Wrong::UnknownTier {
+            None => KeyLineErrorKind::UnknownTier {
                 found_len: found.chars().count(),
                 tiers: self.list(),
             },
@@ -62,45 +62,50 @@ impl<'a> Tiers<'a> {
 }
 
 /// What a line says: nothing if it is blank or a comment.
-pub(super) fn parse<'a>(line: &'a [u8], tiers: &Tiers<'_>) -> Result<Option<Entry<'a>>, Wrong> {
+pub(super) fn parse<'a>(
+    line: &'a [u8],
+    tiers: &Tiers<'_>,
+) -> Result<Option<KeyLine<'a>>, KeyLineErrorKind> {
     let line = line.trim_ascii();
     if line.is_empty() || line.starts_with(b"#") {
         return Ok(None);
     }
-    let hex_and_rest = line.strip_prefix(SCHEME).ok_or(Wrong::NotADigest)?;
+    let hex_and_rest = line
+        .strip_prefix(SCHEME)
+        .ok_or(KeyLineErrorKind::NotADigest)?;
     let (hex, rest) = first_word(hex_and_rest);
     let digest = digest(hex)?;
     if rest.is_empty() {
-        return Err(Wrong::NoTier {
+        return Err(KeyLineErrorKind::NoTier {
             tiers: tiers.list(),
         });
     }
     let (word, rest) = first_word(rest);
     let tier = tiers.find(word)?;
     let name = name(rest)?;
-    Ok(Some(Entry { digest, tier, name }))
+    Ok(Some(KeyLine { digest, tier, name }))
 }
 
 /// The line for a key, as `tidegate key new` and `key hash` print it.
-pub fn hash_line(key: &str, tier: &str, name: &str) -> Result<String, BadLine> {
+pub fn hash_line(key: &str, tier: &str, name: &str) -> Result<String, HashLineError> {
     let is_word = |text: &str| {
         !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || c.is_control())
     };
     if !is_word(key) {
-        return Err(BadLine::Key);
+        return Err(HashLineError::Key);
     }
     if !is_word(tier) {
-        return Err(BadLine::Tier);
+        return Err(HashLineError::Tier);
     }
     let name = name.trim();
-    self::name(name.as_bytes()).map_err(BadLine::Name)?;
+    self::name(name.as_bytes()).map_err(HashLineError::Name)?;
     let line = format!("sha256:{} {tier} {name}", Digest::of(key).to_hex());
     Ok(line.trim_end().to_owned())
 }
 
 /// Why no line can be written for a key.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum BadLine {
+pub enum HashLineError {
     /// A line end or blank read with the key would give the digest of another key.
     #[error(
         "the key is empty or has blanks or control characters; give it without line end or quotes"
@@ -111,14 +116,14 @@ pub enum BadLine {
     Tier,
     /// The name could not be read back.
     #[error(transparent)]
-    Name(Wrong),
+    Name(KeyLineErrorKind),
 }
 
-fn digest(hex: &[u8]) -> Result<Digest, Wrong> {
+fn digest(hex: &[u8]) -> Result<Digest, KeyLineErrorKind> {
     let digits: &[u8; 64] = hex
         .try_into()
-        .map_err(|_| Wrong::DigestLength { found: hex.len() })?;
-    Digest::from_hex(digits).ok_or_else(|| Wrong::NotHex {
+        .map_err(|_| KeyLineErrorKind::DigestLength { found: hex.len() })?;
+    Digest::from_hex(digits).ok_or_else(|| KeyLineErrorKind::NotHex {
         column: 1 + digits
             .iter()
             .take_while(|digit| digit.is_ascii_hexdigit())
@@ -126,19 +131,19 @@ fn digest(hex: &[u8]) -> Result<Digest, Wrong> {
     })
 }
 
-fn name(text: &[u8]) -> Result<&str, Wrong> {
+fn name(text: &[u8]) -> Result<&str, KeyLineErrorKind> {
     if text.len() > MAX_NAME_BYTES {
-        return Err(Wrong::LongName {
+        return Err(KeyLineErrorKind::LongName {
             found: text.len(),
             most: MAX_NAME_BYTES,
         });
     }
-    let name = str::from_utf8(text).map_err(|_| Wrong::BadName)?;
+    let name = str::from_utf8(text).map_err(|_| KeyLineErrorKind::BadName)?;
     let after_blank = || name.split_whitespace().any(|word| word.starts_with('#'));
     if name.contains(char::is_control) {
-        Err(Wrong::BadName)
+        Err(KeyLineErrorKind::BadName)
     } else if name.contains('#') && after_blank() {
-        Err(Wrong::Comment)
+        Err(KeyLineErrorKind::Comment)
     } else {
         Ok(name)
     }
@@ -189,7 +194,7 @@ mod tests {
         let line = line.replace("HEX", HEX);
         let got = match parse(line.as_bytes(), &Tiers::of(&TIERS)) {
             Ok(None) => "nothing".to_owned(),
-            Ok(Some(Entry { digest, tier, name })) => {
+            Ok(Some(KeyLine { digest, tier, name })) => {
                 assert_eq!(digest, Digest::of("hello"));
                 format!("{tier} `{name}`")
             }
@@ -227,12 +232,12 @@ mod tests {
 
     #[test]
     fn a_raw_key_is_refused_and_not_repeated() {
-        let told = "does not begin with `sha256:`; if this is a key itself, remove it and write the line \
+        let message = "does not begin with `sha256:`; if this is a key itself, remove it and write the line \
                     that `tidegate key hash` prints (the text is not shown here)";
-        check("tg_mfrggzdfmztwq2lkmfrggzdfmztwq2lk pro", told);
-        check("hunter2", told);
-        check("HEX pro", told);
-        check("SHA256:HEX pro", told);
+        check("tg_mfrggzdfmztwq2lkmfrggzdfmztwq2lk pro", message);
+        check("hunter2", message);
+        check("HEX pro", message);
+        check("SHA256:HEX pro", message);
     }
 
     #[test]
@@ -286,7 +291,10 @@ mod tests {
             "the name has 257 bytes; write at most 256",
         );
         let line = [b"sha256:", HEX.as_bytes(), b" pro \xff"].concat();
-        assert_eq!(parse(&line, &Tiers::of(&TIERS)), Err(Wrong::BadName));
+        assert_eq!(
+            parse(&line, &Tiers::of(&TIERS)),
+            Err(KeyLineErrorKind::BadName)
+        );
     }
 
     #[test]
@@ -299,11 +307,14 @@ mod tests {
             &hash_line("hello", "pro", " Harbour Café ").unwrap(),
             "1 `Harbour Café`",
         );
-        assert_eq!(hash_line("hello\n", "pro", ""), Err(BadLine::Key));
-        assert_eq!(hash_line("hello", "two words", ""), Err(BadLine::Tier));
+        assert_eq!(hash_line("hello\n", "pro", ""), Err(HashLineError::Key));
+        assert_eq!(
+            hash_line("hello", "two words", ""),
+            Err(HashLineError::Tier)
+        );
         assert_eq!(
             hash_line("hello", "pro", "a\nb"),
-            Err(BadLine::Name(Wrong::BadName))
+            Err(HashLineError::Name(KeyLineErrorKind::BadName))
         );
     }
 }

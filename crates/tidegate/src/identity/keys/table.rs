@@ -9,21 +9,21 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{BufRead, Read};
 
 use super::digest::Digest;
-use super::fault::{Faults, KeysError, Wrong};
-use super::line::{self, Entry, MAX_NAME_BYTES, Tiers};
+use super::error::{KeyFileError, KeyLineErrorKind, KeyLineErrors};
+use super::line::{self, KeyLine, MAX_NAME_BYTES, Tiers};
 
 /// The largest keys file that is read: more than three million keys.
 pub const MAX_FILE_BYTES: u64 = 256 << 20;
 
 /// `sha256:`, 64 digits, a blank, a tier of one letter and a line end.
-const SHORTEST_LINE_BYTES: u64 = 7 + 64 + 1 + 1 + 1;
+const MIN_LINE_BYTES: u64 = 7 + 64 + 1 + 1 + 1;
 
 /// The longest line there can be, with room for a long tier name and generous blanks.
 const MAX_LINE_BYTES: usize = 1024;
 
 /// Who holds a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Holder<'a> {
+pub struct KeyOwner<'a> {
     /// The tier, as its place in the list the table was read with.
     pub tier: u16,
     /// Whose key it is; empty if the file does not say.
@@ -33,14 +33,14 @@ pub struct Holder<'a> {
 /// The keys of one file. Whole or not made at all.
 #[derive(Debug, Default)]
 pub struct KeyTable {
-    records: Vec<Record>,
-    index: Index,
+    records: Vec<KeyRecord>,
+    index: KeyIndex,
     names: String,
 }
 
 /// 40 bytes. The name lies at `name_at` in the arena of names.
 #[derive(Clone, Copy, Debug)]
-struct Record {
+struct KeyRecord {
     digest: Digest,
     name_at: u32,
     name_len: u16,
@@ -54,24 +54,24 @@ impl KeyTable {
         file: &str,
         reader: impl BufRead,
         tiers: &[S],
-    ) -> Result<Self, KeysError> {
+    ) -> Result<Self, KeyFileError> {
         let tiers = Tiers::of(tiers);
-        let mut draft = Draft::new(file, &tiers);
-        draft.read_lines(reader)?;
-        draft.finish()
+        let mut builder = KeyTableBuilder::new(file, &tiers);
+        builder.read_lines(reader)?;
+        builder.finish()
     }
 
     /// Who holds the key with this digest. Compares whole digests in constant time.
-    pub fn get(&self, digest: &Digest) -> Option<Holder<'_>> {
+    pub fn get(&self, digest: &Digest) -> Option<KeyOwner<'_>> {
         let at = self.index.find(digest, &self.records).ok()?;
-        let Record {
+        let KeyRecord {
             name_at,
             name_len,
             tier,
             ..
         } = self.records[at as usize];
         let start = name_at as usize;
-        Some(Holder {
+        Some(KeyOwner {
             tier,
             name: &self.names[start..start + usize::from(name_len)],
         })
@@ -80,8 +80,8 @@ impl KeyTable {
     /// The name under which the key with the digest `sha256:HEX` is listed, if it has one.
     pub fn name_of(&self, digest: &str) -> Option<&str> {
         let hex = digest.strip_prefix("sha256:")?.as_bytes();
-        let holder = self.get(&Digest::from_hex(hex.try_into().ok()?)?)?;
-        Some(holder.name).filter(|name| !name.is_empty())
+        let owner = self.get(&Digest::from_hex(hex.try_into().ok()?)?)?;
+        Some(owner.name).filter(|name| !name.is_empty())
     }
 
     /// The names of all keys, in the order of the file; empty where the file does not say.
@@ -93,11 +93,11 @@ impl KeyTable {
     }
 
     /// The digests of all keys, in the order of the file, and who holds them.
-    pub fn iter(&self) -> impl Iterator<Item = (Digest, Holder<'_>)> {
-        let holders = self.records.iter().zip(self.names());
-        holders.map(|(record, name)| {
+    pub fn iter(&self) -> impl Iterator<Item = (Digest, KeyOwner<'_>)> {
+        let owners = self.records.iter().zip(self.names());
+        owners.map(|(record, name)| {
             let tier = record.tier;
-            (record.digest, Holder { tier, name })
+            (record.digest, KeyOwner { tier, name })
         })
     }
 
@@ -113,7 +113,7 @@ impl KeyTable {
 
     /// Memory held, names included.
     pub fn heap_bytes(&self) -> usize {
-        self.records.capacity() * size_of::<Record>()
+        self.records.capacity() * size_of::<KeyRecord>()
             + self.index.slots.capacity() * size_of::<u32>()
             + self.names.capacity()
     }
@@ -125,7 +125,7 @@ impl KeyTable {
 /// A slot says in 22 bits which record it is for and in 10 a part of the digest's keyed hash: a
 /// record is touched, at the price of a cache miss, only when it is almost surely the one.
 #[derive(Debug, Default)]
-struct Index {
+struct KeyIndex {
     secret: RandomState,
     slots: Vec<u32>,
 }
@@ -135,35 +135,35 @@ const RECORD_BITS: u32 = (1 << 22) - 1;
 /// A slot that is for no record: the last number, which no file is large enough to reach.
 const VACANT: u32 = u32::MAX;
 
-const _: () = assert!(MAX_FILE_BYTES / SHORTEST_LINE_BYTES < RECORD_BITS as u64);
+const _: () = assert!(MAX_FILE_BYTES / MIN_LINE_BYTES < RECORD_BITS as u64);
 
 /// Where a digest that is not in the index would go, and the part of its hash to keep there.
-struct Gap {
+struct VacantSlot {
     slot: usize,
     tag: u32,
 }
 
-impl Index {
+impl KeyIndex {
     fn for_keys(count: usize) -> Self {
         let slots = vec![VACANT; (count * 2).next_power_of_two()];
-        Index {
+        KeyIndex {
             secret: RandomState::new(),
             slots,
         }
     }
 
-    fn find(&self, digest: &Digest, records: &[Record]) -> Result<u32, Gap> {
+    fn find(&self, digest: &Digest, records: &[KeyRecord]) -> Result<u32, VacantSlot> {
         let hash = self.secret.hash_one(digest.as_bytes());
         let tag = (hash >> 32) as u32 & !RECORD_BITS;
         let Some(last) = self.slots.len().checked_sub(1) else {
-            return Err(Gap { slot: 0, tag });
+            return Err(VacantSlot { slot: 0, tag });
         };
         let mut slot = hash as usize & last;
         loop {
             let found = self.slots[slot];
             let record = found & RECORD_BITS;
             if found == VACANT {
-                return Err(Gap { slot, tag });
+                return Err(VacantSlot { slot, tag });
             }
             if found & !RECORD_BITS == tag && records[record as usize].digest == *digest {
                 return Ok(record);
@@ -172,36 +172,36 @@ impl Index {
         }
     }
 
-    fn fill(&mut self, Gap { slot, tag }: Gap, record: u32) {
+    fn fill(&mut self, VacantSlot { slot, tag }: VacantSlot, record: u32) {
         self.slots[slot] = tag | record;
     }
 }
 
 /// A table on its way: records so far, their lines, and what is wrong.
-struct Draft<'a> {
+struct KeyTableBuilder<'a> {
     file: &'a str,
     tiers: &'a Tiers<'a>,
-    records: Vec<Record>,
+    records: Vec<KeyRecord>,
     names: String,
     lines: Vec<u32>,
-    faults: Faults,
+    errors: KeyLineErrors,
 }
 
-impl<'a> Draft<'a> {
+impl<'a> KeyTableBuilder<'a> {
     fn new(file: &'a str, tiers: &'a Tiers<'a>) -> Self {
         let (records, names, lines) = (Vec::new(), String::new(), Vec::new());
-        Draft {
+        KeyTableBuilder {
             file,
             tiers,
             records,
             names,
             lines,
-            faults: Faults::of(file),
+            errors: KeyLineErrors::of(file),
         }
     }
 
-    fn read_lines(&mut self, mut reader: impl BufRead) -> Result<(), KeysError> {
-        let unreadable = |source| KeysError::Unreadable {
+    fn read_lines(&mut self, mut reader: impl BufRead) -> Result<(), KeyFileError> {
+        let unreadable = |source| KeyFileError::Unreadable {
             file: self.file.to_owned(),
             source,
         };
@@ -218,9 +218,9 @@ impl<'a> Draft<'a> {
                 break;
             }
             if length > MAX_LINE_BYTES {
-                self.faults.add(
+                self.errors.add(
                     number,
-                    Wrong::LongLine {
+                    KeyLineErrorKind::LongLine {
                         most: MAX_LINE_BYTES,
                     },
                 );
@@ -228,16 +228,16 @@ impl<'a> Draft<'a> {
                     length += reader.skip_until(b'\n').map_err(unreadable)?;
                 }
             } else {
-                self.take_line(number, &line);
+                self.add_line(number, &line);
             }
             total += length as u64;
             if total > MAX_FILE_BYTES {
                 let (file, limit_mib) = (self.file.to_owned(), MAX_FILE_BYTES >> 20);
-                return Err(KeysError::TooLarge { file, limit_mib });
+                return Err(KeyFileError::TooLarge { file, limit_mib });
             }
         }
         if total == 0 {
-            Err(KeysError::Empty {
+            Err(KeyFileError::Empty {
                 file: self.file.to_owned(),
             })
         } else {
@@ -245,7 +245,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    fn take_line(&mut self, number: u32, line: &[u8]) {
+    fn add_line(&mut self, number: u32, line: &[u8]) {
         let text = if number == 1 {
             line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line)
         } else {
@@ -253,22 +253,22 @@ impl<'a> Draft<'a> {
         };
         match line::parse(text, self.tiers) {
             Ok(None) => {}
-            Ok(Some(entry)) => self.take_entry(number, entry),
-            Err(wrong) if line.ends_with(b"\n") => self.faults.add(number, wrong),
-            Err(wrong) => self.faults.add(
+            Ok(Some(entry)) => self.add_entry(number, entry),
+            Err(wrong) if line.ends_with(b"\n") => self.errors.add(number, wrong),
+            Err(wrong) => self.errors.add(
                 number,
-                Wrong::CutOff {
+                KeyLineErrorKind::CutOff {
                     wrong: Box::new(wrong),
                 },
             ),
         }
     }
 
-    fn take_entry(&mut self, number: u32, Entry { digest, tier, name }: Entry<'_>) {
+    fn add_entry(&mut self, number: u32, KeyLine { digest, tier, name }: KeyLine<'_>) {
         const { assert!(MAX_FILE_BYTES <= u32::MAX as u64 && MAX_NAME_BYTES <= u16::MAX as usize) };
         let name_at = self.names.len() as u32;
         self.names.push_str(name);
-        self.records.push(Record {
+        self.records.push(KeyRecord {
             digest,
             name_at,
             name_len: name.len() as u16,
@@ -277,20 +277,22 @@ impl<'a> Draft<'a> {
         self.lines.push(number);
     }
 
-    fn finish(mut self) -> Result<KeyTable, KeysError> {
-        let mut index = Index::for_keys(self.records.len());
+    fn finish(mut self) -> Result<KeyTable, KeyFileError> {
+        let mut index = KeyIndex::for_keys(self.records.len());
         for (at, record) in (0u32..).zip(&self.records) {
             match index.find(&record.digest, &self.records) {
                 Err(gap) => index.fill(gap, at),
                 Ok(first) => {
                     let first = self.lines[first as usize];
-                    self.faults
-                        .add(self.lines[at as usize], Wrong::Duplicate { first });
+                    self.errors.add(
+                        self.lines[at as usize],
+                        KeyLineErrorKind::Duplicate { first },
+                    );
                 }
             }
         }
-        if self.faults.total() > 0 {
-            return Err(self.faults.into());
+        if self.errors.total() > 0 {
+            return Err(self.errors.into());
         }
         self.records.shrink_to_fit();
         self.names.shrink_to_fit();
@@ -313,15 +315,15 @@ mod tests {
         hash_line(key, tier, &format!("owner of {key}")).unwrap()
     }
 
-    fn read(text: &str) -> Result<KeyTable, KeysError> {
+    fn read(text: &str) -> Result<KeyTable, KeyFileError> {
         KeyTable::read("keys.txt", text.as_bytes(), &TIERS)
     }
 
     #[track_caller]
-    fn check_refused(text: &str, want: &[&str]) {
+    fn check_rejected(text: &str, want: &[&str]) {
         let error = read(text).unwrap_err().to_string();
-        let told: Vec<_> = error.lines().collect();
-        assert_eq!(told, want);
+        let messages: Vec<_> = error.lines().collect();
+        assert_eq!(messages, want);
     }
 
     #[test]
@@ -336,11 +338,11 @@ mod tests {
         assert_eq!(table.len(), 1000);
         for (n, key) in keys.iter().enumerate() {
             let name = format!("owner of {key}");
-            let holder = Holder {
+            let owner = KeyOwner {
                 tier: (n % 3) as u16,
                 name: &name,
             };
-            assert_eq!(table.get(&Digest::of(key)), Some(holder));
+            assert_eq!(table.get(&Digest::of(key)), Some(owner));
             assert_eq!(table.get(&Digest::of(format!("other-{n}"))), None);
         }
     }
@@ -365,10 +367,10 @@ mod tests {
     }
 
     #[test]
-    fn all_faults_are_told_at_once_with_their_lines() {
+    fn all_errors_are_reported_at_once_with_their_lines() {
         let [a, b] = [line("a", "pro"), line("b", "gold")];
         let text = format!("{a}\n# fine\nsecret-key\n\n{b}\n{a}\nsha256:12 pro");
-        check_refused(
+        check_rejected(
             &text,
             &[
                 "keys.txt:3: does not begin with `sha256:`; if this is a key itself, remove it and write the line \
@@ -393,7 +395,7 @@ mod tests {
 
     #[test]
     fn an_empty_file_is_taken_for_one_being_written() {
-        check_refused(
+        check_rejected(
             "",
             &["keys.txt: is empty; if no keys are meant, write a line like `# no keys yet`"],
         );
@@ -417,8 +419,8 @@ mod tests {
     #[test]
     fn a_line_without_end_is_refused_without_holding_it() {
         let text = "x".repeat(100_000) + "\n" + &line("a", "pro");
-        let told = "keys.txt:1: is longer than 1024 bytes; write one key per line as `sha256:HEX tier name`";
-        check_refused(&text, &[told]);
+        let message = "keys.txt:1: is longer than 1024 bytes; write one key per line as `sha256:HEX tier name`";
+        check_rejected(&text, &[message]);
     }
 
     #[test]
@@ -433,6 +435,6 @@ mod tests {
 
     #[test]
     fn a_record_is_forty_bytes() {
-        assert_eq!(size_of::<Record>(), 40);
+        assert_eq!(size_of::<KeyRecord>(), 40);
     }
 }

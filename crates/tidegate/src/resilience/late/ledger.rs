@@ -16,16 +16,16 @@ use tidegate_core::algorithms::Limit;
 use tidegate_core::store::Role;
 use tidegate_core::units::Nanos;
 
-use crate::resilience::counters::AsIs;
-use crate::resilience::owned::OwnedCharge;
+use crate::resilience::owned_charge::OwnedCharge;
+use crate::resilience::striped_map::IdentityHasher;
 
 /// How long a credit waits for a request that it can pay for, at most. Then it is refunded.
-pub(in crate::resilience) const CREDIT_LASTS: Nanos = Nanos::from_millis(250);
+pub(in crate::resilience) const CREDIT_TTL: Nanos = Nanos::from_millis(250);
 
 /// How long a credit of a limit can pay. The store lets go of a unit by the time of its charge, so a unit that is
 /// used later makes the window shorter by as much: by a twentieth, and no more.
-fn credit_lasts(limit: &Limit) -> Nanos {
-    CREDIT_LASTS.min(Nanos::new(limit.full_window().get() / 20))
+fn credit_ttl(limit: &Limit) -> Nanos {
+    CREDIT_TTL.min(Nanos::new(limit.full_window().get() / 20))
 }
 
 /// Identifies a request whose reply is outstanding.
@@ -49,7 +49,7 @@ pub(in crate::resilience) enum Payment {
     /// Not at all: they are not admitted.
     None,
     /// By this node's part. They are waiting until the reply.
-    Part,
+    Share,
     /// By credits.
     Credit,
 }
@@ -59,7 +59,7 @@ pub(in crate::resilience) type Payments = SmallVec<[Payment; 4]>;
 
 /// What a reply said about one charge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::resilience) enum ChargeFate {
+pub(in crate::resilience) enum LateChargeResult {
     /// The store counts its units since then.
     Charged(Nanos),
     /// The store does not count them.
@@ -72,7 +72,7 @@ pub(in crate::resilience) enum ChargeFate {
 #[derive(Clone, Debug)]
 pub(in crate::resilience) enum LateEffect {
     /// These units were admitted and the store does not count them: force them.
-    Debt {
+    WriteBack {
         charge: OwnedCharge,
         /// When they were admitted, by the store's time.
         admitted: Nanos,
@@ -119,7 +119,7 @@ struct LateRequest {
 /// The late charges of one node.
 #[derive(Default)]
 pub(in crate::resilience) struct LateLedger {
-    accounts: HashMap<u128, LateAccount, BuildHasherDefault<AsIs>>,
+    accounts: HashMap<u128, LateAccount, BuildHasherDefault<IdentityHasher>>,
     requests: BTreeMap<LateId, LateRequest>,
     next: u64,
 }
@@ -131,7 +131,7 @@ impl LateLedger {
 
     /// Whether a reply may change what can be admitted of a counter: one is outstanding, or there are
     /// credits.
-    pub(in crate::resilience) fn is_unsettled(&self, counter: u128) -> bool {
+    pub(in crate::resilience) fn has_late_charges(&self, counter: u128) -> bool {
         self.accounts.contains_key(&counter)
     }
 
@@ -182,8 +182,8 @@ impl LateLedger {
             return Payment::Credit;
         }
         let waiting = account.map_or(0, |a| a.waiting);
-        if waiting.saturating_add(needed(Payment::Part)) <= claim.room {
-            return Payment::Part;
+        if waiting.saturating_add(needed(Payment::Share)) <= claim.room {
+            return Payment::Share;
         }
         Payment::None
     }
@@ -193,7 +193,7 @@ impl LateLedger {
         for (claim, payment) in claims.iter().zip(payments) {
             match payment {
                 Payment::None => {}
-                Payment::Part => {
+                Payment::Share => {
                     self.accounts.entry(claim.counter).or_default().waiting += claim.units;
                 }
                 Payment::Credit => self.spend_credits(claim.counter, claim.units, at),
@@ -216,7 +216,7 @@ impl LateLedger {
     }
 
     /// Keeps a request whose reply is outstanding.
-    pub(in crate::resilience) fn open(
+    pub(in crate::resilience) fn insert_request(
         &mut self,
         charges: impl IntoIterator<Item = OwnedCharge>,
         payments: Payments,
@@ -247,54 +247,61 @@ impl LateLedger {
     ) -> Vec<LateEffect> {
         let mut effects = Vec::new();
         for (charge, payment) in charges.into_iter().zip(payments) {
-            if *payment == Payment::Part {
-                self.fall_due(&charge, at, at, &mut effects);
+            if *payment == Payment::Share {
+                self.resolve_uncounted(&charge, at, at, &mut effects);
             }
         }
         effects
     }
 
-    /// The reply arrived, or is lost. `fate` is what became of a charge, by its number.
-    /// `now` is the local time and `at` the store's. `settle_debt` takes units off the counter's debt if it
+    /// The reply arrived, or is lost. `result_of` is what became of a charge, by its number.
+    /// `now` is the local time and `at` the store's. `cancel_pending` takes units off the counter's debt if it
     /// has as many. The debt is of the window of `at`, so a charge to an earlier window pays nothing of it.
     pub(in crate::resilience) fn replied(
         &mut self,
         id: LateId,
-        fate: impl Fn(usize) -> ChargeFate,
+        result_of: impl Fn(usize) -> LateChargeResult,
         (now, at): (Nanos, Nanos),
-        mut settle_debt: impl FnMut(&OwnedCharge) -> bool,
+        mut cancel_pending: impl FnMut(&OwnedCharge) -> bool,
     ) -> Vec<LateEffect> {
         let Some(request) = self.requests.remove(&id) else {
             return Vec::new();
         };
         let mut effects = Vec::new();
-        let lines = request.charges.into_iter().zip(&request.payments);
-        for (i, (charge, payment)) in lines.enumerate() {
+        let pairs = request.charges.into_iter().zip(&request.payments);
+        for (i, (charge, payment)) in pairs.enumerate() {
             let counter = charge.counter();
             if let Some(account) = self.accounts.get_mut(&counter) {
                 account.open -= 1;
             }
-            match (payment, fate(i)) {
-                (Payment::Part, ChargeFate::Charged(at))
+            match (payment, result_of(i)) {
+                (Payment::Share, LateChargeResult::Charged(at))
                     if charge.same_window(at, request.decided) =>
                 {
                     self.stop_waiting(&charge);
                 }
                 // Charged to a later window than that of the admission, where it is not due.
-                (Payment::Part, ChargeFate::Charged(charged)) if charged > request.decided => {
+                (Payment::Share, LateChargeResult::Charged(charged))
+                    if charged > request.decided =>
+                {
                     self.stop_waiting(&charge);
                     self.add_credit(charge, charged, (now, at));
                 }
-                (Payment::Part, _) => self.fall_due(&charge, request.decided, at, &mut effects),
-                (Payment::None | Payment::Credit, ChargeFate::Charged(charged)) => {
-                    let settled = charge.same_window(charged, at) && settle_debt(&charge);
-                    if !settled {
+                (Payment::Share, _) => {
+                    self.resolve_uncounted(&charge, request.decided, at, &mut effects)
+                }
+                (Payment::None | Payment::Credit, LateChargeResult::Charged(charged)) => {
+                    let is_paid = charge.same_window(charged, at) && cancel_pending(&charge);
+                    if !is_paid {
                         self.add_credit(charge, charged, (now, at));
                     }
                 }
-                (Payment::None | Payment::Credit, ChargeFate::Denied | ChargeFate::Unknown) => {}
+                (
+                    Payment::None | Payment::Credit,
+                    LateChargeResult::Denied | LateChargeResult::Unknown,
+                ) => {}
             }
-            self.close(counter);
+            self.remove_if_empty(counter);
         }
         effects
     }
@@ -307,12 +314,12 @@ impl LateLedger {
         };
         let paid = std::mem::take(&mut request.payments);
         request.payments = paid.iter().map(|_| Payment::None).collect();
-        let lines: SmallVec<[OwnedCharge; 2]> = request.charges.clone();
+        let charges: SmallVec<[OwnedCharge; 2]> = request.charges.clone();
         let charged = request.decided;
-        for (charge, payment) in lines.into_iter().zip(paid) {
+        for (charge, payment) in charges.into_iter().zip(paid) {
             match payment {
                 Payment::None => {}
-                Payment::Part => self.stop_waiting(&charge),
+                Payment::Share => self.stop_waiting(&charge),
                 Payment::Credit => self.add_credit(charge, charged, now),
             }
         }
@@ -347,7 +354,7 @@ impl LateLedger {
                 }
                 !over
             });
-            !account.is_over()
+            !account.is_empty()
         });
         effects
     }
@@ -356,15 +363,15 @@ impl LateLedger {
     pub(in crate::resilience) fn void_credits(&mut self, holds: impl Fn(&OwnedCharge) -> bool) {
         self.accounts.retain(|_, account| {
             account.credits.retain(|credit| !holds(&credit.charge));
-            !account.is_over()
+            !account.is_empty()
         });
     }
 
     /// Units that are waiting, for the data folder.
     pub(in crate::resilience) fn all_waiting(&self) -> impl Iterator<Item = OwnedCharge> {
         self.requests.values().flat_map(|request| {
-            let lines = request.charges.iter().zip(&request.payments);
-            let waiting = lines.filter(|(_, payment)| **payment == Payment::Part);
+            let pairs = request.charges.iter().zip(&request.payments);
+            let waiting = pairs.filter(|(_, payment)| **payment == Payment::Share);
             waiting.map(|(charge, _)| charge.clone())
         })
     }
@@ -377,7 +384,7 @@ impl LateLedger {
     }
 
     /// Units that were admitted are not counted by the store: credits pay, or they become debt.
-    fn fall_due(
+    fn resolve_uncounted(
         &mut self,
         charge: &OwnedCharge,
         admitted: Nanos,
@@ -395,21 +402,21 @@ impl LateLedger {
             self.spend_credits(counter, units, at);
             return;
         }
-        effects.push(LateEffect::Debt {
+        effects.push(LateEffect::WriteBack {
             charge: charge.clone(),
             admitted,
             unshared: units - shared,
         });
-        self.close(counter);
+        self.remove_if_empty(counter);
     }
 
     fn add_credit(&mut self, charge: OwnedCharge, charged: Nanos, (now, at): (Nanos, Nanos)) {
         let account = self.accounts.entry(charge.counter()).or_default();
         account.credits.push_back(Credit {
-            pays_until: at.plus(credit_lasts(&charge.limit)),
+            pays_until: at.plus(credit_ttl(&charge.limit)),
             charge,
             charged,
-            until: now.plus(CREDIT_LASTS),
+            until: now.plus(CREDIT_TTL),
         });
     }
 
@@ -425,7 +432,7 @@ impl LateLedger {
                 return true;
             }
             let has = credit.charge.units();
-            let rest = credit.charge.less(left);
+            let rest = credit.charge.minus(left);
             left = left.saturating_sub(has);
             let stays = rest.is_some();
             if let Some(rest) = rest {
@@ -433,14 +440,14 @@ impl LateLedger {
             }
             stays
         });
-        self.close(counter);
+        self.remove_if_empty(counter);
     }
 
-    fn close(&mut self, counter: u128) {
+    fn remove_if_empty(&mut self, counter: u128) {
         if self
             .accounts
             .get(&counter)
-            .is_some_and(LateAccount::is_over)
+            .is_some_and(LateAccount::is_empty)
         {
             self.accounts.remove(&counter);
         }
@@ -455,7 +462,7 @@ impl LateAccount {
         valid.map(|c| c.charge.units()).sum()
     }
 
-    fn is_over(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.waiting == 0 && self.open == 0 && self.credits.is_empty()
     }
 }

@@ -1,19 +1,19 @@
 //! Deciding when the store is healthy and its reply is late.
 //!
 //! A late reply is not an outage: the store counts on, and its reply arrives. `ledger` is the policy, a pure
-//! state machine; `part` is what a node may admit meanwhile. This file is the lock around them.
+//! state machine; `late_view` is what a node may admit meanwhile. This file is the lock around them.
 
+mod late_view;
 mod ledger;
-mod part;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
+pub(super) use self::late_view::LateView;
 pub(super) use self::ledger::{
-    CREDIT_LASTS, ChargeFate, Claim, LateEffect, LateId, LateLedger, Payment, Payments,
+    CREDIT_TTL, Claim, LateChargeResult, LateEffect, LateId, LateLedger, Payment, Payments,
 };
-pub(super) use self::part::LateView;
 
 /// The late charges of one node. Nearly always empty, which costs a decision one load.
 #[derive(Default)]
@@ -29,16 +29,16 @@ impl LateCharges {
     }
 
     /// Whether a reply may change what can be admitted of a counter.
-    pub(super) fn is_unsettled(&self, counter: u128) -> bool {
-        self.is_active() && self.ledger.lock().is_unsettled(counter)
+    pub(super) fn has_late_charges(&self, counter: u128) -> bool {
+        self.is_active() && self.ledger.lock().has_late_charges(counter)
     }
 
     /// Runs one event of the state machine.
     pub(super) fn update<T>(&self, event: impl FnOnce(&mut LateLedger) -> T) -> T {
         let mut ledger = self.ledger.lock();
-        let done = event(&mut ledger);
+        let result = event(&mut ledger);
         self.active.store(!ledger.is_empty(), Ordering::Release);
-        done
+        result
     }
 
     /// The same where nothing was ever late: then there is nothing to do.

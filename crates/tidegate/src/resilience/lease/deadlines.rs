@@ -12,21 +12,21 @@ use tidegate_core::units::Nanos;
 #[derive(Debug, Default)]
 pub(super) struct Deadlines {
     by_time: BTreeSet<(Nanos, usize)>,
-    of: BTreeMap<usize, Nanos>,
+    by_entry: BTreeMap<usize, Nanos>,
 }
 
 impl Deadlines {
     /// A place is due then, whatever was said before; never if there is nothing to return.
-    pub(super) fn set(&mut self, place: usize, due: Option<Nanos>) {
+    pub(super) fn set(&mut self, entry: usize, due: Option<Nanos>) {
         let before = match due {
-            Some(due) => self.of.insert(place, due),
-            None => self.of.remove(&place),
+            Some(due) => self.by_entry.insert(entry, due),
+            None => self.by_entry.remove(&entry),
         };
         if let Some(before) = before {
-            self.by_time.remove(&(before, place));
+            self.by_time.remove(&(before, entry));
         }
         if let Some(due) = due {
-            self.by_time.insert((due, place));
+            self.by_time.insert((due, entry));
         }
     }
 
@@ -38,12 +38,12 @@ impl Deadlines {
     /// The places that are due by `now`.
     pub(super) fn due(&self, now: Nanos) -> Vec<usize> {
         let due = self.by_time.iter().take_while(|(due, _)| *due <= now);
-        due.map(|(_, place)| *place).collect()
+        due.map(|(_, entry)| *entry).collect()
     }
 
     /// Every place that may hold something.
-    pub(super) fn places(&self) -> impl Iterator<Item = usize> {
-        self.of.keys().copied()
+    pub(super) fn entries(&self) -> impl Iterator<Item = usize> {
+        self.by_entry.keys().copied()
     }
 }
 
@@ -57,14 +57,14 @@ mod tests {
     #[test]
     fn only_places_that_are_due_are_looked_at() {
         let mut deadlines = Deadlines::default();
-        for place in 0..16_384 {
-            deadlines.set(place, Some(AT(100 + place as u64)));
+        for entry in 0..16_384 {
+            deadlines.set(entry, Some(AT(100 + entry as u64)));
         }
         let mut looked = 0;
         for now in 0..1_000 {
-            for place in deadlines.due(AT(now)) {
-                assert!(100 + place as u64 <= now);
-                deadlines.set(place, Some(AT(now + 50)));
+            for entry in deadlines.due(AT(now)) {
+                assert!(100 + entry as u64 <= now);
+                deadlines.set(entry, Some(AT(now + 50)));
                 looked += 1;
             }
             let next = deadlines.next().expect("all are there");
@@ -87,7 +87,7 @@ mod tests {
             (deadlines.due(AT(10)), deadlines.next()),
             (vec![3], Some(AT(8)))
         );
-        assert_eq!(deadlines.places().collect::<Vec<_>>(), [3]);
+        assert_eq!(deadlines.entries().collect::<Vec<_>>(), [3]);
         deadlines.set(3, None);
         assert_eq!(deadlines.next(), None);
     }

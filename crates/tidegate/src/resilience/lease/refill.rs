@@ -17,51 +17,53 @@ pub(super) struct Refill {
     /// When, by the local clock.
     pub(super) sent: Nanos,
     /// How long the one before took, if there was one.
-    usual: Option<Nanos>,
+    last_round_trip: Option<Nanos>,
     /// Who waits for it, until it has ended. Those who gave up stay: it ends soon.
-    waiting: Mutex<Option<Vec<Waker>>>,
+    wakers: Mutex<Option<Vec<Waker>>>,
 }
 
 impl Refill {
-    pub(super) fn new(units: Cost, sent: Nanos, usual: Option<Nanos>) -> Self {
+    pub(super) fn new(units: Cost, sent: Nanos, last_round_trip: Option<Nanos>) -> Self {
         Refill {
             units,
             sent,
-            usual,
-            waiting: Mutex::new(Some(Vec::new())),
+            last_round_trip,
+            wakers: Mutex::new(Some(Vec::new())),
         }
     }
 
     /// Whether it takes so little of a budget that the store can still be asked afterwards. Of a counter that
     /// was never drawn from, nobody knows.
     pub(super) fn is_quick(&self, budget: Nanos) -> bool {
-        let usual = self.usual.map(|usual| usual.get().saturating_mul(3));
-        usual.is_some_and(|thrice| thrice <= budget.get())
+        let round_trip = self
+            .last_round_trip
+            .map(|round_trip| round_trip.get().saturating_mul(3));
+        round_trip.is_some_and(|thrice| thrice <= budget.get())
     }
 
     /// There is an answer, or there will be none.
     pub(super) fn end(&self) {
-        let waiting = self.waiting.lock().take();
-        waiting.into_iter().flatten().for_each(Waker::wake);
+        let wakers = self.wakers.lock().take();
+        wakers.into_iter().flatten().for_each(Waker::wake);
     }
 
     /// Whether it has ended.
-    pub(super) fn is_over(&self) -> bool {
-        self.waiting.lock().is_none()
+    pub(super) fn is_ended(&self) -> bool {
+        self.wakers.lock().is_none()
     }
 
     /// Until it has ended. Cancel-safe.
     pub(super) async fn ended(&self) {
-        let mut place = None;
+        let mut position = None;
         poll_fn(|context| {
-            let mut waiting = self.waiting.lock();
-            let Some(waiting) = waiting.as_mut() else {
+            let mut wakers = self.wakers.lock();
+            let Some(wakers) = wakers.as_mut() else {
                 return Poll::Ready(());
             };
-            let at = *place.get_or_insert(waiting.len());
-            match waiting.get_mut(at) {
+            let at = *position.get_or_insert(wakers.len());
+            match wakers.get_mut(at) {
                 Some(waker) => waker.clone_from(context.waker()),
-                None => waiting.push(context.waker().clone()),
+                None => wakers.push(context.waker().clone()),
             }
             Poll::Pending
         })
@@ -80,9 +82,9 @@ mod tests {
 
     /// Counts how often it is woken.
     #[derive(Default)]
-    struct Bell(AtomicUsize);
+    struct WakeCounter(AtomicUsize);
 
-    impl Wake for Bell {
+    impl Wake for WakeCounter {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
@@ -91,7 +93,8 @@ mod tests {
     #[test]
     fn only_a_third_of_a_budget_is_little() {
         let budget = Nanos::from_millis(6);
-        let quick = |usual| Refill::new(Cost::ONE, Nanos::ZERO, usual).is_quick(budget);
+        let quick =
+            |last_round_trip| Refill::new(Cost::ONE, Nanos::ZERO, last_round_trip).is_quick(budget);
         assert!(quick(Some(Nanos::ZERO)));
         assert!(quick(Some(Nanos::from_millis(2))));
         assert!(!quick(Some(Nanos::new(2_000_001))));
@@ -101,8 +104,10 @@ mod tests {
 
     #[test]
     fn all_who_wait_are_woken_once_and_who_comes_later_does_not_wait() {
-        let bells = [Arc::<Bell>::default(), Arc::default()];
-        let wakers = bells.each_ref().map(|bell| Waker::from(Arc::clone(bell)));
+        let counters = [Arc::<WakeCounter>::default(), Arc::default()];
+        let wakers = counters
+            .each_ref()
+            .map(|counter| Waker::from(Arc::clone(counter)));
         let refill = Refill::new(Cost::ONE, Nanos::ZERO, None);
         let (mut first, mut second) = (pin!(refill.ended()), pin!(refill.ended()));
         // Whoever is polled again in between waits in the same place, by its latest waker.
@@ -114,7 +119,10 @@ mod tests {
         assert!(second.as_mut().poll(&mut context).is_pending());
         refill.end();
         refill.end();
-        assert_eq!(bells.map(|bell| bell.0.load(Ordering::Relaxed)), [1, 1]);
+        assert_eq!(
+            counters.map(|counter| counter.0.load(Ordering::Relaxed)),
+            [1, 1]
+        );
         assert!(first.as_mut().poll(&mut context).is_ready());
         assert!(pin!(refill.ended()).poll(&mut context).is_ready());
     }

@@ -32,7 +32,7 @@ const CACHE_BYTES: usize = 16 << 20;
 
 /// Why a journal cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum BadJournal {
+pub enum JournalOpenError {
     /// Two processes would write over each other's counts.
     #[error("{}: another process has this journal open; name a folder of its own", .0.display())]
     InUse(PathBuf),
@@ -75,54 +75,57 @@ pub enum BadJournal {
 }
 
 /// How the bytes of a file are reached: tests put a full disk in between.
-pub(super) trait Medium: Send + 'static {
+pub(super) trait StorageFactory: Send + 'static {
     type Backend: StorageBackend;
 
-    fn over(&self, file: File) -> Result<Self::Backend, DatabaseError>;
+    fn open_backend(&self, file: File) -> Result<Self::Backend, DatabaseError>;
 }
 
 /// The file as it is.
-pub(super) struct Plain;
+pub(super) struct FileStorage;
 
-impl Medium for Plain {
+impl StorageFactory for FileStorage {
     type Backend = FileBackend;
 
-    fn over(&self, file: File) -> Result<FileBackend, DatabaseError> {
+    fn open_backend(&self, file: File) -> Result<FileBackend, DatabaseError> {
         FileBackend::new(file)
     }
 }
 
 /// One change: a name, and its record or nothing.
-pub(super) type Change = (Vec<u8>, Option<Vec<u8>>);
+pub(super) type JournalChange = (Vec<u8>, Option<Vec<u8>>);
 
 /// An open journal.
 pub(super) struct JournalFile {
     database: Database,
     run: RunId,
     /// How far counts and refunds were looked at for such as are past.
-    looked: [Vec<u8>; 2],
+    scan_positions: [Vec<u8>; 2],
 }
 
 /// What is written in one step.
 #[derive(Default)]
 pub(super) struct Batch {
-    pub(super) counts: Vec<Change>,
-    pub(super) refunds: Vec<Change>,
+    pub(super) counts: Vec<JournalChange>,
+    pub(super) refunds: Vec<JournalChange>,
 }
 
 impl JournalFile {
     /// Opens the journal at `path`, or makes an empty one if there is no file.
-    pub(super) fn open(path: &Path, medium: &impl Medium) -> Result<Self, BadJournal> {
+    pub(super) fn open(
+        path: &Path,
+        medium: &impl StorageFactory,
+    ) -> Result<Self, JournalOpenError> {
         match fs::metadata(path) {
             Ok(found) if found.len() == 0 => Err(damaged(path, "it is empty")),
             Ok(_) => Self::read(path, medium),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Self::make(path, medium),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Self::create(path, medium),
             Err(source) => Err(system(path, source)),
         }
     }
 
     /// A new one appears whole or not at all, so that an empty file is always a torn one.
-    fn make(path: &Path, medium: &impl Medium) -> Result<Self, BadJournal> {
+    fn create(path: &Path, medium: &impl StorageFactory) -> Result<Self, JournalOpenError> {
         let unfinished = path.with_extension("new");
         let file = OpenOptions::new()
             .read(true)
@@ -132,48 +135,50 @@ impl JournalFile {
             .open(&unfinished)
             .map_err(|source| system(&unfinished, source))?;
         let begun = || -> Result<Self, redb::Error> {
-            let database = builder().create_with_backend(medium.over(file)?)?;
+            let database = builder().create_with_backend(medium.open_backend(file)?)?;
             let change = database.begin_write()?;
             change.open_table(ABOUT)?.insert("", FORMAT)?;
             change.open_table(COUNTS)?;
             change.commit()?;
-            Self::over(database)
+            Self::from_database(database)
         };
-        let journal = begun().map_err(|error| told(path, error))?;
+        let journal = begun().map_err(|error| open_error(path, error))?;
         fs::rename(&unfinished, path).map_err(|source| system(path, source))?;
         let folder = path.parent().unwrap_or(Path::new("."));
-        let kept = File::open(folder).and_then(|folder| folder.sync_all());
-        kept.map_err(|source| system(path, source))?;
+        let synced = File::open(folder).and_then(|folder| folder.sync_all());
+        synced.map_err(|source| system(path, source))?;
         Ok(journal)
     }
 
-    fn read(path: &Path, medium: &impl Medium) -> Result<Self, BadJournal> {
+    fn read(path: &Path, medium: &impl StorageFactory) -> Result<Self, JournalOpenError> {
         let file = OpenOptions::new().read(true).write(true).open(path);
         let file = file.map_err(|source| system(path, source))?;
         // Of a file that lies about itself redb may believe too much.
         let opened = catch_unwind(AssertUnwindSafe(|| {
-            let mut database = builder().create_with_backend(medium.over(file)?)?;
+            let mut database = builder().create_with_backend(medium.open_backend(file)?)?;
             database.check_integrity()?;
             Ok(database)
         }));
         let database = match opened {
             Ok(Ok(database)) => database,
-            Ok(Err(error)) => return Err(told(path, error)),
+            Ok(Err(error)) => return Err(open_error(path, error)),
             Err(_) => return Err(damaged(path, "what it says of itself does not fit")),
         };
         match format_of(&database) {
-            Ok(Some(FORMAT)) => Self::over(database).map_err(|error| told(path, error)),
-            Ok(Some(found)) => Err(BadJournal::Format {
+            Ok(Some(FORMAT)) => {
+                Self::from_database(database).map_err(|error| open_error(path, error))
+            }
+            Ok(Some(found)) => Err(JournalOpenError::Format {
                 file: path.to_owned(),
                 found,
             }),
             Ok(None) => Err(damaged(path, "another program wrote it")),
-            Err(error) => Err(told(path, error)),
+            Err(error) => Err(open_error(path, error)),
         }
     }
 
     /// A database of ours. One from before refunds were kept has no run yet, and gets one.
-    fn over(database: Database) -> Result<Self, redb::Error> {
+    fn from_database(database: Database) -> Result<Self, redb::Error> {
         let change = database.begin_write()?;
         let known = {
             let mut about = change.open_table(ABOUT)?;
@@ -192,13 +197,13 @@ impl JournalFile {
             }
             None => {
                 change.commit()?;
-                return Self::over(database);
+                return Self::from_database(database);
             }
         };
         Ok(JournalFile {
             database,
             run,
-            looked: Default::default(),
+            scan_positions: Default::default(),
         })
     }
 
@@ -244,34 +249,34 @@ impl JournalFile {
         Ok(())
     }
 
-    /// Writes all changes in one step. Beside them it looks at up to `glances` other records of each table
-    /// and drops those of which `past` says so: the file stays small without ever being rewritten.
+    /// Writes all changes in one step. Beside them it looks at up to `max_checks` other records of each table
+    /// and drops those of which `is_expired` says so: the file stays small without ever being rewritten.
     pub(super) fn write(
         &mut self,
         batch: &Batch,
-        glances: usize,
-        past: impl Fn(&[u8]) -> bool,
+        max_checks: usize,
+        is_expired: impl Fn(&[u8]) -> bool,
     ) -> Result<(), redb::Error> {
         let change = self.database.begin_write()?;
-        let [counts, refunds] = &self.looked;
-        let looked = [
+        let [counts, refunds] = &self.scan_positions;
+        let positions = [
             apply(
                 &mut change.open_table(COUNTS)?,
                 &batch.counts,
-                glances,
+                max_checks,
                 counts,
-                &past,
+                &is_expired,
             )?,
             apply(
                 &mut change.open_table(REFUNDS)?,
                 &batch.refunds,
-                glances,
+                max_checks,
                 refunds,
-                &past,
+                &is_expired,
             )?,
         ];
         change.commit()?;
-        self.looked = looked;
+        self.scan_positions = positions;
         Ok(())
     }
 
@@ -291,13 +296,13 @@ fn format_of(database: &Database) -> Result<Option<u64>, redb::Error> {
     }
 }
 
-/// Makes the changes, and looks at up to `glances` records from `looked` on. Where to go on the next time.
+/// Makes the changes, and looks at up to `max_checks` records from `looked` on. Where to go on the next time.
 fn apply(
     table: &mut Table<'_, &'static [u8], &'static [u8]>,
-    changes: &[Change],
-    glances: usize,
-    looked: &[u8],
-    past: impl Fn(&[u8]) -> bool,
+    changes: &[JournalChange],
+    max_checks: usize,
+    start: &[u8],
+    is_expired: impl Fn(&[u8]) -> bool,
 ) -> Result<Vec<u8>, redb::Error> {
     for (name, record) in changes {
         match record {
@@ -306,10 +311,10 @@ fn apply(
         };
     }
     let (mut dropped, mut last) = (Vec::new(), Vec::new());
-    for entry in table.range(looked..)?.take(glances) {
+    for entry in table.range(start..)?.take(max_checks) {
         let (name, record) = entry?;
         last = name.value().to_vec();
-        if past(record.value()) {
+        if is_expired(record.value()) {
             dropped.push(last.clone());
         }
     }
@@ -329,24 +334,24 @@ fn builder() -> Builder {
     builder
 }
 
-fn damaged(path: &Path, why: &str) -> BadJournal {
-    BadJournal::Damaged {
+fn damaged(path: &Path, why: &str) -> JournalOpenError {
+    JournalOpenError::Damaged {
         file: path.to_owned(),
         why: why.to_owned(),
     }
 }
 
-fn system(path: &Path, source: io::Error) -> BadJournal {
-    BadJournal::System {
+fn system(path: &Path, source: io::Error) -> JournalOpenError {
+    JournalOpenError::System {
         file: path.to_owned(),
         source,
     }
 }
 
 /// What redb says, as what there is to do about it.
-fn told(path: &Path, error: redb::Error) -> BadJournal {
+fn open_error(path: &Path, error: redb::Error) -> JournalOpenError {
     match error {
-        redb::Error::DatabaseAlreadyOpen => BadJournal::InUse(path.to_owned()),
+        redb::Error::DatabaseAlreadyOpen => JournalOpenError::InUse(path.to_owned()),
         redb::Error::Io(source) => match source.kind() {
             io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData => {
                 damaged(path, &source.to_string())

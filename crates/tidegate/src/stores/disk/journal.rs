@@ -19,28 +19,28 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
-use super::entry::{Journaled, RefundNote, is_past};
-use super::file::{BadJournal, Batch, JournalFile, Medium};
+use super::entry::{JournaledCounter, RefundRecord, is_expired};
+use super::file::{Batch, JournalFile, JournalOpenError, StorageFactory};
 use crate::clock::Clock;
 use crate::stores::memory::MemoryStore;
 
 /// How long a disk that failed is left alone.
-const PAUSE: Duration = Duration::from_secs(1);
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Records that one write looks at, to drop such as are past: more than it usually adds, so that the
 /// file cannot grow for ever.
-const GLANCES: usize = 64;
+const EXPIRY_CHECKS_PER_WRITE: usize = 64;
 /// Counters that stay due while the disk fails. Beyond that the ones queued last are written only when
 /// they are charged again.
-const MOST_DUE: usize = 1 << 20;
+const MAX_DUE: usize = 1 << 20;
 /// Entries in the queue. More means a disk that has not moved for seconds.
-const MOST_QUEUED: usize = 1 << 16;
+const MAX_QUEUED: usize = 1 << 16;
 
 /// Refunds that wait to be written while the disk fails. More cannot be made until it works.
 const MAX_PENDING_REFUNDS: usize = 1 << 16;
 
 /// Why a count is not on the disk.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum Unkept {
+pub enum JournalError {
     /// The disk is slower than the decision may wait.
     #[error("the journal did not answer in time")]
     Late,
@@ -54,15 +54,15 @@ pub enum Unkept {
 
 /// What a journal has to say, once for each change.
 #[derive(Clone, Debug)]
-pub enum JournalNews {
+pub enum JournalEvent {
     /// Counts are not kept on disk any more.
-    Fails(Arc<str>),
+    Failing(Arc<str>),
     /// They are again, those of meanwhile too.
-    Works,
+    Recovered,
 }
 
 /// Who hears of it.
-pub type JournalListener = Box<dyn Fn(JournalNews) + Send>;
+pub type JournalListener = Box<dyn Fn(JournalEvent) + Send>;
 
 /// What happened since the start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -72,40 +72,40 @@ pub struct JournalStats {
     /// Counters in them.
     pub written: u64,
     /// Decisions whose counts could not be kept.
-    pub unkept: u64,
+    pub lost: u64,
     /// Whether the last attempt failed.
     pub failing: bool,
 }
 
 /// The queue of one journal, and its thread.
 pub(super) struct Journal {
-    shared: Arc<Shared>,
+    shared: Arc<JournalShared>,
     writer: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
-struct Shared {
-    queue: Mutex<Queue>,
-    rung: Condvar,
+struct JournalShared {
+    queue: Mutex<JournalQueue>,
+    wake: Condvar,
     commits: AtomicU64,
     written: AtomicU64,
-    unkept: AtomicU64,
+    lost: AtomicU64,
     /// Why the last attempt failed, if it did.
     failure: Mutex<Option<Arc<str>>>,
 }
 
 #[derive(Default)]
-struct Queue {
-    waiting: Vec<Waiting>,
+struct JournalQueue {
+    writes: Vec<PendingWrite>,
     /// Refunds that are not on the disk yet.
-    refunds: BTreeMap<u128, RefundNote>,
+    refunds: BTreeMap<u128, RefundRecord>,
     closed: bool,
 }
 
 /// Counters to be written, and who waits for it.
-struct Waiting {
-    counters: Vec<Journaled>,
-    done: oneshot::Sender<Result<(), Unkept>>,
+struct PendingWrite {
+    counters: Vec<JournaledCounter>,
+    done: oneshot::Sender<Result<(), JournalError>>,
 }
 
 impl Journal {
@@ -113,12 +113,12 @@ impl Journal {
     pub(super) fn start<C: Clock + 'static>(
         path: PathBuf,
         file: JournalFile,
-        medium: impl Medium,
+        medium: impl StorageFactory,
         memory: Arc<MemoryStore<C>>,
         listener: JournalListener,
     ) -> std::io::Result<Self> {
-        let shared = Arc::<Shared>::default();
-        let writer = Writer {
+        let shared = Arc::<JournalShared>::default();
+        let writer = JournalWriter {
             shared: Arc::clone(&shared),
             memory,
             path,
@@ -135,46 +135,46 @@ impl Journal {
         })
     }
 
-    /// Writes the counters as they stand; waits no longer than `patience`. They are written later even if
+    /// Writes the counters as they stand; waits no longer than `max_wait`. They are written later even if
     /// nobody waits any more.
-    pub(super) async fn keep(
+    pub(super) async fn persist(
         &self,
-        counters: Vec<Journaled>,
-        patience: Duration,
-    ) -> Result<(), Unkept> {
-        let (done, kept) = oneshot::channel();
-        let queued = self.queue(Waiting { counters, done });
-        let answer = match queued {
-            false => Err(Unkept::Late),
-            true => match tokio::time::timeout(patience, kept).await {
+        counters: Vec<JournaledCounter>,
+        max_wait: Duration,
+    ) -> Result<(), JournalError> {
+        let (done, written) = oneshot::channel();
+        let queued = self.enqueue(PendingWrite { counters, done });
+        let result = match queued {
+            false => Err(JournalError::Late),
+            true => match tokio::time::timeout(max_wait, written).await {
                 Ok(Ok(answer)) => answer,
-                Ok(Err(_)) => Err(Unkept::Failed("the journal is closed".into())),
-                Err(_) => Err(Unkept::Late),
+                Ok(Err(_)) => Err(JournalError::Failed("the journal is closed".into())),
+                Err(_) => Err(JournalError::Late),
             },
         };
-        if answer.is_err() {
-            self.shared.unkept.fetch_add(1, Ordering::Relaxed);
+        if result.is_err() {
+            self.shared.lost.fetch_add(1, Ordering::Relaxed);
         }
-        answer
+        result
     }
 
     /// Notes a refund, to be written with the counters it changes. To be called before they change.
-    pub(super) fn note(&self, refund: RefundNote) -> Result<(), Unkept> {
+    pub(super) fn record_refund(&self, refund: RefundRecord) -> Result<(), JournalError> {
         let refunds = &mut self.shared.queue.lock().refunds;
         if refunds.len() >= MAX_PENDING_REFUNDS && !refunds.contains_key(&refund.id) {
-            return Err(Unkept::TooManyRefunds);
+            return Err(JournalError::TooManyRefunds);
         }
         refunds.insert(refund.id, refund);
         Ok(())
     }
 
-    fn queue(&self, waiting: Waiting) -> bool {
+    fn enqueue(&self, write: PendingWrite) -> bool {
         let mut queue = self.shared.queue.lock();
-        if queue.waiting.len() >= MOST_QUEUED {
+        if queue.writes.len() >= MAX_QUEUED {
             return false;
         }
-        queue.waiting.push(waiting);
-        self.shared.rung.notify_one();
+        queue.writes.push(write);
+        self.shared.wake.notify_one();
         true
     }
 
@@ -183,7 +183,7 @@ impl Journal {
         JournalStats {
             commits: read(&self.shared.commits),
             written: read(&self.shared.written),
-            unkept: read(&self.shared.unkept),
+            lost: read(&self.shared.lost),
             failing: self.shared.failure.lock().is_some(),
         }
     }
@@ -198,7 +198,7 @@ impl Journal {
 impl Drop for Journal {
     fn drop(&mut self) {
         self.shared.queue.lock().closed = true;
-        self.shared.rung.notify_one();
+        self.shared.wake.notify_one();
         if let Some(writer) = self.writer.take() {
             let _it_panicked = writer.join();
         }
@@ -206,68 +206,73 @@ impl Drop for Journal {
 }
 
 /// What the thread has.
-struct Writer<C, M> {
-    shared: Arc<Shared>,
+struct JournalWriter<C, M> {
+    shared: Arc<JournalShared>,
     memory: Arc<MemoryStore<C>>,
     path: PathBuf,
     medium: M,
     /// Nothing after a failure: redb wants to be opened anew then.
     file: Option<JournalFile>,
     /// Counters to be written, by name.
-    due: BTreeMap<Vec<u8>, Journaled>,
+    due: BTreeMap<Vec<u8>, JournaledCounter>,
     /// When and why the last attempt failed.
     failed: Option<(Instant, Arc<str>)>,
     listener: JournalListener,
 }
 
-impl<C: Clock, M: Medium> Writer<C, M> {
+impl<C: Clock, M: StorageFactory> JournalWriter<C, M> {
     fn run(mut self) {
-        while let Some(batch) = self.take() {
-            let mut waiting = Vec::with_capacity(batch.len());
-            for Waiting { counters, done } in batch {
+        while let Some(batch) = self.take_queue() {
+            let mut waiters = Vec::with_capacity(batch.len());
+            for PendingWrite { counters, done } in batch {
                 for counter in counters {
                     let name = counter.name();
-                    if self.due.len() < MOST_DUE || self.due.contains_key(&name) {
+                    if self.due.len() < MAX_DUE || self.due.contains_key(&name) {
                         self.due.insert(name, counter);
                     }
                 }
-                waiting.push(done);
+                waiters.push(done);
             }
-            let kept = self.attempt();
-            for done in waiting {
-                let _nobody_waits_any_more = done.send(kept.clone());
+            let result = self.try_write();
+            for done in waiters {
+                let _nobody_waits_any_more = done.send(result.clone());
             }
         }
     }
 
     /// All that is queued, as soon as there is any; nothing when the journal is closed. While something
     /// stays due it does not wait for more than that.
-    fn take(&self) -> Option<Vec<Waiting>> {
+    fn take_queue(&self) -> Option<Vec<PendingWrite>> {
         let mut queue = self.shared.queue.lock();
-        while queue.waiting.is_empty() && !queue.closed {
+        while queue.writes.is_empty() && !queue.closed {
             if self.due.is_empty() {
-                self.shared.rung.wait(&mut queue);
-            } else if self.shared.rung.wait_for(&mut queue, PAUSE).timed_out() {
+                self.shared.wake.wait(&mut queue);
+            } else if self
+                .shared
+                .wake
+                .wait_for(&mut queue, RETRY_PAUSE)
+                .timed_out()
+            {
                 break;
             }
         }
-        let over = queue.closed && queue.waiting.is_empty();
-        (!over).then(|| std::mem::take(&mut queue.waiting))
+        let over = queue.closed && queue.writes.is_empty();
+        (!over).then(|| std::mem::take(&mut queue.writes))
     }
 
     /// Writes all that is due, unless the disk has just failed.
-    fn attempt(&mut self) -> Result<(), Unkept> {
+    fn try_write(&mut self) -> Result<(), JournalError> {
         if let Some((at, why)) = &self.failed
-            && at.elapsed() < PAUSE
+            && at.elapsed() < RETRY_PAUSE
         {
-            return Err(Unkept::Failed(Arc::clone(why)));
+            return Err(JournalError::Failed(Arc::clone(why)));
         }
         match self.write() {
             Ok(()) => {
                 self.due.clear();
                 if self.failed.take().is_some() {
                     *self.shared.failure.lock() = None;
-                    (self.listener)(JournalNews::Works);
+                    (self.listener)(JournalEvent::Recovered);
                 }
                 Ok(())
             }
@@ -277,10 +282,10 @@ impl<C: Clock, M: Medium> Writer<C, M> {
                 let why: Arc<str> = why.into();
                 self.file = None;
                 if self.failed.is_none() {
-                    (self.listener)(JournalNews::Fails(Arc::clone(&why)));
+                    (self.listener)(JournalEvent::Failing(Arc::clone(&why)));
                 }
                 self.failed = Some((Instant::now(), Arc::clone(&why)));
-                Err(Unkept::Failed(why))
+                Err(JournalError::Failed(why))
             }
         }
     }
@@ -288,24 +293,25 @@ impl<C: Clock, M: Medium> Writer<C, M> {
     fn write(&mut self) -> Result<(), String> {
         let file = match &mut self.file {
             Some(file) => file,
-            None => self.file.insert(self.reopened()?),
+            None => self.file.insert(self.reopen()?),
         };
         let now = self.memory.clock().now();
-        let record = |kept: &Journaled| {
-            let standing = self.memory.standing_at(&kept.charge(), now);
-            standing.map(|standing| kept.record(&standing.state, standing.fresh_at))
+        let record = |counter: &JournaledCounter| {
+            let snapshot = self.memory.snapshot_at(&counter.charge(), now);
+            snapshot.map(|snapshot| counter.record(&snapshot.state, snapshot.fresh_at))
         };
         let due = self.due.iter();
-        let counts = due.map(|(name, kept)| (name.clone(), record(kept)));
+        let counts = due.map(|(name, counter)| (name.clone(), record(counter)));
         let counts = counts.collect();
         // After the counters were read: a refund was noted before it changed any of them.
-        let refunds: Vec<RefundNote> = self.shared.queue.lock().refunds.values().copied().collect();
+        let refunds: Vec<RefundRecord> =
+            self.shared.queue.lock().refunds.values().copied().collect();
         let batch = Batch {
             counts,
             refunds: refunds.iter().map(|refund| refund.change()).collect(),
         };
-        let past = |bytes: &[u8]| is_past(bytes, now);
-        let written = file.write(&batch, GLANCES, past);
+        let past = |bytes: &[u8]| is_expired(bytes, now);
+        let written = file.write(&batch, EXPIRY_CHECKS_PER_WRITE, past);
         written.map_err(|error| format!("{}: {error}", self.path.display()))?;
         self.shared.commits.fetch_add(1, Ordering::Relaxed);
         let counters = batch.counts.len() as u64;
@@ -317,8 +323,8 @@ impl<C: Clock, M: Medium> Writer<C, M> {
         Ok(())
     }
 
-    fn reopened(&self) -> Result<JournalFile, String> {
-        let opened: Result<_, BadJournal> = JournalFile::open(&self.path, &self.medium);
+    fn reopen(&self) -> Result<JournalFile, String> {
+        let opened: Result<_, JournalOpenError> = JournalFile::open(&self.path, &self.medium);
         opened.map_err(|error| error.to_string())
     }
 }

@@ -20,15 +20,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tidegate_core::algorithms::Limit;
-use tidegate_core::store::{RunId, Seed};
+use tidegate_core::store::{Restore, RunId};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Nanos;
 
-pub use self::file::BadJournal;
-pub use self::journal::{JournalListener, JournalNews, JournalStats, Unkept};
+pub use self::file::JournalOpenError;
+pub use self::journal::{JournalError, JournalEvent, JournalListener, JournalStats};
 
-use self::entry::{Found, Journaled, RefundNote, is_past};
-use self::file::{Batch, JournalFile, Medium, Plain};
+use self::entry::{JournalRecord, JournaledCounter, RefundRecord, is_expired};
+use self::file::{Batch, FileStorage, JournalFile, StorageFactory};
 use self::journal::Journal;
 use super::memory::MemoryStore;
 use crate::clock::{Clock, SystemClock};
@@ -44,7 +44,7 @@ pub struct DiskStore<C = SystemClock> {
 
 /// A counter that a journal holds, for whoever knows the rules.
 #[derive(Clone, Copy, Debug)]
-pub struct Remembered<'a> {
+pub struct JournalCounterId<'a> {
     /// The rule it is of.
     pub rule: &'a RuleName,
     /// Which of the rule's rates.
@@ -74,31 +74,31 @@ impl<C: Clock + 'static> DiskStore<C> {
         path: &Path,
         secret: &Secret,
         memory: MemoryStore<C>,
-        limit: impl Fn(Remembered<'_>) -> Option<Limit>,
+        limit: impl Fn(JournalCounterId<'_>) -> Option<Limit>,
         listener: JournalListener,
-    ) -> Result<(Self, Restored), BadJournal> {
-        Self::open_on(Plain, path, secret, memory, limit, listener)
+    ) -> Result<(Self, Restored), JournalOpenError> {
+        Self::open_on(FileStorage, path, secret, memory, limit, listener)
     }
 
     fn open_on(
-        medium: impl Medium,
+        medium: impl StorageFactory,
         path: &Path,
         secret: &Secret,
         memory: MemoryStore<C>,
-        limit: impl Fn(Remembered<'_>) -> Option<Limit>,
+        limit: impl Fn(JournalCounterId<'_>) -> Option<Limit>,
         listener: JournalListener,
-    ) -> Result<(Self, Restored), BadJournal> {
+    ) -> Result<(Self, Restored), JournalOpenError> {
         let mut file = JournalFile::open(path, &medium)?;
         let (now, unusable) = (memory.clock().now(), |error| unusable(path, &error));
         if !belongs_to(&mut file, secret, now).map_err(unusable)? {
-            return Err(BadJournal::OtherSecret(path.to_owned()));
+            return Err(JournalOpenError::OtherSecret(path.to_owned()));
         }
         let restored = restore(&file, path, &memory, limit)?;
-        drop_past(&mut file, now).map_err(unusable)?;
+        drop_expired(&mut file, now).map_err(unusable)?;
         let (run, memory) = (file.run(), Arc::new(memory));
-        let (path, kept) = (path.to_owned(), Arc::clone(&memory));
-        let journal = Journal::start(path.clone(), file, medium, kept, listener);
-        let journal = journal.map_err(|source| BadJournal::System { file: path, source })?;
+        let (path, counters) = (path.to_owned(), Arc::clone(&memory));
+        let journal = Journal::start(path.clone(), file, medium, counters, listener);
+        let journal = journal.map_err(|source| JournalOpenError::System { file: path, source })?;
         let store = DiskStore {
             memory,
             journal,
@@ -128,17 +128,17 @@ impl<C: Clock + 'static> DiskStore<C> {
 ///
 /// # Errors
 /// When the file cannot be used.
-pub fn has_counts(path: &Path, now: Nanos) -> Result<bool, BadJournal> {
+pub fn has_counts(path: &Path, now: Nanos) -> Result<bool, JournalOpenError> {
     if !path.exists() {
         return Ok(false);
     }
-    let file = JournalFile::open(path, &Plain)?;
-    counts(&file, now).map_err(|error| unusable(path, &error))
+    let file = JournalFile::open(path, &FileStorage)?;
+    has_live_counts(&file, now).map_err(|error| unusable(path, &error))
 }
 
-fn counts(file: &JournalFile, now: Nanos) -> Result<bool, redb::Error> {
+fn has_live_counts(file: &JournalFile, now: Nanos) -> Result<bool, redb::Error> {
     let mut any = false;
-    file.each(|_, bytes| any |= !is_past(bytes, now))?;
+    file.each(|_, bytes| any |= !is_expired(bytes, now))?;
     Ok(any)
 }
 
@@ -148,15 +148,15 @@ fn belongs_to(file: &mut JournalFile, secret: &Secret, now: Nanos) -> Result<boo
     if known == Some(mark) {
         return Ok(true);
     }
-    if known.is_some() && counts(file, now)? {
+    if known.is_some() && has_live_counts(file, now)? {
         return Ok(false);
     }
     file.set_secret_mark(mark)?;
     Ok(true)
 }
 
-fn unusable(path: &Path, error: &redb::Error) -> BadJournal {
-    BadJournal::Damaged {
+fn unusable(path: &Path, error: &redb::Error) -> JournalOpenError {
+    JournalOpenError::Damaged {
         file: path.to_owned(),
         why: error.to_string(),
     }
@@ -167,77 +167,77 @@ fn restore<C: Clock>(
     file: &JournalFile,
     path: &Path,
     memory: &MemoryStore<C>,
-    limit: impl Fn(Remembered<'_>) -> Option<Limit>,
-) -> Result<Restored, BadJournal> {
-    let (now, mut restored, mut garbled) = (memory.clock().now(), Restored::default(), None);
+    limit: impl Fn(JournalCounterId<'_>) -> Option<Limit>,
+) -> Result<Restored, JournalOpenError> {
+    let (now, mut restored, mut read_error) = (memory.clock().now(), Restored::default(), None);
     let read = file.each(|name, bytes| {
-        if is_past(bytes, now) {
+        if is_expired(bytes, now) {
             return;
         }
-        match Found::read(name, bytes) {
-            Ok(found) => match seed(found, memory, &limit, now) {
+        match JournalRecord::read(name, bytes) {
+            Ok(found) => match restore_counter(found, memory, &limit, now) {
                 true => restored.counters += 1,
                 false => restored.without_rule += 1,
             },
-            Err(error) => garbled = Some(error.to_string()),
+            Err(error) => read_error = Some(error.to_string()),
         }
     });
     let read = read.and_then(|()| {
-        file.each_refund(|name, record| match RefundNote::read(name, record) {
+        file.each_refund(|name, record| match RefundRecord::read(name, record) {
             Ok(refund) if refund.until > now => memory.restore_refund(refund.id, refund.until, now),
             Ok(_) => {}
-            Err(error) => garbled = Some(error.to_string()),
+            Err(error) => read_error = Some(error.to_string()),
         })
     });
-    let why = read.err().map(|error| error.to_string()).or(garbled);
+    let why = read.err().map(|error| error.to_string()).or(read_error);
     match why {
         None => Ok(restored),
-        Some(why) => Err(BadJournal::Damaged {
+        Some(why) => Err(JournalOpenError::Damaged {
             file: path.to_owned(),
             why,
         }),
     }
 }
 
-fn seed<C>(
-    found: Found,
+fn restore_counter<C>(
+    found: JournalRecord,
     memory: &MemoryStore<C>,
-    limit: impl Fn(Remembered<'_>) -> Option<Limit>,
+    limit: impl Fn(JournalCounterId<'_>) -> Option<Limit>,
     now: Nanos,
 ) -> bool {
     let (subject, rate, rule) = (found.subject, found.rate, found.rule.clone());
-    let remembered = Remembered {
+    let id = JournalCounterId {
         rule: &rule,
         rate,
         tag: found.counter.header.tag(),
         subject,
     };
-    let Some(limit) = limit(remembered) else {
+    let Some(limit) = limit(id) else {
         return false;
     };
-    let state = found.under(&limit, now);
-    let kept = Journaled {
+    let state = found.state_under(&limit, now);
+    let counter = JournaledCounter {
         subject,
         rule,
         rate,
         limit,
     };
-    let seed = Seed {
-        charge: kept.charge(),
+    let restore = Restore {
+        charge: counter.charge(),
         state,
     };
-    memory.seed_at(&[seed], now).is_ok()
+    memory.restore_at(&[restore], now).is_ok()
 }
 
 /// Drops what is past and gives its room back. Nobody waits yet.
-fn drop_past(file: &mut JournalFile, now: Nanos) -> Result<(), redb::Error> {
-    let mut past = Batch::default();
-    let ended = |name: &[u8], bytes: &[u8]| is_past(bytes, now).then(|| (name.to_vec(), None));
-    file.each(|name, bytes| past.counts.extend(ended(name, bytes)))?;
-    file.each_refund(|name, bytes| past.refunds.extend(ended(name, bytes)))?;
-    if past.counts.is_empty() && past.refunds.is_empty() {
+fn drop_expired(file: &mut JournalFile, now: Nanos) -> Result<(), redb::Error> {
+    let mut expired = Batch::default();
+    let ended = |name: &[u8], bytes: &[u8]| is_expired(bytes, now).then(|| (name.to_vec(), None));
+    file.each(|name, bytes| expired.counts.extend(ended(name, bytes)))?;
+    file.each_refund(|name, bytes| expired.refunds.extend(ended(name, bytes)))?;
+    if expired.counts.is_empty() && expired.refunds.is_empty() {
         return Ok(());
     }
-    file.write(&past, 0, |_| false)?;
+    file.write(&expired, 0, |_| false)?;
     file.compact()
 }

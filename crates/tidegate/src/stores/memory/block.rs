@@ -10,28 +10,29 @@ use super::key::Key;
 
 /// Entries in a block. Small enough that a store of few counters is small, large enough that the
 /// list of blocks of a million counters stays in the second-level cache.
-pub(super) const SLOTS: usize = 64;
+pub(super) const SLOTS_PER_BLOCK: usize = 64;
 /// Words of an entry.
 const WORDS: usize = 5;
 
 /// An entry as it is stored.
-type Raw = [u64; WORDS];
+type RawEntry = [u64; WORDS];
 
 /// A block of memory: 64 entries, or words for a slab to divide.
-pub(super) struct Block(Box<[Raw; SLOTS]>);
+pub(super) struct Block(Box<[RawEntry; SLOTS_PER_BLOCK]>);
 
 impl Block {
     /// What one takes: itself, the allocator's header, and its place in a list that may be half
     /// empty.
-    pub(super) const BYTES: u64 = (size_of::<[Raw; SLOTS]>() + 16 + 2 * size_of::<Block>()) as u64;
+    pub(super) const BYTES: u64 =
+        (size_of::<[RawEntry; SLOTS_PER_BLOCK]>() + 16 + 2 * size_of::<Block>()) as u64;
 
     pub(super) fn new() -> Block {
-        Block(Box::new([Entry::NONE; SLOTS]))
+        Block(Box::new([TableEntry::NONE; SLOTS_PER_BLOCK]))
     }
 
     #[inline]
     pub(super) fn key(&self, slot: usize) -> Key {
-        let raw = &self.0[slot % SLOTS];
+        let raw = &self.0[slot % SLOTS_PER_BLOCK];
         Key {
             hi: raw[0],
             lo: raw[1],
@@ -39,36 +40,36 @@ impl Block {
     }
 
     #[inline]
-    pub(super) fn entry(&self, slot: usize) -> Entry {
-        Entry::unpack(&self.0[slot % SLOTS])
+    pub(super) fn entry(&self, slot: usize) -> TableEntry {
+        TableEntry::unpack(&self.0[slot % SLOTS_PER_BLOCK])
     }
 
     /// The entry at `slot` in place, in a table whose soonest expiry is `soonest`.
     #[inline]
     pub(super) fn entry_mut<'t>(&'t mut self, slot: usize, soonest: &'t mut Secs) -> EntryMut<'t> {
         EntryMut {
-            raw: &mut self.0[slot % SLOTS],
+            raw: &mut self.0[slot % SLOTS_PER_BLOCK],
             soonest,
         }
     }
 
     pub(super) fn expires(&self, slot: usize) -> Secs {
-        Life((self.0[slot % SLOTS][4] >> 32) as u32).expires()
+        KindAndExpiry((self.0[slot % SLOTS_PER_BLOCK][4] >> 32) as u32).expires()
     }
 
     #[inline]
-    pub(super) fn set(&mut self, slot: usize, entry: &Entry) {
-        self.0[slot % SLOTS] = entry.pack();
+    pub(super) fn set(&mut self, slot: usize, entry: &TableEntry) {
+        self.0[slot % SLOTS_PER_BLOCK] = entry.pack();
     }
 
     pub(super) fn clear(&mut self, slot: usize) {
-        self.0[slot % SLOTS] = Entry::NONE;
+        self.0[slot % SLOTS_PER_BLOCK] = TableEntry::NONE;
     }
 
     /// Every entry, in order.
-    pub(super) fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
-        let taken = self.0.iter().filter(|raw| **raw != Entry::NONE);
-        taken.map(Entry::unpack)
+    pub(super) fn entries(&self) -> impl Iterator<Item = TableEntry> + '_ {
+        let taken = self.0.iter().filter(|raw| **raw != TableEntry::NONE);
+        taken.map(TableEntry::unpack)
     }
 
     /// Moves the entries of `from..gap` one to the right.
@@ -93,25 +94,25 @@ pub(super) struct Secs(u32);
 impl Secs {
     pub(super) const ZERO: Secs = Secs(0);
     /// Later than any present.
-    pub(super) const NEVER: Secs = Secs(Life::SECS);
+    pub(super) const NEVER: Secs = Secs(KindAndExpiry::MAX_SECS);
 
     /// The second in which `now` falls.
     pub(super) fn present(began: Nanos, now: Nanos) -> Secs {
         let secs = now.since(began).get() / 1_000_000_000;
-        Secs(secs.min(u64::from(Life::SECS - 1)) as u32)
+        Secs(secs.min(u64::from(KindAndExpiry::MAX_SECS - 1)) as u32)
     }
 
     /// The first whole second by which `at` has passed. Never the first one: a clock set back
     /// before the beginning makes nothing expire.
     pub(super) fn expiry(began: Nanos, at: Nanos) -> Secs {
         let secs = at.since(began).secs_up();
-        Secs(secs.clamp(1, u64::from(Life::SECS)) as u32)
+        Secs(secs.clamp(1, u64::from(KindAndExpiry::MAX_SECS)) as u32)
     }
 }
 
 /// What an entry is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(super) enum EntryKind {
     Bucket,
     Fixed,
     Sliding,
@@ -120,29 +121,31 @@ pub(super) enum Kind {
     /// The id of a refund that was paid.
     Refund,
     /// Permits of what may be open at once: a list, or a crowd.
-    Slots,
+    Permits,
 }
 
-impl Kind {
-    const ALL: [Kind; 8] = [
-        Kind::Bucket,
-        Kind::Fixed,
-        Kind::Sliding,
-        Kind::Strict,
-        Kind::Log,
-        Kind::Refund,
-        Kind::Slots,
-        Kind::Slots, // three bits can say eight; the eighth is never written
+impl EntryKind {
+    const ALL: [EntryKind; 8] = [
+        EntryKind::Bucket,
+        EntryKind::Fixed,
+        EntryKind::Sliding,
+        EntryKind::Strict,
+        EntryKind::Log,
+        EntryKind::Refund,
+        EntryKind::Permits,
+        EntryKind::Permits, // three bits can say eight; the eighth is never written
     ];
 
     /// The kind of the states of `limit`.
-    pub(super) fn of(limit: &Limit) -> Kind {
+    pub(super) fn of(limit: &Limit) -> EntryKind {
         match limit.algorithm() {
-            Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::LeakyQueue => Kind::Bucket,
-            Algorithm::FixedWindow => Kind::Fixed,
-            Algorithm::SlidingWindow => Kind::Sliding,
-            Algorithm::SlidingWindowStrict => Kind::Strict,
-            Algorithm::SlidingLog => Kind::Log,
+            Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::LeakyQueue => {
+                EntryKind::Bucket
+            }
+            Algorithm::FixedWindow => EntryKind::Fixed,
+            Algorithm::SlidingWindow => EntryKind::Sliding,
+            Algorithm::SlidingWindowStrict => EntryKind::Strict,
+            Algorithm::SlidingLog => EntryKind::Log,
         }
     }
 }
@@ -150,27 +153,27 @@ impl Kind {
 /// Kind and expiry in 32 bits. The kind is kept beside the tag because two limits of different
 /// shape may share a tag, by chance or by design of an attacker who names limits by value.
 #[derive(Clone, Copy)]
-struct Life(u32);
+struct KindAndExpiry(u32);
 
-impl Life {
-    const SECS: u32 = (1 << 29) - 1;
+impl KindAndExpiry {
+    const MAX_SECS: u32 = (1 << 29) - 1;
 
-    fn new(kind: Kind, expires: Secs) -> Life {
-        Life(((kind as u32) << 29) | expires.0)
+    fn new(kind: EntryKind, expires: Secs) -> KindAndExpiry {
+        KindAndExpiry(((kind as u32) << 29) | expires.0)
     }
 
-    fn kind(self) -> Kind {
-        Kind::ALL[(self.0 >> 29) as usize]
+    fn kind(self) -> EntryKind {
+        EntryKind::ALL[(self.0 >> 29) as usize]
     }
 
     fn expires(self) -> Secs {
-        Secs(self.0 & Life::SECS)
+        Secs(self.0 & KindAndExpiry::MAX_SECS)
     }
 }
 
 /// A counter in place, whose state may be changed without touching the rest.
 pub(super) struct EntryMut<'t> {
-    raw: &'t mut Raw,
+    raw: &'t mut RawEntry,
     soonest: &'t mut Secs,
 }
 
@@ -178,10 +181,10 @@ impl EntryMut<'_> {
     /// Whether its state was made under `limit` and still matters.
     #[inline]
     pub(super) fn is_live_under(&self, limit: &Limit, now: Secs) -> bool {
-        let life = Life((self.raw[4] >> 32) as u32);
+        let packed = KindAndExpiry((self.raw[4] >> 32) as u32);
         self.raw[4] as u32 == limit.tag()
-            && life.expires() > now
-            && life.0 >> 29 == Kind::of(limit) as u32
+            && packed.expires() > now
+            && packed.0 >> 29 == EntryKind::of(limit) as u32
     }
 
     #[inline]
@@ -197,45 +200,45 @@ impl EntryMut<'_> {
             *self.soonest = expires;
         }
         [self.raw[2], self.raw[3]] = words;
-        let kept = self.raw[4] & !(u64::from(Life::SECS) << 32);
-        self.raw[4] = kept | (u64::from(expires.0) << 32);
+        let rest = self.raw[4] & !(u64::from(KindAndExpiry::MAX_SECS) << 32);
+        self.raw[4] = rest | (u64::from(expires.0) << 32);
     }
 }
 
 /// One counter: 40 bytes in a block.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
+pub(super) struct TableEntry {
     pub(super) key: Key,
-    /// The state, or where the rest of it is; see `annex`.
+    /// The state, or where the rest of it is; see `out_of_line`.
     pub(super) words: [u64; 2],
-    pub(super) kind: Kind,
+    pub(super) kind: EntryKind,
     /// From when on it is as good as none. Known without its limit, so that a sweep needs no rules.
     pub(super) expires: Secs,
     /// Of the limit the state was made under.
     pub(super) tag: u32,
 }
 
-impl Entry {
-    const NONE: Raw = [Key::NONE.hi, Key::NONE.lo, 0, 0, 0];
+impl TableEntry {
+    const NONE: RawEntry = [Key::NONE.hi, Key::NONE.lo, 0, 0, 0];
 
     #[inline]
-    fn pack(&self) -> Raw {
-        let life = Life::new(self.kind, self.expires);
-        let meta = (u64::from(life.0) << 32) | u64::from(self.tag);
+    fn pack(&self) -> RawEntry {
+        let packed = KindAndExpiry::new(self.kind, self.expires);
+        let meta = (u64::from(packed.0) << 32) | u64::from(self.tag);
         [self.key.hi, self.key.lo, self.words[0], self.words[1], meta]
     }
 
     #[inline]
-    fn unpack(raw: &Raw) -> Entry {
-        let life = Life((raw[4] >> 32) as u32);
-        Entry {
+    fn unpack(raw: &RawEntry) -> TableEntry {
+        let packed = KindAndExpiry((raw[4] >> 32) as u32);
+        TableEntry {
             key: Key {
                 hi: raw[0],
                 lo: raw[1],
             },
             words: [raw[2], raw[3]],
-            kind: life.kind(),
-            expires: life.expires(),
+            kind: packed.kind(),
+            expires: packed.expires(),
             tag: raw[4] as u32,
         }
     }
@@ -247,12 +250,12 @@ mod tests {
 
     #[test]
     fn an_entry_is_forty_bytes_and_comes_back_as_it_went_in() {
-        assert_eq!(size_of::<Raw>(), 40);
+        assert_eq!(size_of::<RawEntry>(), 40);
         let mut block = Block::new();
-        let entry = Entry {
+        let entry = TableEntry {
             key: Key { hi: 1, lo: 2 },
             words: [3, u64::MAX],
-            kind: Kind::Slots,
+            kind: EntryKind::Permits,
             expires: Secs::NEVER,
             tag: u32::MAX,
         };

@@ -47,11 +47,11 @@ impl Budget {
     }
 
     /// So many blocks, or none at all.
-    pub(super) fn blocks(&self, count: usize) -> Option<Vec<Block>> {
+    pub(super) fn take_blocks(&self, count: usize) -> Option<Vec<Block>> {
         let mut blocks = self.pooled(count);
         let missing = count - blocks.len();
-        if missing > 0 && !self.take(missing as u64 * Block::BYTES) {
-            self.give_back(blocks);
+        if missing > 0 && !self.try_take(missing as u64 * Block::BYTES) {
+            self.return_blocks(blocks);
             return None;
         }
         blocks.extend((0..missing).map(|_| Block::new()));
@@ -66,21 +66,21 @@ impl Budget {
 
     /// A block, whether there is room or not: for the few that a rebuild needs in passing and for
     /// a counter that must not be lost.
-    pub(super) fn forced(&self) -> Block {
+    pub(super) fn force_block(&self) -> Block {
         if let Some(block) = self.pooled(1).pop() {
             return block;
         }
-        self.force(Block::BYTES);
+        self.force_take(Block::BYTES);
         Block::new()
     }
 
     /// Blocks no longer needed. What they hold does not matter. Those that were forced beyond the
     /// cap are not kept, or the next table to grow would take them for its own.
-    pub(super) fn give_back(&self, blocks: impl IntoIterator<Item = Block>) {
+    pub(super) fn return_blocks(&self, blocks: impl IntoIterator<Item = Block>) {
         let mut pool = self.pool.lock();
         for block in blocks {
             if self.used() > self.cap {
-                self.give(Block::BYTES);
+                self.release(Block::BYTES);
             } else {
                 pool.push(block);
             }
@@ -94,13 +94,13 @@ impl Budget {
     }
 
     /// Counts `bytes` of other memory, unless that is more than there may be.
-    pub(super) fn take(&self, bytes: u64) -> bool {
-        self.take_within(bytes, self.cap)
+    pub(super) fn try_take(&self, bytes: u64) -> bool {
+        self.try_take_within(bytes, self.cap)
     }
 
     /// The same for permits.
-    pub(super) fn take_for_permits(&self, bytes: u64) -> bool {
-        self.take_within(bytes, self.cap())
+    pub(super) fn try_take_for_permits(&self, bytes: u64) -> bool {
+        self.try_take_within(bytes, self.cap())
     }
 
     /// Whether permits may take so many bytes that are forced.
@@ -108,7 +108,7 @@ impl Budget {
         self.spare > 0 && self.used().saturating_add(bytes) <= self.cap()
     }
 
-    fn take_within(&self, bytes: u64, cap: u64) -> bool {
+    fn try_take_within(&self, bytes: u64, cap: u64) -> bool {
         let fits = |used: u64| Some(used.saturating_add(bytes)).filter(|sum| *sum <= cap);
         let taken = self
             .used
@@ -117,12 +117,12 @@ impl Budget {
     }
 
     /// Counts `bytes` of memory that is taken anyway.
-    pub(super) fn force(&self, bytes: u64) {
+    pub(super) fn force_take(&self, bytes: u64) {
         self.used.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Counts `bytes` of other memory as free again.
-    pub(super) fn give(&self, bytes: u64) {
+    pub(super) fn release(&self, bytes: u64) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
@@ -132,35 +132,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_given_back_is_used_again_before_another_is_made() {
+    fn a_returned_block_is_used_again_before_another_is_made() {
         let budget = Budget::new(2 * Block::BYTES);
-        let blocks = budget.blocks(2);
+        let blocks = budget.take_blocks(2);
         assert!(blocks.is_some());
-        assert!(budget.blocks(1).is_none());
-        budget.give_back(blocks.into_iter().flatten());
-        assert!(budget.blocks(3).is_none());
-        assert!(budget.blocks(2).is_some());
+        assert!(budget.take_blocks(1).is_none());
+        budget.return_blocks(blocks.into_iter().flatten());
+        assert!(budget.take_blocks(3).is_none());
+        assert!(budget.take_blocks(2).is_some());
         assert_eq!(budget.used(), 2 * Block::BYTES);
     }
 
     #[test]
     fn permits_find_room_that_counters_cannot_take() {
         let budget = Budget::with_spare(1_000, 100);
-        assert!(budget.take(1_000) && !budget.take(1));
+        assert!(budget.try_take(1_000) && !budget.try_take(1));
         assert!(budget.fits_permits(100) && !budget.fits_permits(101));
-        assert!(budget.take_for_permits(100) && !budget.take_for_permits(1));
-        budget.give(50);
-        assert!(!budget.take(1), "what is free again is theirs");
-        assert!(budget.take_for_permits(50));
+        assert!(budget.try_take_for_permits(100) && !budget.try_take_for_permits(1));
+        budget.release(50);
+        assert!(!budget.try_take(1), "what is free again is theirs");
+        assert!(budget.try_take_for_permits(50));
     }
 
     #[test]
     fn a_block_beyond_the_cap_does_not_stay() {
         let budget = Budget::new(Block::BYTES);
-        let blocks = [budget.forced(), budget.forced()];
+        let blocks = [budget.force_block(), budget.force_block()];
         assert_eq!(budget.used(), 2 * Block::BYTES);
-        budget.give_back(blocks);
+        budget.return_blocks(blocks);
         assert_eq!(budget.used(), Block::BYTES);
-        assert!(budget.blocks(2).is_none());
+        assert!(budget.take_blocks(2).is_none());
     }
 }

@@ -11,12 +11,12 @@ use super::MemoryStore;
 use super::key::Key;
 use super::shard::Shard;
 
-type Guards<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>;
+type ShardGuards<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>;
 
 /// Shards that are locked until this is dropped.
 pub(super) struct Locks<'a> {
-    own: Guards<'a>,
-    shared: Guards<'a>,
+    own: ShardGuards<'a>,
+    shared: ShardGuards<'a>,
 }
 
 impl<C> MemoryStore<C> {
@@ -29,7 +29,7 @@ impl<C> MemoryStore<C> {
     pub(super) fn lock_all(&self, keys: impl Iterator<Item = Key>) -> Locks<'_> {
         Locks {
             own: guards(keys.map(Key::shard), |index| self.shards[index].lock()),
-            shared: Guards::new(),
+            shared: ShardGuards::new(),
         }
     }
 
@@ -46,7 +46,7 @@ impl<C> MemoryStore<C> {
 fn guards<'a>(
     indices: impl Iterator<Item = usize>,
     lock: impl Fn(usize) -> MutexGuard<'a, Shard>,
-) -> Guards<'a> {
+) -> ShardGuards<'a> {
     let mut sorted: SmallVec<[usize; 8]> = indices.collect();
     sorted.sort_unstable();
     sorted.dedup();
@@ -59,16 +59,16 @@ fn guards<'a>(
 impl Locks<'_> {
     /// The shard of `key`, which was among the keys.
     pub(super) fn own(&mut self, key: Key) -> &mut Shard {
-        among(&mut self.own, key.shard())
+        guard_of(&mut self.own, key.shard())
     }
 
     /// An overflow shard that was named.
     pub(super) fn shared(&mut self, index: usize) -> &mut Shard {
-        among(&mut self.shared, index)
+        guard_of(&mut self.shared, index)
     }
 }
 
-fn among<'g>(guards: &'g mut Guards<'_>, index: usize) -> &'g mut Shard {
+fn guard_of<'g>(guards: &'g mut ShardGuards<'_>, index: usize) -> &'g mut Shard {
     let found = guards.iter_mut().find(|(held, _)| *held == index);
     let (_, guard) = found.expect("a shard is asked for only after it was named for locking");
     guard

@@ -5,60 +5,62 @@
 //! below the cap. Time is injected. Knows nothing of rules: limits arrive by value, and a counter
 //! found under other parameters than it was made with is converted.
 //!
-//! From the outside in: `port` fills the store trait; `one` decides a single charge, `several` a set,
-//! `verbs`, `holds`, `reservations` and `kept` the rest, on the copies that `books` opens under `locks`; `accounts` knows how
-//! to read, convert and write a counter; `upkeep` sweeps and counts. `shard` finds counters under one lock, `table` and `rebuild` keep them in order,
-//! `annex` keeps what does not fit an entry of a `block`, `permit_list` the permits of a subject, `budget` counts the
-//! bytes. `overflow` is for subjects that find no room, `crate::crowd` for permits whose holders find none.
+//! From the outside in: `port` fills the store trait; `charge_one` decides a single charge, `charge_set` a set,
+//! `operations`, `permits`, `reservations` and `snapshot` the rest, on the copies that `transaction` opens under `locks`; `counter_io` knows how
+//! to read, convert and write a counter; `maintenance` sweeps and counts. `shard` finds counters under one lock, `table` and `rebuild` keep them in order,
+//! `out_of_line` keeps what does not fit an entry of a `block`, `permit_list` the permits of a subject, `budget` counts the
+//! bytes. `overflow` is for subjects that find no room, `crate::counted_permits` for permits whose holders find none.
 //!
 //! Lock order, for every verb: the ledger of reservations, then shards by ascending index, then overflow shards by ascending index,
 //! then `registry` or the pool of `budget`, which are never held together.
 
-mod accounts;
-mod annex;
 mod block;
-mod books;
 mod budget;
-mod holds;
-#[cfg(feature = "disk")]
-mod kept;
+mod charge_one;
+mod charge_set;
+mod counter_io;
+mod counts_slab;
 mod key;
 mod locks;
-mod one;
+mod maintenance;
+mod object_slab;
+mod operations;
+mod out_of_line;
 mod overflow;
 mod permit_list;
+mod permits;
 mod port;
 mod rebuild;
 mod registry;
 mod reservations;
-mod several;
 mod shard;
-mod shelf;
-mod slab;
+#[cfg(feature = "disk")]
+mod snapshot;
 mod table;
-mod upkeep;
-mod verbs;
+mod transaction;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use tidegate_core::algorithms::{Limit, Verdict};
-use tidegate_core::store::{Charge, ChargeSet, Ledger, Outcome, Reading, RunId, Source};
+use tidegate_core::store::{
+    Charge, ChargeSet, LimitReading, Outcome, ReservationLedger, RunId, Source,
+};
 use tidegate_core::units::{Cost, Nanos};
 
 use self::budget::Budget;
 use self::key::SHARDS;
+use self::maintenance::SweepCursor;
 use self::overflow::Overflow;
 use self::registry::Registry;
 use self::shard::Shard;
-use self::upkeep::Sweep;
 use crate::clock::{Clock, SystemClock};
 
-pub use self::reservations::MOST_RESERVED;
+pub use self::maintenance::MemoryStats;
+pub use self::operations::RestoreStateError;
+pub use self::reservations::MAX_RESERVED_CHARGES;
 use self::reservations::max_reserved;
-pub use self::upkeep::Stats;
-pub use self::verbs::Misfit;
 
 /// The cap of a store that was given none: room for about 17 million counters.
 pub const DEFAULT_CAP: u64 = 1 << 30;
@@ -73,14 +75,14 @@ pub struct MemoryStore<C = SystemClock> {
     budget: Budget,
     overflow: Box<Overflow>,
     registry: Registry,
-    ledger: Box<Mutex<Ledger>>,
-    tally: Tally,
-    sweep: Box<Mutex<Sweep>>,
+    ledger: Box<Mutex<ReservationLedger>>,
+    events: MemoryEventCounts,
+    sweep: Box<Mutex<SweepCursor>>,
 }
 
 /// What happened since the store was made. Only events that are rare are counted here.
 #[derive(Default)]
-struct Tally {
+struct MemoryEventCounts {
     overflow: AtomicU64,
     converted: AtomicU64,
     clock_steps: AtomicU64,
@@ -116,11 +118,13 @@ impl<C: Clock> MemoryStore<C> {
             run: new_run(&clock),
             clock,
             shards: Box::new(std::array::from_fn(shard)),
-            budget: Budget::new(tables - reserve - reservations as u64 * Ledger::ENTRY_BYTES),
+            budget: Budget::new(
+                tables - reserve - reservations as u64 * ReservationLedger::ENTRY_BYTES,
+            ),
             overflow: Box::new(Overflow::new(reserve)),
             registry: Registry::default(),
-            ledger: Box::new(Mutex::new(Ledger::new(reservations))),
-            tally: Tally::default(),
+            ledger: Box::new(Mutex::new(ReservationLedger::new(reservations))),
+            events: MemoryEventCounts::default(),
             sweep: Box::default(),
         }
     }
@@ -143,15 +147,15 @@ impl<C: Clock> MemoryStore<C> {
     /// The same at a time the caller has read from the store's clock, to read it once for many.
     pub fn charge_at(&self, set: &ChargeSet<'_>, now: Nanos) -> Outcome {
         match set.charges.as_slice() {
-            [only] => self.one(only, now).outcome(only.role, now),
-            _ => self.settle(set, several::Intent::Charge, now),
+            [only] => self.charge_one(only, now).outcome(only.role, now),
+            _ => self.decide_set(set, charge_set::ChargeMode::Charge, now),
         }
     }
 
     /// Charges a single limit. Whether the request passes follows from its role: a shadow always
     /// does.
-    pub fn charge_one_at(&self, charge: &Charge<'_>, now: Nanos) -> (Reading, Source) {
-        let decided = self.one(charge, now);
+    pub fn charge_one_at(&self, charge: &Charge<'_>, now: Nanos) -> (LimitReading, Source) {
+        let decided = self.charge_one(charge, now);
         (decided.reading(), decided.source)
     }
 
@@ -166,7 +170,8 @@ impl<C: Clock> MemoryStore<C> {
         now: Nanos,
         charge: impl FnOnce() -> Charge<'c>,
     ) -> Verdict {
-        let decided: one::Decided<()> = self.one_of(counter, limit, cost, now, charge);
+        let decided: charge_one::SingleChargeResult<()> =
+            self.charge_one_with(counter, limit, cost, now, charge);
         decided.verdict
     }
 
@@ -177,6 +182,6 @@ impl<C: Clock> MemoryStore<C> {
 
     /// The same at a time the caller has read.
     pub fn peek_at(&self, set: &ChargeSet<'_>, now: Nanos) -> Outcome {
-        self.settle(set, several::Intent::Peek, now)
+        self.decide_set(set, charge_set::ChargeMode::Peek, now)
     }
 }

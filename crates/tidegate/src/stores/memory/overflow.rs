@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crossbeam_utils::CachePadded;
 use parking_lot::{Mutex, MutexGuard};
-use tidegate_core::algorithms::{Limit, State};
+use tidegate_core::algorithms::{CounterState, Limit};
 use tidegate_core::store::Charge;
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
@@ -24,7 +24,7 @@ use super::key::Key;
 use super::shard::Shard;
 
 /// Counters that the subjects of one rate share.
-const PARTS: u64 = 4_096;
+const GROUPS: u64 = 4_096;
 /// Shards they are kept in.
 const SHARDS: usize = 16;
 
@@ -37,10 +37,10 @@ pub(super) struct Overflow {
 
 /// Where the shared counters of one charge are.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Shared {
+pub(super) struct SharedCounterKeys {
     pub(super) shard: usize,
     /// Shared with one subject in 4,096.
-    pub(super) part: Key,
+    pub(super) group: Key,
     /// Shared with one subject in 16.
     pub(super) last_resort: Key,
     /// Where staggered windows of the shared counter begin: in one place, whoever asks.
@@ -48,41 +48,41 @@ pub(super) struct Shared {
 }
 
 /// The subject that stands in for one in 4,096.
-pub(super) struct StandIn {
+pub(super) struct OverflowSubject {
     pub(super) shard: usize,
     pub(super) subject: Fingerprint,
 }
 
-impl StandIn {
-    pub(super) fn of(subject: Fingerprint) -> StandIn {
-        let part = subject.seed() % PARTS;
-        StandIn {
-            shard: part as usize % SHARDS,
-            subject: Fingerprint::new(u128::from(part)),
+impl OverflowSubject {
+    pub(super) fn of(subject: Fingerprint) -> OverflowSubject {
+        let group = subject.seed() % GROUPS;
+        OverflowSubject {
+            shard: group as usize % SHARDS,
+            subject: Fingerprint::new(u128::from(group)),
         }
     }
 
     /// The subject that stands in for one in 16: all of a shard.
     pub(super) fn last_resort(shard: usize) -> Fingerprint {
-        Fingerprint::new(u128::from(PARTS + shard as u64))
+        Fingerprint::new(u128::from(GROUPS + shard as u64))
     }
 }
 
-impl Shared {
-    pub(super) fn of(charge: &Charge<'_>) -> Shared {
-        let StandIn { shard, subject } = StandIn::of(charge.subject);
+impl SharedCounterKeys {
+    pub(super) fn of(charge: &Charge<'_>) -> SharedCounterKeys {
+        let OverflowSubject { shard, subject } = OverflowSubject::of(charge.subject);
         let key = |subject| Key::within_shard(charge.rule.counter(subject, charge.rate));
-        Shared {
+        SharedCounterKeys {
             shard,
-            part: key(subject),
-            last_resort: key(StandIn::last_resort(shard)),
+            group: key(subject),
+            last_resort: key(OverflowSubject::last_resort(shard)),
             seed: shard as u64,
         }
     }
 
     /// `limit` as the shared counter keeps it. Every subject has staggered windows of its own; read
     /// under one subject's and then under another's, a shared count would never stay.
-    pub(super) fn keeps<'l>(&self, limit: &'l Limit) -> Cow<'l, Limit> {
+    pub(super) fn effective_limit<'l>(&self, limit: &'l Limit) -> Cow<'l, Limit> {
         match limit.is_staggered() {
             true => Cow::Owned(limit.for_subject(self.seed)),
             false => Cow::Borrowed(limit),
@@ -90,13 +90,13 @@ impl Shared {
     }
 
     /// A state of the shared counter as the beginning of one of `limit`'s own.
-    pub(super) fn inherited(&self, state: State, limit: &Limit, now: Nanos) -> State {
+    pub(super) fn inherited(&self, state: CounterState, limit: &Limit, now: Nanos) -> CounterState {
         if !limit.is_staggered() {
             return state;
         }
-        let (kept, mut state) = (self.keeps(limit), state);
-        let at = kept.advance(&mut state, now);
-        limit.holding(kept.used(&state, at), now)
+        let (shared_limit, mut state) = (self.effective_limit(limit), state);
+        let at = shared_limit.advance(&mut state, now);
+        limit.with_used(shared_limit.used(&state, at), now)
     }
 }
 
@@ -120,7 +120,7 @@ impl Overflow {
     }
 
     /// To be called before the lock under which something was added to a shard is released.
-    pub(super) fn used(&self, shard: usize) {
+    pub(super) fn mark_used(&self, shard: usize) {
         self.in_use.fetch_or(1 << shard, Ordering::AcqRel);
     }
 
@@ -171,19 +171,19 @@ impl Overflow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stores::memory::block::{Entry, Kind};
+    use crate::stores::memory::block::{EntryKind, TableEntry};
 
     fn add(overflow: &Overflow, shard: usize, id: u128, expires: Secs) {
         let mut locked = overflow.lock(shard);
-        let entry = Entry {
+        let entry = TableEntry {
             key: Key::within_shard(id),
             words: [0; 2],
-            kind: Kind::Bucket,
+            kind: EntryKind::Bucket,
             expires,
             tag: 0,
         };
         locked.insert(&entry, Secs::ZERO, &overflow.budget);
-        overflow.used(shard);
+        overflow.mark_used(shard);
     }
 
     /// A sweep held the locks of all shards, and every newcomer waited for the whole of it.

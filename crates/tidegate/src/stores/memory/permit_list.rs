@@ -24,7 +24,7 @@ pub(super) struct PermitList {
     /// Instead of `few`, which is empty then.
     many: Option<Box<PermitSet<()>>>,
     /// Until when permits of this subject may be in a crowd, because this list could not grow.
-    pub(super) crowded_until: Nanos,
+    pub(super) counted_until: Nanos,
 }
 
 impl PermitList {
@@ -56,7 +56,7 @@ impl PermitList {
         let few = self.few.iter().map(|permit| permit.until).max();
         let many = self.many.as_ref().and_then(|many| many.last_end());
         let last = few.max(many).unwrap_or(Nanos::ZERO);
-        last.max(self.crowded_until)
+        last.max(self.counted_until)
     }
 
     /// Bytes on the heap, about.

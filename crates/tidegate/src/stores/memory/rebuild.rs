@@ -4,164 +4,170 @@
 //! the next to be written. So a pass needs hardly more memory than the table, and its cost is that
 //! of copying at most 4,096 entries.
 
-use super::block::{Block, Entry, SLOTS};
+use super::block::{Block, SLOTS_PER_BLOCK, TableEntry};
 use super::budget::Budget;
 use super::key::Key;
-use super::table::Table;
+use super::table::CounterTable;
 
 /// Blocks at hand during a pass.
-pub(super) struct Stock<'a> {
-    spare: Vec<Block>,
+pub(super) struct SpareBlocks<'a> {
+    blocks: Vec<Block>,
     budget: &'a Budget,
 }
 
-impl<'a> Stock<'a> {
+impl<'a> SpareBlocks<'a> {
     /// A stock that begins with `spare`.
-    pub(super) fn new(spare: Vec<Block>, budget: &'a Budget) -> Self {
-        Stock { spare, budget }
+    pub(super) fn new(blocks: Vec<Block>, budget: &'a Budget) -> Self {
+        SpareBlocks { blocks, budget }
     }
 
-    fn next(&mut self) -> Block {
-        self.spare.pop().unwrap_or_else(|| self.budget.forced())
+    fn take(&mut self) -> Block {
+        self.blocks
+            .pop()
+            .unwrap_or_else(|| self.budget.force_block())
     }
 
-    fn give_back(self) {
-        if !self.spare.is_empty() {
-            self.budget.give_back(self.spare);
+    fn return_all(self) {
+        if !self.blocks.is_empty() {
+            self.budget.return_blocks(self.blocks);
         }
     }
 }
 
-impl Table {
-    /// Lays the entries that `keep` wants out over so many blocks.
+impl CounterTable {
+    /// Lays the entries that `is_live` wants out over so many blocks.
     pub(super) fn rebuild(
         &mut self,
         blocks: usize,
-        mut stock: Stock<'_>,
-        mut keep: impl FnMut(&Entry) -> bool,
+        mut spare: SpareBlocks<'_>,
+        mut is_live: impl FnMut(&TableEntry) -> bool,
     ) {
-        let mut layer = Layer::new(self.shift, blocks);
-        drain(self, &mut stock, |entry, stock| {
-            if keep(entry) {
-                layer.push(entry, stock);
+        let mut writer = TableWriter::new(self.shift, blocks);
+        drain(self, &mut spare, |entry, spare| {
+            if is_live(entry) {
+                writer.push(entry, spare);
             }
         });
-        *self = layer.finish(blocks, &mut stock);
-        stock.give_back();
+        *self = writer.finish(blocks, &mut spare);
+        spare.return_all();
     }
 
     /// Splits off the upper half of the keys, over so many blocks each.
     pub(super) fn split(
         &mut self,
         blocks: [usize; 2],
-        mut stock: Stock<'_>,
-        mut keep: impl FnMut(&Entry) -> bool,
-    ) -> Table {
+        mut spare: SpareBlocks<'_>,
+        mut is_live: impl FnMut(&TableEntry) -> bool,
+    ) -> CounterTable {
         let shift = self.shift;
-        let mut layers = blocks.map(|blocks| Layer::new(shift + 1, blocks));
-        drain(self, &mut stock, |entry, stock| {
-            if keep(entry) {
-                layers[upper(entry.key, shift)].push(entry, stock);
+        let mut writers = blocks.map(|blocks| TableWriter::new(shift + 1, blocks));
+        drain(self, &mut spare, |entry, spare| {
+            if is_live(entry) {
+                writers[half_index(entry.key, shift)].push(entry, spare);
             }
         });
-        let [low, high] = layers;
-        *self = low.finish(blocks[0], &mut stock);
-        let split_off = high.finish(blocks[1], &mut stock);
-        stock.give_back();
+        let [low, high] = writers;
+        *self = low.finish(blocks[0], &mut spare);
+        let split_off = high.finish(blocks[1], &mut spare);
+        spare.return_all();
         split_off
     }
 }
 
 /// Which half of a table with `shift` leading bits in common `key` is in: 0 or 1.
-pub(super) fn upper(key: Key, shift: u32) -> usize {
+pub(super) fn half_index(key: Key, shift: u32) -> usize {
     ((key.hi << shift) >> 63) as usize
 }
 
-fn drain(table: &mut Table, stock: &mut Stock<'_>, mut each: impl FnMut(&Entry, &mut Stock<'_>)) {
+fn drain(
+    table: &mut CounterTable,
+    spare: &mut SpareBlocks<'_>,
+    mut each: impl FnMut(&TableEntry, &mut SpareBlocks<'_>),
+) {
     for block in std::mem::take(&mut table.blocks) {
         for entry in block.entries() {
-            each(&entry, stock);
+            each(&entry, spare);
         }
-        stock.spare.push(block);
+        spare.blocks.push(block);
     }
 }
 
 /// A table being written from front to back. Slots from `next` on are not written yet.
-struct Layer {
-    table: Table,
+struct TableWriter {
+    table: CounterTable,
     next: usize,
 }
 
-impl Layer {
-    fn new(shift: u32, blocks: usize) -> Layer {
-        Layer {
-            table: Table::sized(shift, blocks),
+impl TableWriter {
+    fn new(shift: u32, blocks: usize) -> TableWriter {
+        TableWriter {
+            table: CounterTable::sized(shift, blocks),
             next: 0,
         }
     }
 
-    fn push(&mut self, entry: &Entry, stock: &mut Stock<'_>) {
+    fn push(&mut self, entry: &TableEntry, spare: &mut SpareBlocks<'_>) {
         let slot = self.table.home(entry.key).max(self.next);
-        self.clear_to(slot, stock);
-        if slot == self.table.blocks.len() * SLOTS {
-            self.table.blocks.push(stock.next());
+        self.clear_to(slot, spare);
+        if slot == self.table.blocks.len() * SLOTS_PER_BLOCK {
+            self.table.blocks.push(spare.take());
         }
         self.table.set(slot, entry);
         self.table.len += 1;
         self.next = slot + 1;
     }
 
-    fn clear_to(&mut self, slot: usize, stock: &mut Stock<'_>) {
+    fn clear_to(&mut self, slot: usize, spare: &mut SpareBlocks<'_>) {
         for gap in self.next..slot {
-            if gap == self.table.blocks.len() * SLOTS {
-                self.table.blocks.push(stock.next());
+            if gap == self.table.blocks.len() * SLOTS_PER_BLOCK {
+                self.table.blocks.push(spare.take());
             }
-            self.table.blocks[gap / SLOTS].clear(gap);
+            self.table.blocks[gap / SLOTS_PER_BLOCK].clear(gap);
         }
         self.next = slot;
     }
 
     /// Clears the rest of so many blocks, or of as many as it takes to end with an empty slot after
     /// room for one more entry.
-    fn finish(mut self, blocks: usize, stock: &mut Stock<'_>) -> Table {
+    fn finish(mut self, blocks: usize, spare: &mut SpareBlocks<'_>) -> CounterTable {
         let needed = match self.next {
             0 => 0,
-            next => (next + 2).div_ceil(SLOTS),
+            next => (next + 2).div_ceil(SLOTS_PER_BLOCK),
         };
-        self.clear_to(blocks.max(needed) * SLOTS, stock);
+        self.clear_to(blocks.max(needed) * SLOTS_PER_BLOCK, spare);
         self.table
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::block::{Kind, Secs};
+    use super::super::block::{EntryKind, Secs};
     use super::*;
 
-    fn entry(hi: u64) -> Entry {
-        Entry {
+    fn entry(hi: u64) -> TableEntry {
+        TableEntry {
             key: Key { hi, lo: hi },
             words: [hi, 1],
-            kind: Kind::Bucket,
+            kind: EntryKind::Bucket,
             expires: Secs::NEVER,
             tag: 7,
         }
     }
 
-    fn insert(table: &mut Table, budget: &Budget, hi: u64) {
+    fn insert(table: &mut CounterTable, budget: &Budget, hi: u64) {
         loop {
             let slot = table.locate(entry(hi).key).expect_err("a new key");
-            if !table.crowded() && table.insert(slot, &entry(hi)).is_ok() {
+            if !table.is_full() && table.insert(slot, &entry(hi)).is_ok() {
                 return;
             }
-            let blocks = Table::blocks_for(table.len + 1).max(table.blocks.len() + 1);
-            table.rebuild(blocks, Stock::new(Vec::new(), budget), |_| true);
+            let blocks = CounterTable::blocks_for(table.len + 1).max(table.blocks.len() + 1);
+            table.rebuild(blocks, SpareBlocks::new(Vec::new(), budget), |_| true);
         }
     }
 
     fn check(keys: &[u64]) {
         let budget = Budget::new(u64::MAX);
-        let mut table = Table::empty(0);
+        let mut table = CounterTable::empty(0);
         for hi in keys {
             insert(&mut table, &budget, *hi);
         }
@@ -173,7 +179,7 @@ mod tests {
             let slot = table.locate(entry(*hi).key).expect("an inserted key");
             assert_eq!(table.entry(slot).words, [*hi, 1]);
         }
-        let mut high = table.split([1, 1], Stock::new(Vec::new(), &budget), |_| true);
+        let mut high = table.split([1, 1], SpareBlocks::new(Vec::new(), &budget), |_| true);
         assert_eq!(
             table.len as usize,
             keys.iter().filter(|hi| **hi >> 63 == 0).count()

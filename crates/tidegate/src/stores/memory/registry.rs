@@ -14,10 +14,10 @@ use parking_lot::RwLock;
 use tidegate_core::algorithms::Limit;
 
 /// Up to so many limits it is not worth asking which are in use.
-const FEW: usize = 8_192;
+const MIN_LIMITS_TO_SCAN: usize = 8_192;
 /// So many limits may be noted between two rounds before the ones noted before that are forgotten:
 /// some 30 MiB.
-const MOST_PER_ROUND: usize = 131_072;
+const MAX_PER_ROUND: usize = 131_072;
 
 #[derive(Default)]
 pub(super) struct Registry {
@@ -44,7 +44,7 @@ impl Generations {
 
 /// The tags a shard has noted lately: asking here costs no other lock.
 #[derive(Default)]
-pub(super) struct Noted {
+pub(super) struct RecentTags {
     generation: u32,
     tags: [u32; 4],
     next: usize,
@@ -52,25 +52,25 @@ pub(super) struct Noted {
 
 impl Registry {
     /// Remembers `limit`, of which a state is about to be written.
-    pub(super) fn note(&self, limit: &Limit, noted: &mut Noted) {
+    pub(super) fn note(&self, limit: &Limit, recent: &mut RecentTags) {
         let generation = self.generation.load(Ordering::Acquire);
-        if noted.generation != generation {
-            *noted = Noted::default();
-            noted.generation = generation;
+        if recent.generation != generation {
+            *recent = RecentTags::default();
+            recent.generation = generation;
         }
-        if !noted.tags.contains(&limit.tag()) {
-            noted.tags[noted.next % noted.tags.len()] = limit.tag();
-            noted.next += 1;
-            self.keep(limit);
+        if !recent.tags.contains(&limit.tag()) {
+            recent.tags[recent.next % recent.tags.len()] = limit.tag();
+            recent.next += 1;
+            self.insert(limit);
         }
     }
 
-    fn keep(&self, limit: &Limit) {
+    fn insert(&self, limit: &Limit) {
         if self.limits.read().young.contains_key(&limit.tag()) {
             return;
         }
         let mut limits = self.limits.write();
-        if limits.young.len() >= MOST_PER_ROUND.max(2 * limits.in_use) {
+        if limits.young.len() >= MAX_PER_ROUND.max(2 * limits.in_use) {
             limits.old.clear();
             limits.begin();
             self.generation.fetch_add(1, Ordering::AcqRel);
@@ -83,7 +83,7 @@ impl Registry {
     pub(super) fn begin_round(&self) -> Option<Round> {
         let mut limits = self.limits.write();
         let known = limits.young.len() + limits.old.len();
-        (known > FEW.max(2 * limits.in_use)).then(|| {
+        (known > MIN_LIMITS_TO_SCAN.max(2 * limits.in_use)).then(|| {
             limits.begin();
             // What a shard noted before may be forgotten after this round: it must note it again.
             self.generation.fetch_add(1, Ordering::AcqRel);
@@ -135,8 +135,8 @@ mod tests {
     }
 
     fn note_all(registry: &Registry, counts: std::ops::RangeInclusive<u64>) {
-        let mut noted = Noted::default();
-        counts.for_each(|count| registry.note(&limit(count), &mut noted));
+        let mut recent = RecentTags::default();
+        counts.for_each(|count| registry.note(&limit(count), &mut recent));
     }
 
     fn known(registry: &Registry) -> usize {
@@ -148,7 +148,7 @@ mod tests {
     fn limits_named_by_callers_cannot_grow_it_without_bound_even_if_nobody_sweeps() {
         let registry = Registry::default();
         note_all(&registry, 1..=400_000);
-        assert!(known(&registry) <= 2 * MOST_PER_ROUND);
+        assert!(known(&registry) <= 2 * MAX_PER_ROUND);
         assert_eq!(registry.get(limit(400_000).tag()), Some(limit(400_000)));
         assert_eq!(registry.get(limit(1).tag()), None);
     }
@@ -156,16 +156,16 @@ mod tests {
     #[test]
     fn a_round_keeps_what_is_in_use_or_was_noted_meanwhile_and_no_more() {
         let registry = Registry::default();
-        let mut noted = Noted::default();
-        registry.note(&limit(9_000), &mut noted);
+        let mut recent = RecentTags::default();
+        registry.note(&limit(9_000), &mut recent);
         note_all(&registry, 1..=9_000);
         let mut round = registry.begin_round().expect("there are many");
         round.found(limit(1).tag());
         assert_eq!(registry.get(limit(2).tag()), Some(limit(2)));
-        registry.note(&limit(9_000), &mut noted);
+        registry.note(&limit(9_000), &mut recent);
         registry.end_round(&round);
-        for kept in [1, 9_000] {
-            assert_eq!(registry.get(limit(kept).tag()), Some(limit(kept)));
+        for count in [1, 9_000] {
+            assert_eq!(registry.get(limit(count).tag()), Some(limit(count)));
         }
         assert_eq!(known(&registry), 2);
         assert!(registry.begin_round().is_none());

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 #[cfg(feature = "disk")]
 use tidegate_core::store::Used;
 use tidegate_core::store::{
-    Charge, ChargeSet, Ledger, LedgerFull, Outcome, Reserve, Settle, Settled,
+    Charge, ChargeSet, LedgerFullError, Outcome, ReservationLedger, Reserve, Settle, Settled,
 };
 use tidegate_core::units::Nanos;
 
@@ -19,11 +19,12 @@ use crate::clock::Clock;
 
 /// The most charges of reservations that are remembered: about 50 MiB of them. A small memory cap allows
 /// fewer.
-pub const MOST_RESERVED: usize = 1 << 18;
+pub const MAX_RESERVED_CHARGES: usize = 1 << 18;
 
 /// How many charges of reservations are remembered in `bytes`.
 pub(super) fn max_reserved(bytes: u64) -> usize {
-    usize::try_from(bytes / Ledger::ENTRY_BYTES).map_or(MOST_RESERVED, |max| max.min(MOST_RESERVED))
+    usize::try_from(bytes / ReservationLedger::ENTRY_BYTES)
+        .map_or(MAX_RESERVED_CHARGES, |max| max.min(MAX_RESERVED_CHARGES))
 }
 
 impl<C: Clock> MemoryStore<C> {
@@ -31,21 +32,25 @@ impl<C: Clock> MemoryStore<C> {
     ///
     /// # Errors
     /// When it cannot be remembered. Nothing is charged then.
-    pub fn reserve_at(&self, reserve: &Reserve<'_>, now: Nanos) -> Result<Outcome, LedgerFull> {
+    pub fn reserve_at(
+        &self,
+        reserve: &Reserve<'_>,
+        now: Nanos,
+    ) -> Result<Outcome, LedgerFullError> {
         let mut ledger = self.ledger.lock();
         for charge in &reserve.set.charges {
-            for abandoned in ledger.abandoned(charge, now) {
+            for abandoned in ledger.take_expired(charge, now) {
                 let estimate = Charge {
-                    cost: abandoned.estimate,
+                    cost: abandoned.reserved,
                     ..charge.clone()
                 };
-                self.take_back_at(&ChargeSet::of_one(estimate), abandoned.charged, now);
+                self.refund_charges_at(&ChargeSet::of_one(estimate), abandoned.charged_at, now);
             }
         }
         ledger.make_room(reserve, now)?;
         let outcome = self.charge_at(&reserve.set, now);
         if outcome.admitted {
-            ledger.enter_all(reserve, &outcome);
+            ledger.record_all(reserve, &outcome);
         }
         Ok(outcome)
     }
@@ -57,22 +62,22 @@ impl<C: Clock> MemoryStore<C> {
         }
         let mut ledger = self.ledger.lock();
         let found = ledger.close(settle);
-        let more = settle.charged_on_top(&found);
+        let more = settle.extra_charges(&found);
         if !more.charges.is_empty() {
             self.force_at(&more, now);
         }
-        let charged = settle.given_back_of(&found);
-        self.take_back_at(&settle.given_back(&found), charged, now);
+        let charged = settle.refunds_charged_at(&found);
+        self.refund_charges_at(&settle.refunds(&found), charged, now);
         settle.outcome(&found, now)
     }
 
     /// Forgets a reservation without giving anything back: whoever asks for that does it otherwise.
     #[cfg(feature = "disk")]
-    pub(crate) fn forget_reserved(&self, reserve: &Reserve<'_>, outcome: &Outcome) {
+    pub(crate) fn forget_reservation(&self, reserve: &Reserve<'_>, outcome: &Outcome) {
         self.ledger.lock().close(&Settle {
             id: reserve.id,
-            charged: outcome.at,
-            until: outcome.at.plus(reserve.lasts),
+            charged_at: outcome.at,
+            expires_at: outcome.at.plus(reserve.ttl),
             set: reserve.set.clone(),
             used: Used::Known(SmallVec::new()),
         });
@@ -80,7 +85,7 @@ impl<C: Clock> MemoryStore<C> {
 
     /// Remembers it again.
     #[cfg(feature = "disk")]
-    pub(crate) fn remember_reserved(&self, reserve: &Reserve<'_>, outcome: &Outcome) {
-        self.ledger.lock().enter_all(reserve, outcome);
+    pub(crate) fn remember_reservation(&self, reserve: &Reserve<'_>, outcome: &Outcome) {
+        self.ledger.lock().record_all(reserve, outcome);
     }
 }

@@ -5,24 +5,24 @@
 //! than one table's entries, however many counters there are. Knows nothing of limits or time: it is
 //! told what has expired.
 
-use super::annex::Annex;
-use super::block::{Block, Entry, EntryMut, Secs};
+use super::block::{Block, EntryMut, Secs, TableEntry};
 use super::budget::Budget;
 use super::key::{Key, SHARD_BITS};
-use super::rebuild::{Stock, upper};
-use super::registry::Noted;
-use super::table::{MOST, Table};
+use super::out_of_line::OutOfLineStates;
+use super::rebuild::{SpareBlocks, half_index};
+use super::registry::RecentTags;
+use super::table::{CounterTable, MAX_ENTRIES};
 
 /// Counters under one lock. What every decision reads is small enough to share a cache line with the
 /// lock; the rest is kept apart.
 pub(super) struct Shard {
     /// Which table has the keys that continue with these bits.
     directory: Box<[u16]>,
-    tables: Vec<Table>,
+    tables: Vec<CounterTable>,
     /// Bits the directory reads.
     depth: u32,
-    pub(super) annex: Box<Annex>,
-    pub(super) noted: Box<Noted>,
+    pub(super) out_of_line: Box<OutOfLineStates>,
+    pub(super) recent_tags: Box<RecentTags>,
 }
 
 /// Where an entry is. Holds until the shard is unlocked or room is made in it.
@@ -33,16 +33,16 @@ pub(super) struct Position {
 }
 
 /// Only live counters are left and there may not be more.
-pub(super) struct Full;
+pub(super) struct ShardFull;
 
 impl Shard {
     pub(super) fn new() -> Shard {
         Shard {
             directory: Box::new([0]),
-            tables: vec![Table::empty(SHARD_BITS)],
+            tables: vec![CounterTable::empty(SHARD_BITS)],
             depth: 0,
-            annex: Box::default(),
-            noted: Box::default(),
+            out_of_line: Box::default(),
+            recent_tags: Box::default(),
         }
     }
 
@@ -64,7 +64,7 @@ impl Shard {
     }
 
     #[inline]
-    pub(super) fn entry(&self, place: Position) -> Entry {
+    pub(super) fn entry(&self, place: Position) -> TableEntry {
         self.tables[place.table].entry(place.slot)
     }
 
@@ -75,22 +75,22 @@ impl Shard {
 
     /// Writes over an entry. What it kept elsewhere is already in the new words or freed.
     #[inline]
-    pub(super) fn set(&mut self, place: Position, entry: &Entry) {
+    pub(super) fn set(&mut self, place: Position, entry: &TableEntry) {
         self.tables[place.table].set(place.slot, entry);
     }
 
     /// Adds an entry whose key is not here, beyond the budget if there is no room.
-    pub(super) fn insert(&mut self, entry: &Entry, now: Secs, budget: &Budget) {
+    pub(super) fn insert(&mut self, entry: &TableEntry, now: Secs, budget: &Budget) {
         loop {
             let table = self.route(entry.key);
             let slot = match self.tables[table].locate(entry.key) {
                 Ok(slot) | Err(slot) => slot,
             };
-            if !self.tables[table].crowded() && self.tables[table].insert(slot, entry).is_ok() {
+            if !self.tables[table].is_full() && self.tables[table].insert(slot, entry).is_ok() {
                 return;
             }
             if self.make_room(table, now, budget).is_err() {
-                self.grow_anyway(table, budget);
+                self.force_grow(table, budget);
             }
         }
     }
@@ -98,62 +98,67 @@ impl Shard {
     /// Forgets an entry.
     pub(super) fn remove(&mut self, place: Position, budget: &Budget) {
         let entry = self.tables[place.table].remove(place.slot);
-        self.annex.release(&entry, budget);
+        self.out_of_line.release(&entry, budget);
     }
 
     /// Whether one more key would fit where `key` belongs, after making room for it.
-    pub(super) fn has_room(&mut self, key: Key, now: Secs, budget: &Budget) -> Result<(), Full> {
+    pub(super) fn ensure_room(
+        &mut self,
+        key: Key,
+        now: Secs,
+        budget: &Budget,
+    ) -> Result<(), ShardFull> {
         let table = self.route(key);
-        if self.tables[table].crowded() {
+        if self.tables[table].is_full() {
             self.make_room(table, now, budget)?;
         }
         Ok(())
     }
 
     /// Drops what has expired from a table; splits it or makes it larger if that is not enough.
-    fn make_room(&mut self, table: usize, now: Secs, budget: &Budget) -> Result<(), Full> {
-        let expired = self.tables[table].census(now);
+    fn make_room(&mut self, table: usize, now: Secs, budget: &Budget) -> Result<(), ShardFull> {
+        let expired = self.tables[table].count_expired(now);
         let found = &self.tables[table];
         let (live, have) = (found.len - expired, found.blocks.len());
-        if found.divisible() && live >= MOST - MOST / 8 {
+        if found.can_split() && live >= MAX_ENTRIES - MAX_ENTRIES / 8 {
             // A flood of newcomers comes here for nothing when memory is used up: then no entry is looked at.
-            let more = Table::blocks_for_halves(live).saturating_sub(have);
+            let more = CounterTable::blocks_for_halves(live).saturating_sub(have);
             let split = if more == 0 || budget.has_blocks(more) {
                 self.split(table, now, budget)
             } else {
-                Err(Full)
+                Err(ShardFull)
             };
             return split.or_else(|full| self.purge(table, expired, now, budget).ok_or(full));
         }
         // A run at the end may be in the way though the table is not full: then one block more.
-        let at_least = if found.crowded() { have } else { have + 1 };
-        let want = Table::blocks_for(live + 1).max(at_least);
+        let at_least = if found.is_full() { have } else { have + 1 };
+        let want = CounterTable::blocks_for(live + 1).max(at_least);
         if want <= have {
-            return self.purge(table, expired, now, budget).ok_or(Full);
+            return self.purge(table, expired, now, budget).ok_or(ShardFull);
         }
-        let spare = budget.blocks(want - have).map(|spare| (want, spare));
-        let spare = spare.or_else(|| Some((have + 1, budget.blocks(1)?)));
+        let spare = budget.take_blocks(want - have).map(|spare| (want, spare));
+        let spare = spare.or_else(|| Some((have + 1, budget.take_blocks(1)?)));
         match spare {
             Some((want, spare)) => {
-                self.lay_out(table, want, spare, now, budget);
+                self.rebuild_table(table, want, spare, now, budget);
                 Ok(())
             }
-            None => self.purge(table, expired, now, budget).ok_or(Full),
+            None => self.purge(table, expired, now, budget).ok_or(ShardFull),
         }
     }
 
     /// Drops what has expired, if anything has.
     fn purge(&mut self, table: usize, expired: u32, now: Secs, budget: &Budget) -> Option<()> {
         let have = self.tables[table].blocks.len();
-        (expired > 0).then(|| self.lay_out(table, have, Vec::new(), now, budget))
+        (expired > 0).then(|| self.rebuild_table(table, have, Vec::new(), now, budget))
     }
 
-    fn grow_anyway(&mut self, table: usize, budget: &Budget) {
+    fn force_grow(&mut self, table: usize, budget: &Budget) {
         let want = self.tables[table].blocks.len() + 1;
-        self.lay_out(table, want, vec![budget.forced()], Secs::ZERO, budget);
+        self.rebuild_table(table, want, vec![budget.force_block()], Secs::ZERO, budget);
     }
 
-    fn lay_out(
+    fn rebuild_table(
         &mut self,
         table: usize,
         blocks: usize,
@@ -161,33 +166,37 @@ impl Shard {
         now: Secs,
         budget: &Budget,
     ) {
-        let (table, annex) = (&mut self.tables[table], &mut self.annex);
-        let stock = Stock::new(spare, budget);
-        table.rebuild(blocks, stock, |entry| keep(entry, now, annex, budget));
+        let (table, out_of_line) = (&mut self.tables[table], &mut self.out_of_line);
+        let spare_blocks = SpareBlocks::new(spare, budget);
+        table.rebuild(blocks, spare_blocks, |entry| {
+            keep_or_free(entry, now, out_of_line, budget)
+        });
     }
 
     /// Divides a table by its next bit.
-    fn split(&mut self, table: usize, now: Secs, budget: &Budget) -> Result<(), Full> {
+    fn split(&mut self, table: usize, now: Secs, budget: &Budget) -> Result<(), ShardFull> {
         let found = &self.tables[table];
         let (shift, have) = (found.shift, found.blocks.len());
         let mut halves = [0; 2];
         for entry in found.entries().filter(|entry| entry.expires > now) {
-            halves[upper(entry.key, shift)] += 1;
+            halves[half_index(entry.key, shift)] += 1;
         }
-        let want = halves.map(|entries| Table::blocks_for(entries + 1));
+        let want = halves.map(|entries| CounterTable::blocks_for(entries + 1));
         let more = (want[0] + want[1]).saturating_sub(have);
-        let spare = budget.blocks(more).ok_or(Full)?;
-        let (low, annex) = (&mut self.tables[table], &mut self.annex);
-        let stock = Stock::new(spare, budget);
-        let high = low.split(want, stock, |entry| keep(entry, now, annex, budget));
-        self.enter(table, high, budget);
+        let spare = budget.take_blocks(more).ok_or(ShardFull)?;
+        let (low, out_of_line) = (&mut self.tables[table], &mut self.out_of_line);
+        let spare_blocks = SpareBlocks::new(spare, budget);
+        let high = low.split(want, spare_blocks, |entry| {
+            keep_or_free(entry, now, out_of_line, budget)
+        });
+        self.insert_in_directory(table, high, budget);
         Ok(())
     }
 
     /// Enters the upper half of `table` in the directory.
-    fn enter(&mut self, table: usize, high: Table, budget: &Budget) {
+    fn insert_in_directory(&mut self, table: usize, high: CounterTable, budget: &Budget) {
         if high.shift - SHARD_BITS > self.depth {
-            budget.force((self.directory.len() * size_of::<u16>()) as u64);
+            budget.force_take((self.directory.len() * size_of::<u16>()) as u64);
             let doubled = self.directory.iter().flat_map(|table| [*table, *table]);
             self.directory = doubled.collect();
             self.depth += 1;
@@ -211,7 +220,11 @@ impl Shard {
 
     /// The tags of the live entries of one table.
     pub(super) fn tags(&self, table: usize, now: Secs, found: impl FnMut(u32)) {
-        let entries = self.tables.get(table).into_iter().flat_map(Table::entries);
+        let entries = self
+            .tables
+            .get(table)
+            .into_iter()
+            .flat_map(CounterTable::entries);
         let live = entries.filter(|entry| entry.expires > now);
         live.map(|entry| entry.tag).for_each(found);
     }
@@ -222,23 +235,31 @@ impl Shard {
         let Some(found) = self.tables.get_mut(table) else {
             return 0;
         };
-        let expired = found.census(now);
-        let (want, have) = (Table::blocks_for(found.len - expired), found.blocks.len());
+        let expired = found.count_expired(now);
+        let (want, have) = (
+            CounterTable::blocks_for(found.len - expired),
+            found.blocks.len(),
+        );
         // Shrinks only by a good part, or a table that breathes would be laid out at every breath.
         let shrinks = want < have - have / 4;
         if expired > 0 || shrinks {
             let blocks = if shrinks { want } else { have };
-            self.lay_out(table, blocks, Vec::new(), now, budget);
+            self.rebuild_table(table, blocks, Vec::new(), now, budget);
         }
         expired
     }
 }
 
 /// Whether an entry is still needed. If not, what it keeps elsewhere is freed.
-fn keep(entry: &Entry, now: Secs, annex: &mut Annex, budget: &Budget) -> bool {
+fn keep_or_free(
+    entry: &TableEntry,
+    now: Secs,
+    out_of_line: &mut OutOfLineStates,
+    budget: &Budget,
+) -> bool {
     let live = entry.expires > now;
     if !live {
-        annex.release(entry, budget);
+        out_of_line.release(entry, budget);
     }
     live
 }

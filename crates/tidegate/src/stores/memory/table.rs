@@ -7,20 +7,20 @@
 //! again. A few slots past the last home catch what is pushed over the end; the very last slot is
 //! always empty, so that no search has to look for the end and none wraps.
 
-use super::block::{Block, Entry, EntryMut, SLOTS, Secs};
+use super::block::{Block, EntryMut, SLOTS_PER_BLOCK, Secs, TableEntry};
 use super::key::{Key, SHARD_BITS};
 
 /// The most entries one pass may move while its shard is locked.
-pub(super) const MOST: u32 = 4_096;
+pub(super) const MAX_ENTRIES: u32 = 4_096;
 /// Bits by which a shard's tables may be told apart. Keys that still crowd one table then were not
-/// made by a hash; it grows past [`MOST`].
-const MOST_BITS: u32 = 12;
+/// made by a hash; it grows past [`MAX_ENTRIES`].
+const MAX_SPLIT_BITS: u32 = 12;
 /// Slots past the last home. At the fullest a run past the end is hardly ever longer; if one is, the
 /// table grows.
 const SLACK: usize = 24;
 
-/// A table, at most [`MOST`] entries large as long as its keys can be told apart.
-pub(super) struct Table {
+/// A table, at most [`MAX_ENTRIES`] entries large as long as its keys can be told apart.
+pub(super) struct CounterTable {
     pub(super) blocks: Vec<Block>,
     /// Leading bits that all keys of this table share.
     pub(super) shift: u32,
@@ -33,18 +33,18 @@ pub(super) struct Table {
 }
 
 /// No slot is left near the end.
-pub(super) struct Crowded;
+pub(super) struct TableFull;
 
-impl Table {
+impl CounterTable {
     /// A table without memory.
-    pub(super) fn empty(shift: u32) -> Table {
-        Table::sized(shift, 0)
+    pub(super) fn empty(shift: u32) -> CounterTable {
+        CounterTable::sized(shift, 0)
     }
 
     /// A table that will have so many blocks, to be filled by `rebuild`.
-    pub(super) fn sized(shift: u32, blocks: usize) -> Table {
-        let homes = (blocks * SLOTS).saturating_sub(SLACK) as u32;
-        let mut table = Table {
+    pub(super) fn sized(shift: u32, blocks: usize) -> CounterTable {
+        let homes = (blocks * SLOTS_PER_BLOCK).saturating_sub(SLACK) as u32;
+        let mut table = CounterTable {
             blocks: Vec::with_capacity(blocks),
             shift,
             homes,
@@ -52,8 +52,8 @@ impl Table {
             full_at: homes / 64 * 55 + homes % 64 * 55 / 64,
             soonest: Secs::NEVER,
         };
-        if table.divisible() {
-            table.full_at = table.full_at.min(MOST);
+        if table.can_split() {
+            table.full_at = table.full_at.min(MAX_ENTRIES);
         }
         table
     }
@@ -62,21 +62,21 @@ impl Table {
     pub(super) fn blocks_for(entries: u32) -> usize {
         match entries as usize {
             0 => 0,
-            n => (n * 100 / 77 + SLACK).div_ceil(SLOTS),
+            n => (n * 100 / 77 + SLACK).div_ceil(SLOTS_PER_BLOCK),
         }
     }
 
     /// Blocks that two tables with so many entries between them have at least, and room for one more in each.
     pub(super) fn blocks_for_halves(entries: u32) -> usize {
-        ((entries as usize + 2) * 100 / 77 - 1 + 2 * SLACK).div_ceil(SLOTS)
+        ((entries as usize + 2) * 100 / 77 - 1 + 2 * SLACK).div_ceil(SLOTS_PER_BLOCK)
     }
 
     /// Whether its keys have bits left to split it by.
-    pub(super) fn divisible(&self) -> bool {
-        self.shift < SHARD_BITS + MOST_BITS
+    pub(super) fn can_split(&self) -> bool {
+        self.shift < SHARD_BITS + MAX_SPLIT_BITS
     }
 
-    pub(super) fn crowded(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.len >= self.full_at
     }
 
@@ -104,35 +104,35 @@ impl Table {
 
     #[inline]
     fn key(&self, slot: usize) -> Key {
-        self.blocks[slot / SLOTS].key(slot)
+        self.blocks[slot / SLOTS_PER_BLOCK].key(slot)
     }
 
     #[inline]
-    pub(super) fn entry(&self, slot: usize) -> Entry {
-        self.blocks[slot / SLOTS].entry(slot)
+    pub(super) fn entry(&self, slot: usize) -> TableEntry {
+        self.blocks[slot / SLOTS_PER_BLOCK].entry(slot)
     }
 
     #[inline]
     pub(super) fn entry_mut(&mut self, slot: usize) -> EntryMut<'_> {
-        self.blocks[slot / SLOTS].entry_mut(slot, &mut self.soonest)
+        self.blocks[slot / SLOTS_PER_BLOCK].entry_mut(slot, &mut self.soonest)
     }
 
     /// Writes over the entry at `slot`, which has the same key.
     #[inline]
-    pub(super) fn set(&mut self, slot: usize, entry: &Entry) {
+    pub(super) fn set(&mut self, slot: usize, entry: &TableEntry) {
         self.soonest = self.soonest.min(entry.expires);
-        self.blocks[slot / SLOTS].set(slot, entry);
+        self.blocks[slot / SLOTS_PER_BLOCK].set(slot, entry);
     }
 
-    /// Puts `entry` where [`Table::locate`] says it would be.
-    pub(super) fn insert(&mut self, slot: usize, entry: &Entry) -> Result<(), Crowded> {
-        let last = self.blocks.len() * SLOTS;
+    /// Puts `entry` where [`CounterTable::locate`] says it would be.
+    pub(super) fn insert(&mut self, slot: usize, entry: &TableEntry) -> Result<(), TableFull> {
+        let last = self.blocks.len() * SLOTS_PER_BLOCK;
         let mut gap = slot;
         while gap < last && self.key(gap) != Key::NONE {
             gap += 1;
         }
         if gap + 1 >= last {
-            return Err(Crowded);
+            return Err(TableFull);
         }
         self.shift_right(slot, gap);
         self.set(slot, entry);
@@ -143,21 +143,21 @@ impl Table {
     /// Moves the entries of `slot..gap` one to the right, into the gap.
     fn shift_right(&mut self, slot: usize, mut gap: usize) {
         while gap > slot {
-            let (block, within) = (gap / SLOTS, gap % SLOTS);
+            let (block, within) = (gap / SLOTS_PER_BLOCK, gap % SLOTS_PER_BLOCK);
             if within == 0 {
-                let entry = self.blocks[block - 1].entry(SLOTS - 1);
+                let entry = self.blocks[block - 1].entry(SLOTS_PER_BLOCK - 1);
                 self.blocks[block].set(0, &entry);
                 gap -= 1;
             } else {
                 let from = slot.max(gap - within);
-                self.blocks[block].shift_right(from % SLOTS, within);
+                self.blocks[block].shift_right(from % SLOTS_PER_BLOCK, within);
                 gap = from;
             }
         }
     }
 
     /// Takes the entry at `slot` out and closes the gap.
-    pub(super) fn remove(&mut self, slot: usize) -> Entry {
+    pub(super) fn remove(&mut self, slot: usize) -> TableEntry {
         let removed = self.entry(slot);
         let mut gap = slot;
         loop {
@@ -167,28 +167,28 @@ impl Table {
                 break;
             }
             let entry = self.entry(next);
-            self.blocks[gap / SLOTS].set(gap, &entry);
+            self.blocks[gap / SLOTS_PER_BLOCK].set(gap, &entry);
             gap = next;
         }
-        self.blocks[gap / SLOTS].clear(gap);
+        self.blocks[gap / SLOTS_PER_BLOCK].clear(gap);
         self.len -= 1;
         removed
     }
 
     /// Every entry, in order.
-    pub(super) fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
+    pub(super) fn entries(&self) -> impl Iterator<Item = TableEntry> + '_ {
         let blocks = self.blocks.iter();
         blocks.flat_map(|block| block.entries())
     }
 
     /// Counts what has expired by `now`; learns when the next will if nothing has.
-    pub(super) fn census(&mut self, now: Secs) -> u32 {
+    pub(super) fn count_expired(&mut self, now: Secs) -> u32 {
         if now < self.soonest {
             return 0;
         }
         let (mut expired, mut soonest) = (0, Secs::NEVER);
         for block in &self.blocks {
-            for slot in 0..SLOTS {
+            for slot in 0..SLOTS_PER_BLOCK {
                 if block.key(slot) == Key::NONE {
                     continue;
                 }

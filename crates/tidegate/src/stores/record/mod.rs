@@ -7,7 +7,7 @@
 mod read;
 
 use smallvec::{SmallVec, smallvec};
-use tidegate_core::algorithms::{Limit, Parameters, State};
+use tidegate_core::algorithms::{CounterState, Limit, Parameters};
 use tidegate_core::units::Tick;
 
 pub(super) use self::read::read;
@@ -23,26 +23,26 @@ const CALENDAR: u8 = 3;
 const SLIDING: u8 = 4;
 const STRICT: u8 = 5;
 const LOG: u8 = 6;
-const KIND: u8 = 7;
-const MILLI: u8 = 8;
-const MORE: u8 = 16;
+const KIND_MASK: u8 = 7;
+const MILLI_FLAG: u8 = 8;
+const MORE_FLAG: u8 = 16;
 
 /// What a record says of one counter: which rate, counted how. Two counters with one header are made
 /// with the same parameters.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Header(SmallVec<[u8; 32]>);
+pub(super) struct RecordHeader(SmallVec<[u8; 32]>);
 
 /// One counter of a record.
 #[derive(Clone, Debug)]
-pub(super) struct Counter {
-    pub(super) header: Header,
+pub(super) struct RecordCounter {
+    pub(super) header: RecordHeader,
     pub(super) limit: Limit,
-    pub(super) state: State,
+    pub(super) state: CounterState,
 }
 
 /// A record that cannot be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub(super) enum Garbled {
+pub(super) enum RecordError {
     /// Written in another format.
     #[error("a record has format {0}, which this version cannot read")]
     Version(u8),
@@ -52,14 +52,16 @@ pub(super) enum Garbled {
 }
 
 /// The headers of a record, as they begin it.
-pub(super) fn heads<'h>(headers: impl ExactSizeIterator<Item = &'h Header>) -> Vec<u8> {
+pub(super) fn encode_headers<'h>(
+    headers: impl ExactSizeIterator<Item = &'h RecordHeader>,
+) -> Vec<u8> {
     let mut bytes = vec![VERSION];
     let last = headers.len() - 1;
     for (i, header) in headers.enumerate() {
         let at = bytes.len();
         bytes.extend_from_slice(&header.0);
         if i < last {
-            bytes[at + 1] |= MORE;
+            bytes[at + 1] |= MORE_FLAG;
         }
     }
     bytes
@@ -67,20 +69,20 @@ pub(super) fn heads<'h>(headers: impl ExactSizeIterator<Item = &'h Header>) -> V
 
 /// A record of these counters, each under its limit.
 pub(super) fn write<'c>(
-    counters: impl ExactSizeIterator<Item = (&'c Header, &'c Limit, &'c State)> + Clone,
+    counters: impl ExactSizeIterator<Item = (&'c RecordHeader, &'c Limit, &'c CounterState)> + Clone,
 ) -> Vec<u8> {
-    let mut bytes = heads(counters.clone().map(|(header, ..)| header));
+    let mut bytes = encode_headers(counters.clone().map(|(header, ..)| header));
     for (header, limit, state) in counters {
         write_state(&mut bytes, header, limit, state);
     }
     bytes
 }
 
-impl Header {
+impl RecordHeader {
     /// The header of the `rate`-th rate of a rule.
     pub(super) fn of(rate: u8, limit: &Limit) -> Self {
         let milli = if limit.tick() == Tick::Milli {
-            MILLI
+            MILLI_FLAG
         } else {
             0
         };
@@ -99,26 +101,28 @@ impl Header {
             } => (FIXED, smallvec![*width, *phase, *guard]),
             Parameters::Calendar { guard, .. } => (CALENDAR, smallvec![*guard]),
             Parameters::Sliding { width, .. } => (SLIDING, smallvec![*width]),
-            Parameters::Strict { part, .. } => (STRICT, smallvec![*part]),
+            Parameters::Strict {
+                sub_window: part, ..
+            } => (STRICT, smallvec![*part]),
             Parameters::Log { width, grain, .. } => (LOG, smallvec![*width, *grain]),
         };
         let mut bytes: SmallVec<[u8; 32]> = SmallVec::new();
         bytes.extend_from_slice(&[rate, kind | milli]);
         bytes.extend_from_slice(&limit.tag().to_le_bytes());
         // A count goes up to twice the limit.
-        let counts = (!matches!(kind, BUCKET | LOG)).then(|| len(2 * limit.whole()));
+        let counts = (!matches!(kind, BUCKET | LOG)).then(|| byte_len(2 * limit.full_capacity()));
         let lengths: SmallVec<[usize; 4]> = counts
             .into_iter()
-            .chain(numbers.iter().map(|number| len(*number)))
+            .chain(numbers.iter().map(|number| byte_len(*number)))
             .collect();
         for pair in lengths.chunks(2) {
             let high = pair.get(1).copied().unwrap_or(0);
             bytes.push((pair[0] | (high << 4)) as u8);
         }
         for number in numbers {
-            bytes.extend_from_slice(&number.to_le_bytes()[..len(number)]);
+            bytes.extend_from_slice(&number.to_le_bytes()[..byte_len(number)]);
         }
-        Header(bytes)
+        RecordHeader(bytes)
     }
 
     /// Which rate of its rule.
@@ -133,12 +137,12 @@ impl Header {
     }
 
     fn is_calendar(&self) -> bool {
-        self.0[1] & KIND == CALENDAR
+        self.0[1] & KIND_MASK == CALENDAR
     }
 
     /// How counters of this kind are laid out: see `redis/scripts/books.lua`.
     pub(super) fn shape(&self) -> u8 {
-        match self.0[1] & KIND {
+        match self.0[1] & KIND_MASK {
             BUCKET => 1,
             kind => (kind << 3) | (self.0[6] & 15),
         }
@@ -151,11 +155,11 @@ impl Header {
 }
 
 /// Bytes that a number needs.
-fn len(number: u64) -> usize {
+fn byte_len(number: u64) -> usize {
     (64 - number.leading_zeros() as usize).div_ceil(8)
 }
 
-fn write_state(bytes: &mut Vec<u8>, header: &Header, limit: &Limit, state: &State) {
+fn write_state(bytes: &mut Vec<u8>, header: &RecordHeader, limit: &Limit, state: &CounterState) {
     let size = header.count_len();
     let time = |bytes: &mut Vec<u8>, ticks: u64| {
         bytes.extend_from_slice(&ticks.min(END_OF_TIME).to_le_bytes()[..7]);
@@ -164,11 +168,11 @@ fn write_state(bytes: &mut Vec<u8>, header: &Header, limit: &Limit, state: &Stat
         bytes.extend_from_slice(&u64::from(units).to_le_bytes()[..size]);
     };
     match state {
-        State::Bucket(held) => {
+        CounterState::Bucket(held) => {
             time(bytes, held.last);
             time(bytes, held.level);
         }
-        State::Fixed(held) => {
+        CounterState::Fixed(held) => {
             let around = limit.windows_around(held.end);
             let around = around.filter(|_| header.is_calendar());
             if let Some((start, after)) = around {
@@ -181,18 +185,18 @@ fn write_state(bytes: &mut Vec<u8>, header: &Header, limit: &Limit, state: &Stat
             count(bytes, held.count);
             count(bytes, held.next);
         }
-        State::Sliding(held) => {
+        CounterState::Sliding(held) => {
             time(bytes, held.index);
             count(bytes, held.current);
             count(bytes, held.previous);
         }
-        State::Strict(held) => {
+        CounterState::Strict(held) => {
             time(bytes, held.index);
             for units in held.counts {
                 count(bytes, units);
             }
         }
-        State::Log(held) => {
+        CounterState::Log(held) => {
             let sum = held.entries().map(|entry| u64::from(entry.units)).sum();
             time(bytes, sum);
             let entries = u16::try_from(held.entries().len()).unwrap_or(u16::MAX);

@@ -4,22 +4,22 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tidegate_core::algorithms::{
-    BucketState, FixedState, KEPT, Limit, LogEntry, LogState, MOST_ENTRIES, Parameters,
-    SlidingState, State, StrictState,
+    BucketState, CounterState, FixedState, Limit, LogEntry, LogState, MAX_LOG_ENTRIES, Parameters,
+    SlidingState, StrictState, TRACKED_SUB_WINDOWS,
 };
 use tidegate_core::units::{Nanos, Tick};
 
 use super::{
-    BUCKET, CALENDAR, Counter, END_OF_TIME, FIXED, Garbled, Header, KIND, LOG, MILLI, MORE,
-    SLIDING, STRICT, VERSION,
+    BUCKET, CALENDAR, END_OF_TIME, FIXED, KIND_MASK, LOG, MILLI_FLAG, MORE_FLAG, RecordCounter,
+    RecordError, RecordHeader, SLIDING, STRICT, VERSION,
 };
 
 /// The counters of a record, in order of their rates.
-pub(in crate::stores) fn read(bytes: &[u8]) -> Result<Vec<Counter>, Garbled> {
-    let mut bytes = Bytes(bytes);
+pub(in crate::stores) fn read(bytes: &[u8]) -> Result<Vec<RecordCounter>, RecordError> {
+    let mut bytes = RecordReader(bytes);
     match bytes.take(1)? {
         [VERSION] => {}
-        other => return Err(Garbled::Version(other[0])),
+        other => return Err(RecordError::Version(other[0])),
     }
     let mut headers = Vec::new();
     loop {
@@ -29,9 +29,9 @@ pub(in crate::stores) fn read(bytes: &[u8]) -> Result<Vec<Counter>, Garbled> {
             break;
         }
     }
-    let counter = |(header, layout): (Header, Layout)| {
+    let counter = |(header, layout): (RecordHeader, StateLayout)| {
         let (limit, state) = bytes.state(layout)?;
-        Ok(Counter {
+        Ok(RecordCounter {
             header,
             limit,
             state,
@@ -41,7 +41,7 @@ pub(in crate::stores) fn read(bytes: &[u8]) -> Result<Vec<Counter>, Garbled> {
 }
 
 /// What a header says about the state that belongs to it.
-struct Layout {
+struct StateLayout {
     kind: u8,
     tick: Tick,
     count_len: usize,
@@ -49,56 +49,56 @@ struct Layout {
 }
 
 /// Bytes still to be read.
-struct Bytes<'b>(&'b [u8]);
+struct RecordReader<'b>(&'b [u8]);
 
-impl<'b> Bytes<'b> {
-    fn take(&mut self, len: usize) -> Result<&'b [u8], Garbled> {
-        let (taken, rest) = self.0.split_at_checked(len).ok_or(Garbled::Damaged)?;
+impl<'b> RecordReader<'b> {
+    fn take(&mut self, len: usize) -> Result<&'b [u8], RecordError> {
+        let (taken, rest) = self.0.split_at_checked(len).ok_or(RecordError::Damaged)?;
         self.0 = rest;
         Ok(taken)
     }
 
-    fn number(&mut self, len: usize) -> Result<u64, Garbled> {
+    fn number(&mut self, len: usize) -> Result<u64, RecordError> {
         let mut word = [0; 8];
-        let room = word.get_mut(..len).ok_or(Garbled::Damaged)?;
+        let room = word.get_mut(..len).ok_or(RecordError::Damaged)?;
         room.copy_from_slice(self.take(len)?);
         Ok(u64::from_le_bytes(word))
     }
 
-    fn time(&mut self) -> Result<u64, Garbled> {
+    fn time(&mut self) -> Result<u64, RecordError> {
         let ticks = self.number(7)?;
         Ok(if ticks < END_OF_TIME { ticks } else { u64::MAX })
     }
 
     /// A number that a script can have computed.
-    fn exact(&mut self, len: usize) -> Result<u64, Garbled> {
+    fn exact(&mut self, len: usize) -> Result<u64, RecordError> {
         let number = self.number(len)?;
         (number < END_OF_TIME)
             .then_some(number)
-            .ok_or(Garbled::Damaged)
+            .ok_or(RecordError::Damaged)
     }
 
     /// Which window of `width` ticks: one that begins before the end of time.
-    fn index(&mut self, width: u64) -> Result<u64, Garbled> {
+    fn index(&mut self, width: u64) -> Result<u64, RecordError> {
         let index = self.exact(7)?;
         let began = index.checked_mul(width).filter(|at| *at < END_OF_TIME);
-        began.map(|_| index).ok_or(Garbled::Damaged)
+        began.map(|_| index).ok_or(RecordError::Damaged)
     }
 
-    fn count(&mut self, len: usize) -> Result<u32, Garbled> {
-        u32::try_from(self.number(len)?).map_err(|_| Garbled::Damaged)
+    fn count(&mut self, len: usize) -> Result<u32, RecordError> {
+        u32::try_from(self.number(len)?).map_err(|_| RecordError::Damaged)
     }
 
-    fn header(&mut self) -> Result<(Header, Layout, bool), Garbled> {
+    fn header(&mut self) -> Result<(RecordHeader, StateLayout, bool), RecordError> {
         let whole = self.0;
         let start = self.take(6)?;
-        let marks = start[1];
-        let kind = marks & KIND;
+        let flags = start[1];
+        let kind = flags & KIND_MASK;
         let (counted, count) = match kind {
             BUCKET | LOG => (false, 2),
             FIXED => (true, 3),
             CALENDAR | SLIDING | STRICT => (true, 1),
-            _ => return Err(Garbled::Damaged),
+            _ => return Err(RecordError::Damaged),
         };
         let nibbles = count + usize::from(counted);
         let mut lengths: SmallVec<[usize; 4]> = SmallVec::new();
@@ -110,23 +110,23 @@ impl<'b> Bytes<'b> {
         for (number, len) in numbers.iter_mut().zip(&lengths[..count]) {
             *number = self.exact(*len)?;
         }
-        let mut header = Header(whole[..whole.len() - self.0.len()].into());
-        header.0[1] &= !MORE;
-        let tick = if marks & MILLI == 0 {
+        let mut header = RecordHeader(whole[..whole.len() - self.0.len()].into());
+        header.0[1] &= !MORE_FLAG;
+        let tick = if flags & MILLI_FLAG == 0 {
             Tick::Micro
         } else {
             Tick::Milli
         };
-        let layout = Layout {
+        let layout = StateLayout {
             kind,
             tick,
             count_len,
             numbers,
         };
-        Ok((header, layout, marks & MORE != 0))
+        Ok((header, layout, flags & MORE_FLAG != 0))
     }
 
-    fn state(&mut self, layout: Layout) -> Result<(Limit, State), Garbled> {
+    fn state(&mut self, layout: StateLayout) -> Result<(Limit, CounterState), RecordError> {
         let [a, b, c] = layout.numbers;
         let size = layout.count_len;
         // A record does not say how much was permitted: reading under another limit needs no more
@@ -141,7 +141,10 @@ impl<'b> Bytes<'b> {
                     tokens: 1,
                     max_delay: None,
                 };
-                (parameters, State::Bucket(BucketState { last, level }))
+                (
+                    parameters,
+                    CounterState::Bucket(BucketState { last, level }),
+                )
             }
             FIXED | CALENDAR => {
                 let around = match layout.kind {
@@ -163,7 +166,10 @@ impl<'b> Bytes<'b> {
                     },
                 };
                 let (count, next) = (self.count(size)?, self.count(size)?);
-                (parameters, State::Fixed(FixedState { end, count, next }))
+                (
+                    parameters,
+                    CounterState::Fixed(FixedState { end, count, next }),
+                )
             }
             SLIDING => {
                 let state = SlidingState {
@@ -172,39 +178,48 @@ impl<'b> Bytes<'b> {
                     previous: self.count(size)?,
                 };
                 let parameters = Parameters::Sliding { limit, width: a };
-                (parameters, State::Sliding(state))
+                (parameters, CounterState::Sliding(state))
             }
             STRICT => {
                 let index = self.index(a)?;
-                let mut counts = [0; KEPT];
+                let mut counts = [0; TRACKED_SUB_WINDOWS];
                 for count in &mut counts {
                     *count = self.count(size)?;
                 }
-                let parameters = Parameters::Strict { limit, part: a };
-                (parameters, State::Strict(StrictState { index, counts }))
+                let parameters = Parameters::Strict {
+                    limit,
+                    sub_window: a,
+                };
+                (
+                    parameters,
+                    CounterState::Strict(StrictState { index, counts }),
+                )
             }
             LOG => {
                 let (width, grain) = (a, b);
                 self.number(7)?;
                 let entries = self.number(2)?;
-                if entries > MOST_ENTRIES {
-                    return Err(Garbled::Damaged);
+                if entries > MAX_LOG_ENTRIES {
+                    return Err(RecordError::Damaged);
                 }
                 let entry = |_| {
                     let (stamp, units) = (self.exact(7)?, self.count(4)?);
                     Ok(LogEntry { stamp, units })
                 };
-                let entries: Result<_, Garbled> = (0..entries).map(entry).collect();
+                let entries: Result<_, RecordError> = (0..entries).map(entry).collect();
                 let parameters = Parameters::Log {
                     limit,
                     width,
                     grain,
                 };
-                (parameters, State::Log(LogState::from_entries(entries?)))
+                (
+                    parameters,
+                    CounterState::Log(LogState::from_entries(entries?)),
+                )
             }
-            _ => return Err(Garbled::Damaged),
+            _ => return Err(RecordError::Damaged),
         };
-        let limit = Limit::described(&parameters, layout.tick).ok_or(Garbled::Damaged)?;
+        let limit = Limit::from_parameters(&parameters, layout.tick).ok_or(RecordError::Damaged)?;
         Ok((limit, state))
     }
 }
@@ -239,7 +254,7 @@ mod tests {
         for round in 0..70_000 {
             let algorithm = Algorithm::ALL[round % 7];
             let limit = limit(algorithm);
-            let (header, state) = (Header::of(0, &limit), limit.holding(60, now));
+            let (header, state) = (RecordHeader::of(0, &limit), limit.with_used(60, now));
             let mut bytes = write([(&header, &limit, &state)].into_iter());
             for _ in 0..=random(3) {
                 let at = random(bytes.len() as u64) as usize;

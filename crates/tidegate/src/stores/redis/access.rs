@@ -15,23 +15,23 @@ use redis::{
     TlsCertificates,
 };
 
-use super::fault::Fault;
+use super::error::RedisStoreError;
 
 /// Where a server listens.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Place {
+pub(super) enum RedisAddress {
     /// On a port.
-    Port { host: String, port: u16 },
+    Tcp { host: String, port: u16 },
     /// On a socket in the file system.
-    Socket(PathBuf),
+    Unix(PathBuf),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for RedisAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Port { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
-            Place::Port { host, port } => write!(f, "{host}:{port}"),
-            Place::Socket(path) => write!(f, "unix:{}", path.display()),
+            RedisAddress::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            RedisAddress::Tcp { host, port } => write!(f, "{host}:{port}"),
+            RedisAddress::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
 }
@@ -40,7 +40,7 @@ impl fmt::Display for Place {
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(super) struct Access {
     pub(super) user: Option<String>,
-    pub(super) password: Password,
+    pub(super) password: RedisPassword,
     pub(super) database: i64,
     /// Whether the way is encrypted, and by which certificates.
     pub(super) tls: Option<Certificates>,
@@ -48,11 +48,11 @@ pub(super) struct Access {
 
 /// Where the password stands.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub(super) enum Password {
+pub(super) enum RedisPassword {
     #[default]
     None,
-    Given(String),
-    InFile(PathBuf),
+    Literal(String),
+    File(PathBuf),
 }
 
 /// Files with certificates. What is not given is as the system has it.
@@ -65,8 +65,8 @@ pub(super) struct Certificates {
 }
 
 impl Access {
-    /// A client for the server at `place`. Reads files: small ones, and only when a connection is made.
-    pub(super) fn client(&self, place: &Place) -> Result<Client, Fault> {
+    /// A client for the server at `address`. Reads files: small ones, and only when a connection is made.
+    pub(super) fn client(&self, address: &RedisAddress) -> Result<Client, RedisStoreError> {
         let mut login = RedisConnectionInfo::default().set_db(self.database);
         if let Some(user) = &self.user {
             login = login.set_username(user);
@@ -74,10 +74,10 @@ impl Access {
         if let Some(password) = self.password.read()? {
             login = login.set_password(password);
         }
-        let info = match (place, &self.tls) {
-            (Place::Socket(path), _) => ConnectionAddr::Unix(path.clone()),
-            (Place::Port { host, port }, None) => ConnectionAddr::Tcp(host.clone(), *port),
-            (Place::Port { host, port }, Some(_)) => ConnectionAddr::TcpTls {
+        let info = match (address, &self.tls) {
+            (RedisAddress::Unix(path), _) => ConnectionAddr::Unix(path.clone()),
+            (RedisAddress::Tcp { host, port }, None) => ConnectionAddr::Tcp(host.clone(), *port),
+            (RedisAddress::Tcp { host, port }, Some(_)) => ConnectionAddr::TcpTls {
                 host: host.clone(),
                 port: *port,
                 insecure: false,
@@ -85,18 +85,20 @@ impl Access {
             },
         };
         let info = info.into_connection_info();
-        let info = info.map_err(|error| Fault::of(&error, None))?;
+        let info = info.map_err(|error| RedisStoreError::from_redis(&error, None))?;
         let info = info
             .set_redis_settings(login)
             .set_tcp_settings(TcpSettings::default().set_nodelay(true));
         let client = match &self.tls {
             None => Client::open(info),
             Some(certificates) => {
-                choose_cryptography();
+                install_crypto_provider();
                 Client::build_with_tls(info, certificates.read()?)
             }
         };
-        client.map_err(|error| Fault::of_operator("bad certificate", &error.to_string(), PEM))
+        client.map_err(|error| {
+            RedisStoreError::needs_operator("bad certificate", &error.to_string(), PEM)
+        })
     }
 }
 
@@ -104,20 +106,20 @@ impl Access {
     /// The password, if it was given in the address: whatever a server says, it is cut out.
     pub(super) fn secret(&self) -> Option<&str> {
         match &self.password {
-            Password::Given(password) => Some(password),
-            Password::None | Password::InFile(_) => None,
+            RedisPassword::Literal(password) => Some(password),
+            RedisPassword::None | RedisPassword::File(_) => None,
         }
     }
 }
 
 const PEM: &str = "give `ca`, `cert` and `key` files in PEM format";
 
-impl Password {
-    fn read(&self) -> Result<Option<String>, Fault> {
+impl RedisPassword {
+    fn read(&self) -> Result<Option<String>, RedisStoreError> {
         match self {
-            Password::None => Ok(None),
-            Password::Given(password) => Ok(Some(password.clone())),
-            Password::InFile(path) => {
+            RedisPassword::None => Ok(None),
+            RedisPassword::Literal(password) => Ok(Some(password.clone())),
+            RedisPassword::File(path) => {
                 let text = fs::read_to_string(path);
                 let text = text.map_err(|error| unreadable("password_file", &error))?;
                 Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
@@ -127,7 +129,7 @@ impl Password {
 }
 
 impl Certificates {
-    fn read(&self) -> Result<TlsCertificates, Fault> {
+    fn read(&self) -> Result<TlsCertificates, RedisStoreError> {
         let read = |option: &'static str, path: &Path| {
             fs::read(path).map_err(|error| unreadable(option, &error))
         };
@@ -147,14 +149,14 @@ impl Certificates {
 }
 
 /// The path is not told: it may be a password that was written in the wrong place.
-fn unreadable(option: &str, error: &io::Error) -> Fault {
+fn unreadable(option: &str, error: &io::Error) -> RedisStoreError {
     let detail = format!("`{option}` ({error})");
-    Fault::of_operator("unreadable file", &detail, "write a file that can be read")
+    RedisStoreError::needs_operator("unreadable file", &detail, "write a file that can be read")
 }
 
 /// The redis crate takes the cryptography that the process has chosen, and panics when none is. A
 /// choice that the program made before stays.
-fn choose_cryptography() {
+fn install_crypto_provider() {
     static CHOSEN: Once = Once::new();
     CHOSEN.call_once(|| {
         let _made_before = rustls::crypto::ring::default_provider().install_default();
@@ -166,7 +168,7 @@ impl fmt::Debug for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Access")
             .field("user", &self.user.is_some())
-            .field("password", &(self.password != Password::None))
+            .field("password", &(self.password != RedisPassword::None))
             .field("database", &self.database)
             .field("tls", &self.tls.is_some())
             .finish()

@@ -10,39 +10,44 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
-use super::access::{Access, Place};
-use super::fault::{Action, Fault};
+use super::access::{Access, RedisAddress};
+use super::error::{Action, RedisStoreError};
 
 /// How long the line may take. A server that closes sends it at once; any other sends nothing.
 const LINE_TIMEOUT: Duration = Duration::from_millis(200);
 /// The longest such line, about the protected mode, has some 1,060 bytes.
 const MAX_LINE: u64 = 4_096;
 
-/// The same fault, or what the server at `place` sends before it closes.
-pub(super) async fn or_closing_error(fault: Fault, place: &Place, access: &Access) -> Fault {
-    let closed = fault.action() == Action::Reconnect && !fault.is_refused();
+/// The same fault, or what the server at `address` sends before it closes.
+pub(super) async fn or_closing_error(
+    connect_error: RedisStoreError,
+    address: &RedisAddress,
+    access: &Access,
+) -> RedisStoreError {
+    let closed =
+        connect_error.action() == Action::Reconnect && !connect_error.is_connection_refused();
     if !closed || access.tls.is_some() {
-        return fault;
+        return connect_error;
     }
-    let line = timeout(LINE_TIMEOUT, first_line(place)).await;
+    let line = timeout(LINE_TIMEOUT, first_line(address)).await;
     let line = line.ok().flatten();
     let error = line.and_then(|line| error_of(&line, access.secret()));
-    error.unwrap_or(fault)
+    error.unwrap_or(connect_error)
 }
 
 /// The fault that a line names, if it is an error.
-fn error_of(line: &str, secret: Option<&str>) -> Option<Fault> {
+fn error_of(line: &str, secret: Option<&str>) -> Option<RedisStoreError> {
     let (code, detail) = line.strip_prefix('-')?.trim_end().split_once(' ')?;
-    Some(Fault::answered(code, detail, secret))
+    Some(RedisStoreError::from_reply(code, detail, secret))
 }
 
-async fn first_line(place: &Place) -> Option<String> {
-    match place {
-        Place::Port { host, port } => {
+async fn first_line(address: &RedisAddress) -> Option<String> {
+    match address {
+        RedisAddress::Tcp { host, port } => {
             let stream = TcpStream::connect((host.as_str(), *port)).await.ok()?;
             line_of(stream).await
         }
-        Place::Socket(path) => line_of(UnixStream::connect(path).await.ok()?).await,
+        RedisAddress::Unix(path) => line_of(UnixStream::connect(path).await.ok()?).await,
     }
 }
 
@@ -68,7 +73,7 @@ mod tests {
     /// What is found out at a server that sends `text` and closes.
     async fn found(text: &'static str) -> Option<String> {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let place = Place::Port {
+        let address = RedisAddress::Tcp {
             host: "127.0.0.1".to_owned(),
             port: listener.local_addr().expect("its address").port(),
         };
@@ -76,7 +81,7 @@ mod tests {
             let (mut stream, _) = listener.accept().await.expect("a connection");
             stream.write_all(text.as_bytes()).await.expect("a reader");
         });
-        let line = first_line(&place).await;
+        let line = first_line(&address).await;
         serving.await.expect("no panic");
         Some(error_of(&line?, None)?.to_string())
     }

@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(after, LivenessEffect::GiveUp);
     }
 
-    /// `WAIT` blocks its connection, and a ping behind it waits too.
+    /// `RETRY_PAUSE` blocks its connection, and a ping behind it waits too.
     #[test]
     fn a_command_that_blocks_on_purpose_is_no_silence() {
         let mut driver = PingDriver::new();

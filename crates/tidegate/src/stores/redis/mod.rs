@@ -19,72 +19,72 @@
 //! breakers and fallbacks: those are stores around this one.
 
 mod access;
-mod acknowledged;
-mod address;
-mod books;
+mod acknowledged_writes;
+mod admin_connection;
 mod call_id;
-#[cfg(test)]
-mod claims;
 mod closing_error;
 mod cluster;
-mod console;
+#[cfg(test)]
+mod conformance_tests;
+mod connect_target;
+mod connection;
+mod connection_gate;
+mod connection_pool;
+mod decision_replay;
 mod durable;
-mod fault;
-mod gate;
-mod lane;
-mod layout;
-mod link;
+mod error;
+mod heartbeat;
 mod liveness;
 #[cfg(test)]
-mod lockstep;
-mod memo;
-mod parts;
-mod plain;
+mod lua_parity_tests;
 mod plan;
 mod port;
-mod probe;
+mod primary_fence;
 mod redirect;
-mod reign;
-mod reply;
+mod redis_url;
+#[cfg(test)]
+mod reservation_tests;
 mod reservations;
-mod route;
+mod script_reply;
 mod scripts;
 mod secret;
 mod sentinel;
-#[cfg(test)]
-mod settled;
-mod way;
+mod server_state;
+mod shards;
+mod tls_detection;
+mod topology;
+mod transport;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tidegate_core::store::{Charge, StoreError, Unacknowledged};
+use tidegate_core::store::{Charge, StoreError, UnacknowledgedError};
 use tidegate_core::units::Nanos;
 
 use super::record;
 
-pub use self::console::{Console, Said, ScriptText, SignedIn};
-pub use self::fault::{Action, Denied, Fault};
-pub use self::layout::{Layout, Site, Witness};
-pub use self::link::RedisConfig;
-pub use self::parts::Redis;
-pub use self::secret::{SecretError, SecretKept};
+pub use self::admin_connection::{AdminConnection, RegisteredNode, RespValue, ScriptText};
+pub use self::connection_pool::RedisConfig;
+pub use self::error::{Action, MissingPermission, RedisStoreError};
+pub use self::secret::{SecretError, StoredSecret};
+pub use self::shards::Redis;
+pub use self::topology::{RedisServer, RedisTopology, SentinelReport};
 
-use self::durable::{Need, Safe};
-use self::link::Call;
-use self::memo::Memo;
-use self::plan::{Plan, Spending};
-use self::reply::Reply;
-use self::scripts::{Loaded, Script};
-use self::way::Way;
+use self::connection_pool::ScriptCall;
+use self::durable::{DurabilityRequirement, DurabilityResult};
+use self::plan::{ScriptPlan, Spending};
+use self::script_reply::ScriptReply;
+use self::scripts::{LoadedScript, Script};
+use self::server_state::ServerState;
+use self::transport::Transport;
 
 /// Counters in one server of Redis or Valkey, or in one primary of a cluster. Clones are handles to the
 /// same.
 #[derive(Clone)]
 pub struct RedisStore {
-    way: Way,
-    memo: Arc<Memo>,
+    transport: Transport,
+    server_state: Arc<ServerState>,
 }
 
 impl RedisStore {
@@ -93,31 +93,34 @@ impl RedisStore {
     ///
     /// # Errors
     /// When the address cannot be read, or is that of a cluster: a cluster is several stores.
-    pub fn open(config: &RedisConfig) -> Result<Self, Fault> {
-        Redis::open(config)?.only()
+    pub fn open(config: &RedisConfig) -> Result<Self, RedisStoreError> {
+        Redis::open(config)?.into_single_store()
     }
 
-    fn on(way: Way, memo: Arc<Memo>) -> Self {
-        RedisStore { way, memo }
+    fn new(transport: Transport, server_state: Arc<ServerState>) -> Self {
+        RedisStore {
+            transport,
+            server_state,
+        }
     }
 
     /// Why there is no connection, if there is none.
-    pub fn last_fault(&self) -> Option<Fault> {
-        self.way.last_fault()
+    pub fn last_error(&self) -> Option<RedisStoreError> {
+        self.transport.last_error()
     }
 
     /// Why durable charges are not acknowledged at present.
-    pub fn unacknowledged(&self) -> Option<Unacknowledged> {
-        self.way.unacknowledged()
+    pub fn unacknowledged(&self) -> Option<UnacknowledgedError> {
+        self.transport.unacknowledged()
     }
 
     /// Waits until the server can be asked. For start-up and tests: no verb waits for that.
     pub async fn ready(&self) {
-        self.way.ready().await;
+        self.transport.ready().await;
     }
 
-    fn about_now(&self) -> Nanos {
-        self.memo.last_seen()
+    fn estimated_now(&self) -> Nanos {
+        self.server_state.last_seen()
     }
 
     /// Plans `charges`, runs `script` on the plan, and plans anew if the server says that its time is
@@ -129,30 +132,30 @@ impl RedisStore {
         spending: Spending,
         before: &[Vec<u8>],
         after: &[&[u8]],
-        read: impl Fn(&Plan, Reply) -> Result<T, StoreError>,
+        read: impl Fn(&ScriptPlan, ScriptReply) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let (mut tries, need) = (0, Need::of(script, charges));
+        let (mut tries, need) = (0, DurabilityRequirement::of(script, charges));
         loop {
-            let plan = Plan::new(charges, spending, self.about_now());
-            let plan = plan.map_err(|error| refused(script, error))?;
+            let plan = ScriptPlan::new(charges, spending, self.estimated_now());
+            let plan = plan.map_err(|error| rejected(script, error))?;
             let began = Instant::now();
-            let (reply, safe) = self.ask(script, &plan, before, after, need).await?;
+            let (reply, durability) = self.call_script(script, &plan, before, after, need).await?;
             tries += 1;
             if !reply.is_only_time() || tries == 3 {
-                durable::confirm(&reply, &safe, began)?;
+                durable::confirm(&reply, &durability, began)?;
                 return read(&plan, reply);
             }
         }
     }
 
-    async fn ask(
+    async fn call_script(
         &self,
         script: Script,
-        plan: &Plan,
+        plan: &ScriptPlan,
         before: &[Vec<u8>],
         after: &[&[u8]],
-        need: Option<Need>,
-    ) -> Result<(Reply, Safe), StoreError> {
+        need: Option<DurabilityRequirement>,
+    ) -> Result<(ScriptReply, DurabilityResult), StoreError> {
         let more: Vec<Vec<u8>>;
         let keys: &[Vec<u8>] = if before.is_empty() {
             &plan.keys
@@ -160,59 +163,62 @@ impl RedisStore {
             more = before.iter().chain(&plan.keys).cloned().collect();
             &more
         };
-        let call = Call {
+        let call = ScriptCall {
             script,
             keys,
             arguments: plan.arguments(after),
         };
         let began = Instant::now();
-        let (answer, safe) = match need {
-            None => (self.way.call(&call).await, Ok(())),
+        let (reply, durability) = match need {
+            None => (self.transport.call(&call).await, Ok(())),
             Some(need) => {
-                let sent = self.way.call_safely(&[call], need).await;
+                let sent = self.transport.call_durably(&[call], need).await;
                 let waited = Nanos::from(began.elapsed());
-                let (mut answers, safe) = sent.map_err(|why| durable::unsafe_after(why, waited))?;
-                let answer = answers.pop().unwrap_or(Err(Fault::not_connected(None)));
-                (answer, safe)
+                let (mut replies, durability) =
+                    sent.map_err(|reason| durable::unacknowledged_error(reason, waited))?;
+                let reply = replies
+                    .pop()
+                    .unwrap_or(Err(RedisStoreError::not_connected(None)));
+                (reply, durability)
             }
         };
-        Ok((self.reply(script, keys, answer, began)?, safe))
+        Ok((self.decode_reply(script, keys, reply, began)?, durability))
     }
 
     /// Whatever refunds waits for the first heartbeat of a new run, which shows whether data was lost.
-    fn require_met(&self, script: Script) -> Result<(), StoreError> {
-        if self.memo.has_met(self.way.run()) {
+    fn require_heartbeat(&self, script: Script) -> Result<(), StoreError> {
+        if self.server_state.has_acknowledged(self.transport.run()) {
             return Ok(());
         }
-        Err(Fault::not_met().into_store_error(script.name, Nanos::ZERO))
+        Err(RedisStoreError::heartbeat_pending().into_store_error(script.name, Nanos::ZERO))
     }
 
-    fn reply(
+    fn decode_reply(
         &self,
         script: Script,
         keys: &[Vec<u8>],
-        answer: Result<redis::Value, Fault>,
+        reply: Result<redis::Value, RedisStoreError>,
         began: Instant,
-    ) -> Result<Reply, StoreError> {
+    ) -> Result<ScriptReply, StoreError> {
         let waited = Nanos::from(began.elapsed());
         let value =
-            answer.map_err(|fault| fault.at_keys(keys).into_store_error(script.name, waited))?;
-        let reply = Reply::read(value).map_err(|error| refused(script, error))?;
-        self.memo.note_seen(reply.at);
+            reply.map_err(|error| error.with_keys(keys).into_store_error(script.name, waited))?;
+        let reply = ScriptReply::read(value).map_err(|error| rejected(script, error))?;
+        self.server_state.note_seen(reply.at);
         Ok(reply)
     }
 }
 
 /// The scripts as they are shipped.
-fn shipped() -> Arc<[Loaded]> {
+fn shipped_scripts() -> Arc<[LoadedScript]> {
     scripts::ALL
-        .map(|script| Loaded::new(script, script.text))
+        .map(|script| LoadedScript::new(script, script.text))
         .into()
 }
 
 /// What a script answered, or was to be asked, makes no sense.
-fn refused(script: Script, source: impl std::error::Error + Send + Sync + 'static) -> StoreError {
-    StoreError::Refused {
+fn rejected(script: Script, source: impl std::error::Error + Send + Sync + 'static) -> StoreError {
+    StoreError::Rejected {
         command: script.name,
         source: Box::new(source),
     }
@@ -222,7 +228,7 @@ fn refused(script: Script, source: impl std::error::Error + Send + Sync + 'stati
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore")
-            .field("way", &self.way)
+            .field("way", &self.transport)
             .finish_non_exhaustive()
     }
 }

@@ -1,6 +1,6 @@
 //! A charge set as the scripts take it: keys, a plan, and the headers of its counters.
 //!
-//! The layout of a plan is told in `scripts/books.lua`.
+//! The layout of a plan is told in `scripts/decision_replay.lua`.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use tidegate_core::store::{Charge, Role};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Nanos, Tick};
 
-use super::record::{self, END_OF_TIME, Header};
+use super::record::{self, END_OF_TIME, RecordHeader};
 
 /// Bytes of one charge in a plan.
-const PLANNED: usize = 67;
+const CHARGE_LEN: usize = 67;
 
 /// What the first byte of a plan says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,7 +26,7 @@ pub(super) enum Spending {
 
 /// Charges that a script cannot take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub(super) enum Unplanned {
+pub(super) enum PlanError {
     /// A limit whose products a script would round.
     #[error("a limit was compiled for memory; compile the rules with `Precision::Script`")]
     Inexact,
@@ -37,38 +37,38 @@ pub(super) enum Unplanned {
 
 /// A charge set, ready to be sent.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct ScriptPlan {
     /// One per rule and subject.
     pub(super) keys: SmallVec<[Vec<u8>; 2]>,
-    /// What `scripts/books.lua` reads.
+    /// What `scripts/decision_replay.lua` reads.
     pub(super) bytes: Vec<u8>,
     /// For each key, how a record with just these counters begins.
     pub(super) heads: SmallVec<[Vec<u8>; 2]>,
     /// For each charge, which key its record is under.
-    pub(super) of: SmallVec<[usize; 4]>,
+    pub(super) key_of: SmallVec<[usize; 4]>,
     /// For each charge, its header.
-    pub(super) headers: SmallVec<[Header; 4]>,
+    pub(super) headers: SmallVec<[RecordHeader; 4]>,
 }
 
-impl Plan {
+impl ScriptPlan {
     /// The plan of `charges`, when it is about `now` in the store.
     pub(super) fn new(
         charges: &[Charge<'_>],
         spending: Spending,
         now: Nanos,
-    ) -> Result<Plan, Unplanned> {
+    ) -> Result<ScriptPlan, PlanError> {
         let mut owners: SmallVec<[(Fingerprint, &RuleName); 2]> = SmallVec::new();
-        let mut plan = Plan {
+        let mut plan = ScriptPlan {
             keys: SmallVec::new(),
-            bytes: Vec::with_capacity(1 + PLANNED * charges.len()),
+            bytes: Vec::with_capacity(1 + CHARGE_LEN * charges.len()),
             heads: SmallVec::new(),
-            of: SmallVec::new(),
+            key_of: SmallVec::new(),
             headers: SmallVec::new(),
         };
         plan.bytes.push(0);
         for charge in charges {
-            if !charge.limit.suits_scripts() {
-                return Err(Unplanned::Inexact);
+            if !charge.limit.is_exact_in_scripts() {
+                return Err(PlanError::Inexact);
             }
             let known = owners
                 .iter()
@@ -79,14 +79,15 @@ impl Plan {
                     .push(key(charge.subject, ":", charge.rule.as_str()));
                 owners.len() - 1
             });
-            let number = u8::try_from(key + 1).map_err(|_| Unplanned::TooMany)?;
-            plan.of.push(key);
-            plan.headers.push(Header::of(charge.rate, &charge.limit));
-            plan.enter(number, charge, now);
+            let number = u8::try_from(key + 1).map_err(|_| PlanError::TooMany)?;
+            plan.key_of.push(key);
+            plan.headers
+                .push(RecordHeader::of(charge.rate, &charge.limit));
+            plan.push_charge(number, charge, now);
         }
         for key in 0..plan.keys.len() {
-            let headers: SmallVec<[&Header; 4]> = plan.headers_of(key).collect();
-            plan.heads.push(record::heads(headers.into_iter()));
+            let headers: SmallVec<[&RecordHeader; 4]> = plan.headers_of(key).collect();
+            plan.heads.push(record::encode_headers(headers.into_iter()));
         }
         plan.bytes[0] = match spending {
             Spending::Force => 2,
@@ -102,8 +103,8 @@ impl Plan {
         plan.chain(heads).chain(own.iter().copied()).collect()
     }
 
-    fn headers_of(&self, key: usize) -> impl Iterator<Item = &Header> {
-        let charges = self.of.iter().zip(&self.headers);
+    fn headers_of(&self, key: usize) -> impl Iterator<Item = &RecordHeader> {
+        let charges = self.key_of.iter().zip(&self.headers);
         charges.filter_map(move |(of, header)| (*of == key).then_some(header))
     }
 
@@ -119,18 +120,22 @@ impl Plan {
             };
             counted && charge.role == Role::Enforce && charge.cost.get() <= charge.limit.capacity()
         };
-        let places = self.of.iter().zip(charges).map(|(key, c)| (*key, c.rate));
-        charges.iter().all(plain) && places.is_sorted_by(|a, b| a < b)
+        let positions = self
+            .key_of
+            .iter()
+            .zip(charges)
+            .map(|(key, c)| (*key, c.rate));
+        charges.iter().all(plain) && positions.is_sorted_by(|a, b| a < b)
     }
 
-    fn enter(&mut self, key: u8, charge: &Charge<'_>, now: Nanos) {
+    fn push_charge(&mut self, key: u8, charge: &Charge<'_>, now: Nanos) {
         let (limit, cost) = (charge.limit.as_ref(), charge.cost.get());
         let role = match charge.role {
             Role::Enforce => 0,
             Role::Shadow => 1,
             Role::Quota => 2,
         };
-        let shape = self.headers.last().map_or(0, Header::shape);
+        let shape = self.headers.last().map_or(0, RecordHeader::shape);
         self.bytes.extend([key, role, shape]);
         let unit = (limit.tick().nanos() / 1_000) as f64;
         let of_kind = match limit.parameters() {
@@ -140,11 +145,11 @@ impl Plan {
                 tokens,
                 max_delay,
             } => {
-                let most = (limit.capacity() * per_token) as f64;
+                let max = (limit.capacity() * per_token) as f64;
                 let need = cost.min(tokens) * per_token;
                 [
                     need as f64,
-                    most - need as f64,
+                    max - need as f64,
                     per_tick as f64,
                     unit,
                     max_delay.map_or(-1.0, |ticks| ticks as f64),
@@ -158,7 +163,7 @@ impl Plan {
             Parameters::Strict { .. } | Parameters::Log { .. } => [0.0; 5],
         };
         let numbers = [cost as f64, limit.capacity() as f64];
-        let whole = [limit.whole() as f64];
+        let whole = [limit.full_capacity() as f64];
         for number in numbers.into_iter().chain(of_kind).chain(whole) {
             self.bytes.extend_from_slice(&number.to_le_bytes());
         }
@@ -170,7 +175,7 @@ impl Plan {
 pub(super) fn key(subject: Fingerprint, sort: &str, name: &str) -> Vec<u8> {
     let mut key = Vec::with_capacity(28 + sort.len() + name.len());
     key.extend_from_slice(b"tg:{");
-    key.extend_from_slice(&text(subject.bits()));
+    key.extend_from_slice(&base64url(subject.bits()));
     key.push(b'}');
     key.extend_from_slice(sort.as_bytes());
     key.extend_from_slice(name.as_bytes());
@@ -178,7 +183,7 @@ pub(super) fn key(subject: Fingerprint, sort: &str, name: &str) -> Vec<u8> {
 }
 
 /// 128 bits in base64url, without padding.
-pub(super) fn text(bits: u128) -> [u8; 22] {
+pub(super) fn base64url(bits: u128) -> [u8; 22] {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let mut text = [0; 22];
     for (i, digit) in text.iter_mut().enumerate() {

@@ -5,39 +5,39 @@ use std::time::Instant;
 
 use redis::Value;
 use tidegate_core::store::{
-    Charge, ChargeSet, Granted, Held, Hold, Inspection, Outcome, Refund, Refunded, Reserve, Seed,
-    Settle, Settled, Source, Store, StoreError, Unacknowledged,
+    Charge, ChargeSet, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Refund,
+    Refunded, Reserve, Restore, Settle, Settled, Source, Store, StoreResult, UnacknowledgedError,
 };
 use tidegate_core::units::{Cost, Nanos};
 
-use super::books::{Books, Intent};
-use super::durable::{self, Need};
-use super::link::Call;
-use super::plan::{Plan, Spending, key, text};
+use super::connection_pool::ScriptCall;
+use super::decision_replay::{DecisionReplay, ReplayIntent};
+use super::durable::{self, DurabilityRequirement};
+use super::plan::{ScriptPlan, Spending, base64url, key};
 use super::record;
-use super::reply::{Nonsense, Reply, number};
-use super::reservations::{beside_records, ledgers};
+use super::reservations::{keys_beside_records, ledgers};
+use super::script_reply::{ScriptReply, ScriptReplyError, number};
 use super::scripts::{self, Script};
-use super::{RedisStore, refused};
-
-type Answer<T> = Result<T, StoreError>;
+use super::{RedisStore, rejected};
 
 /// What the keys of slots begin with after their tag.
-pub(super) const SLOTS: &str = "s:";
+pub(super) const PERMITS: &str = "s:";
 
 impl Store for RedisStore {
-    async fn charge(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
+    async fn charge(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         let script = scripts::CHARGE;
-        let read = |plan: &Plan, reply| decided(script, set, plan, &reply, Intent::Charge);
+        let read = |plan: &ScriptPlan, reply| {
+            decide_from_reply(script, set, plan, &reply, ReplayIntent::Charge)
+        };
         self.run(script, &set.charges, Spending::Charge, &[], &[], read)
             .await
     }
 
     /// All of them on one connection and in one go.
-    async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<Answer<Outcome>> {
-        let now = self.about_now();
-        let plan = |set: &&ChargeSet<'_>| Plan::new(&set.charges, Spending::Charge, now);
-        let plans: Result<Vec<Plan>, _> = sets.iter().map(plan).collect();
+    async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
+        let now = self.estimated_now();
+        let plan = |set: &&ChargeSet<'_>| ScriptPlan::new(&set.charges, Spending::Charge, now);
+        let plans: Result<Vec<ScriptPlan>, _> = sets.iter().map(plan).collect();
         let Ok(plans) = plans else {
             // One of them cannot be planned: each on its own then, to tell which.
             let mut outcomes = Vec::with_capacity(sets.len());
@@ -49,212 +49,221 @@ impl Store for RedisStore {
         let script = scripts::CHARGE;
         let mut calls = Vec::with_capacity(plans.len());
         for plan in &plans {
-            calls.push(Call {
+            calls.push(ScriptCall {
                 script,
                 keys: &plan.keys,
                 arguments: plan.arguments(&[]),
             });
         }
         let began = Instant::now();
-        let (answers, safe) = match Need::of_each(script, sets) {
-            None => (self.way.call_each(&calls).await, Ok(())),
-            Some(need) => match self.way.call_safely(&calls, need).await {
+        let (replies, durability) = match DurabilityRequirement::of_each(script, sets) {
+            None => (self.transport.call_each(&calls).await, Ok(())),
+            Some(need) => match self.transport.call_durably(&calls, need).await {
                 Ok(sent) => sent,
-                Err(why) => return self.charge_others(sets, &why, began).await,
+                Err(reason) => return self.charge_non_durable(sets, &reason, began).await,
             },
         };
         let mut outcomes = Vec::with_capacity(sets.len());
-        for ((set, plan), answer) in sets.iter().zip(&plans).zip(answers) {
-            outcomes.push(match self.reply(script, &plan.keys, answer, began) {
+        for ((set, plan), reply) in sets.iter().zip(&plans).zip(replies) {
+            outcomes.push(match self.decode_reply(script, &plan.keys, reply, began) {
                 Ok(reply) if reply.is_only_time() => self.charge(set).await,
-                Ok(reply) => match set.waits() {
-                    true => durable::confirm(&reply, &safe, began),
+                Ok(reply) => match set.requires_durability() {
+                    true => durable::confirm(&reply, &durability, began),
                     false => Ok(()),
                 }
-                .and_then(|()| decided(script, set, plan, &reply, Intent::Charge)),
+                .and_then(|()| decide_from_reply(script, set, plan, &reply, ReplayIntent::Charge)),
                 Err(error) => Err(error),
             });
         }
         outcomes
     }
 
-    async fn peek(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        let (plan, reply) = self.look(set).await?;
-        let mut books = open(scripts::READ, &set.charges, &plan, &reply)?;
-        Ok(books.decide(set, Intent::Peek))
+    async fn peek(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
+        let (plan, reply) = self.read_records(set).await?;
+        let mut replay = replay_reply(scripts::READ, &set.charges, &plan, &reply)?;
+        Ok(replay.decide(set, ReplayIntent::Peek))
     }
 
-    async fn refund(&self, refund: &Refund<'_>) -> Answer<Refunded> {
+    async fn refund(&self, refund: &Refund<'_>) -> StoreResult<Refunded> {
         let script = scripts::REFUND;
         let Some(first) = refund.set.charges.first() else {
             return Ok(Refunded::Lapsed);
         };
-        self.require_met(script)?;
+        self.require_heartbeat(script)?;
         // Whether it was refunded before went with the data.
-        if refund.charged < self.memo.data_since() {
+        if refund.charged_at < self.server_state.data_since() {
             return Ok(Refunded::Lapsed);
         }
-        let name = text(refund.id);
+        let name = base64url(refund.id);
         let name = String::from_utf8_lossy(&name);
         let id = [key(first.subject, "r:", &name)];
         let micros = |time: Nanos| time.get().div_ceil(1_000).to_string();
-        let (charged, until) = (micros(refund.charged), micros(refund.until));
+        let (charged, until) = (micros(refund.charged_at), micros(refund.expires_at));
         let after = [charged.as_bytes(), until.as_bytes()];
-        let charges: Vec<Charge<'_>> = refund.set.charges.iter().map(at_most_kept).collect();
-        let read = |_: &Plan, reply: Reply| match reply.verdict() {
+        let charges: Vec<Charge<'_>> = refund.set.charges.iter().map(capped_charge).collect();
+        let read = |_: &ScriptPlan, reply: ScriptReply| match reply.verdict() {
             Ok(1) => {
-                self.memo.acknowledged.lock().note_refund(reply.at);
+                self.server_state.acknowledged.lock().note_refund(reply.at);
                 Ok(Refunded::Done)
             }
             Ok(0) => Ok(Refunded::Already),
             Ok(-1) => Ok(Refunded::Lapsed),
-            _ => Err(refused(script, Nonsense::Shape)),
+            _ => Err(rejected(script, ScriptReplyError::Shape)),
         };
         self.run(script, &charges, Spending::Charge, &id, &after, read)
             .await
     }
 
-    async fn grant(&self, charge: &Charge<'_>) -> Answer<Granted> {
-        let script = scripts::GRANT;
+    async fn draw(&self, charge: &Charge<'_>) -> StoreResult<LeaseReply> {
+        let script = scripts::DRAW;
         let charges = std::slice::from_ref(charge);
-        let read = |plan: &Plan, reply: Reply| {
-            let taken = reply.verdict().map_err(|error| refused(script, error))?;
-            let granted = open(script, charges, plan, &reply)?.grant();
-            match u64::try_from(taken) == Ok(granted.units) {
-                true => Ok(granted),
-                false => Err(refused(script, Nonsense::Disagreement)),
+        let read = |plan: &ScriptPlan, reply: ScriptReply| {
+            let taken = reply.verdict().map_err(|error| rejected(script, error))?;
+            let drawn = replay_reply(script, charges, plan, &reply)?.draw();
+            match u64::try_from(taken) == Ok(drawn.units) {
+                true => Ok(drawn),
+                false => Err(rejected(script, ScriptReplyError::Disagreement)),
             }
         };
         self.run(script, charges, Spending::Charge, &[], &[], read)
             .await
     }
 
-    async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
+    async fn force(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         let script = scripts::CHARGE;
-        let read = |plan: &Plan, reply| decided(script, set, plan, &reply, Intent::Force);
+        let read = |plan: &ScriptPlan, reply| {
+            decide_from_reply(script, set, plan, &reply, ReplayIntent::Force)
+        };
         self.run(script, &set.charges, Spending::Force, &[], &[], read)
             .await
     }
 
-    async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
+    async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
         self.reserve_in_ledgers(reserve).await
     }
 
-    async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
+    async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
         self.settle_in_ledgers(settle).await
     }
 
     /// Each seed is a step of its own: merging is the same in any order and any number of times. All of
     /// them are sent in one go, because a round trip for each would keep a node from ever being done.
-    async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
-        let script = scripts::SEED;
-        if seeds.iter().any(|s| !s.charge.limit.fits(&s.state)) {
-            return Err(refused(script, Misfit));
+    async fn restore(&self, restores: &[Restore<'_>]) -> StoreResult<()> {
+        let script = scripts::RESTORE;
+        if restores.iter().any(|s| !s.charge.limit.accepts(&s.state)) {
+            return Err(rejected(script, StateMismatchError));
         }
-        let now = self.about_now();
-        let plan = |seed: &Seed<'_>| {
-            let charges = std::slice::from_ref(&seed.charge);
-            Plan::new(charges, Spending::Charge, now)
+        let now = self.estimated_now();
+        let plan = |restore: &Restore<'_>| {
+            let charges = std::slice::from_ref(&restore.charge);
+            ScriptPlan::new(charges, Spending::Charge, now)
         };
-        let plans: Result<Vec<Plan>, _> = seeds.iter().map(plan).collect();
-        let plans = plans.map_err(|error| refused(script, error))?;
-        let states: Vec<Vec<u8>> = seeds.iter().map(written).collect();
+        let plans: Result<Vec<ScriptPlan>, _> = restores.iter().map(plan).collect();
+        let plans = plans.map_err(|error| rejected(script, error))?;
+        let states: Vec<Vec<u8>> = restores.iter().map(encode_state).collect();
         let mut calls = Vec::with_capacity(plans.len());
         for (plan, state) in plans.iter().zip(&states) {
-            calls.push(Call {
+            calls.push(ScriptCall {
                 script,
                 keys: &plan.keys,
                 arguments: plan.arguments(&[state]),
             });
         }
         let began = Instant::now();
-        let answers = self.way.call_each(&calls).await;
-        for ((seed, plan), answer) in seeds.iter().zip(&plans).zip(answers) {
-            let reply = self.reply(script, &plan.keys, answer, began)?;
+        let replies = self.transport.call_each(&calls).await;
+        for ((restore, plan), reply) in restores.iter().zip(&plans).zip(replies) {
+            let reply = self.decode_reply(script, &plan.keys, reply, began)?;
             match reply.is_only_time() {
-                true => self.seed_one(seed).await?,
-                false => merged(&reply)?,
+                true => self.restore_one(restore).await?,
+                false => check_merged(&reply)?,
             }
         }
         Ok(())
     }
 
-    async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
-        self.slots(hold, "take").await
+    async fn acquire(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
+        self.call_permit_script(permit, "take").await
     }
 
-    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
-        self.slots(hold, "renew").await
+    async fn renew(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
+        self.call_permit_script(permit, "renew").await
     }
 
-    async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
-        self.slots(hold, "release").await?;
+    async fn release(&self, permit: &PermitRequest<'_>) -> StoreResult<()> {
+        self.call_permit_script(permit, "release").await?;
         Ok(())
     }
 
-    async fn inspect(&self, set: &ChargeSet<'_>) -> Answer<Vec<Option<Inspection>>> {
-        let (plan, reply) = self.look(set).await?;
-        let books = open(scripts::READ, &set.charges, &plan, &reply)?;
+    async fn inspect(&self, set: &ChargeSet<'_>) -> StoreResult<Vec<Option<Inspection>>> {
+        let (plan, reply) = self.read_records(set).await?;
+        let replay = replay_reply(scripts::READ, &set.charges, &plan, &reply)?;
         let each = 0..set.charges.len();
-        Ok(each.map(|charge| books.inspection(charge)).collect())
+        Ok(each.map(|charge| replay.inspection(charge)).collect())
     }
 
-    async fn reset(&self, set: &ChargeSet<'_>) -> Answer<u64> {
+    async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
         let script = scripts::RESET;
-        let plan = Plan::new(&set.charges, Spending::Charge, self.about_now());
-        let plan = plan.map_err(|error| refused(script, error))?;
+        let plan = ScriptPlan::new(&set.charges, Spending::Charge, self.estimated_now());
+        let plan = plan.map_err(|error| rejected(script, error))?;
         let rates: Vec<Vec<u8>> = (0..plan.keys.len())
             .map(|key| {
-                let charges = set.charges.iter().zip(&plan.of);
+                let charges = set.charges.iter().zip(&plan.key_of);
                 let of_key = charges.filter(|(_, of)| **of == key);
                 of_key.map(|(charge, _)| charge.rate).collect()
             })
             .collect();
         let arguments = rates.iter().map(Vec::as_slice).collect();
         let mut keys = ledgers(&set.charges);
-        keys.extend(beside_records(&set.charges, SLOTS));
+        keys.extend(keys_beside_records(&set.charges, PERMITS));
         keys.extend(plan.keys);
-        let value = self.plain(script, &keys, arguments).await?;
-        number(&value).map_err(|error| refused(script, error))
+        let value = self.run_untimed(script, &keys, arguments).await?;
+        number(&value).map_err(|error| rejected(script, error))
     }
 }
 
 /// The state of a seed as a record of its own.
-fn written(seed: &Seed<'_>) -> Vec<u8> {
-    let header = record::Header::of(seed.charge.rate, &seed.charge.limit);
-    let one = [(&header, seed.charge.limit.as_ref(), &seed.state)];
+fn encode_state(restore: &Restore<'_>) -> Vec<u8> {
+    let header = record::RecordHeader::of(restore.charge.rate, &restore.charge.limit);
+    let one = [(&header, restore.charge.limit.as_ref(), &restore.state)];
     record::write(one.into_iter())
 }
 
-fn merged(reply: &Reply) -> Answer<()> {
+fn check_merged(reply: &ScriptReply) -> StoreResult<()> {
     match reply.verdict() {
         Ok(1) => Ok(()),
-        _ => Err(refused(scripts::SEED, Nonsense::Shape)),
+        _ => Err(rejected(scripts::RESTORE, ScriptReplyError::Shape)),
     }
 }
 
 impl RedisStore {
     /// Merges one state, whatever the time in the store is.
-    async fn seed_one(&self, seed: &Seed<'_>) -> Answer<()> {
-        let charges = std::slice::from_ref(&seed.charge);
-        let (script, spending) = (scripts::SEED, Spending::Charge);
-        let read = |_: &Plan, reply: Reply| merged(&reply);
-        self.run(script, charges, spending, &[], &[&written(seed)], read)
-            .await
+    async fn restore_one(&self, restore: &Restore<'_>) -> StoreResult<()> {
+        let charges = std::slice::from_ref(&restore.charge);
+        let (script, spending) = (scripts::RESTORE, Spending::Charge);
+        let read = |_: &ScriptPlan, reply: ScriptReply| check_merged(&reply);
+        self.run(
+            script,
+            charges,
+            spending,
+            &[],
+            &[&encode_state(restore)],
+            read,
+        )
+        .await
     }
 
-    /// Charges the sets of a list that need not be safe; `why` the others cannot be.
-    async fn charge_others(
+    /// Charges the sets of a list that need not be safe; `reason` the others cannot be.
+    async fn charge_non_durable(
         &self,
         sets: &[&ChargeSet<'_>],
-        why: &Unacknowledged,
+        reason: &UnacknowledgedError,
         began: Instant,
-    ) -> Vec<Answer<Outcome>> {
+    ) -> Vec<StoreResult<Outcome>> {
         let mut outcomes = Vec::with_capacity(sets.len());
         for set in sets {
             let waited = Nanos::from(began.elapsed());
-            outcomes.push(match set.waits() {
-                true => Err(durable::unsafe_after(why.clone(), waited)),
+            outcomes.push(match set.requires_durability() {
+                true => Err(durable::unacknowledged_error(reason.clone(), waited)),
                 false => self.charge(set).await,
             });
         }
@@ -262,95 +271,99 @@ impl RedisStore {
     }
 
     /// Reads the records of a set.
-    async fn look(&self, set: &ChargeSet<'_>) -> Answer<(Plan, Reply)> {
+    async fn read_records(&self, set: &ChargeSet<'_>) -> StoreResult<(ScriptPlan, ScriptReply)> {
         let script = scripts::READ;
-        let plan = Plan::new(&set.charges, Spending::Charge, self.about_now());
-        let plan = plan.map_err(|error| refused(script, error))?;
-        let call = Call {
+        let plan = ScriptPlan::new(&set.charges, Spending::Charge, self.estimated_now());
+        let plan = plan.map_err(|error| rejected(script, error))?;
+        let call = ScriptCall {
             script,
             keys: &plan.keys,
             arguments: Vec::new(),
         };
         let began = Instant::now();
-        let answer = self.way.call(&call).await;
-        let reply = self.reply(script, &plan.keys, answer, began)?;
+        let reply = self.transport.call(&call).await;
+        let reply = self.decode_reply(script, &plan.keys, reply, began)?;
         Ok((plan, reply))
     }
 
     /// Runs a script that does not tell the time.
-    async fn plain(
+    async fn run_untimed(
         &self,
         script: Script,
         keys: &[Vec<u8>],
         arguments: Vec<&[u8]>,
-    ) -> Answer<Value> {
-        let call = Call {
+    ) -> StoreResult<Value> {
+        let call = ScriptCall {
             script,
             keys,
             arguments,
         };
         let began = Instant::now();
-        let answer = self.way.call(&call).await;
+        let reply = self.transport.call(&call).await;
         let waited = Nanos::from(began.elapsed());
-        answer.map_err(|fault| fault.at_keys(keys).into_store_error(script.name, waited))
+        reply.map_err(|error| error.with_keys(keys).into_store_error(script.name, waited))
     }
 
     /// Does `verb` to a slot.
-    async fn slots(&self, hold: &Hold<'_>, verb: &str) -> Answer<Held> {
-        let script = scripts::HOLD;
-        let keys = [key(hold.subject, SLOTS, hold.rule.as_str())];
-        let (holder, most) = (hold.holder.to_be_bytes(), hold.most.to_string());
-        let lasts = hold.lasts.get().div_ceil(1_000).min(1 << 50).to_string();
-        let arguments = [&holder, verb.as_bytes(), most.as_bytes(), lasts.as_bytes()];
-        let answer = self.plain(script, &keys, arguments.to_vec()).await?;
-        let values = match &answer {
+    async fn call_permit_script(
+        &self,
+        permit: &PermitRequest<'_>,
+        verb: &str,
+    ) -> StoreResult<PermitReply> {
+        let script = scripts::PERMIT;
+        let keys = [key(permit.subject, PERMITS, permit.rule.as_str())];
+        let (holder, max) = (permit.holder.to_be_bytes(), permit.max_permits.to_string());
+        let ttl = permit.ttl.get().div_ceil(1_000).min(1 << 50).to_string();
+        let arguments = [&holder, verb.as_bytes(), max.as_bytes(), ttl.as_bytes()];
+        let reply = self.run_untimed(script, &keys, arguments.to_vec()).await?;
+        let values = match &reply {
             Value::Array(values) => values.as_slice(),
             _ => &[],
         };
         match values {
-            [Value::Int(held), Value::Int(open)] => Ok(Held {
+            [Value::Int(held), Value::Int(open)] => Ok(PermitReply {
                 granted: *held == 1,
-                open: u32::try_from(*open).unwrap_or(u32::MAX),
+                in_use: u32::try_from(*open).unwrap_or(u32::MAX),
                 source: Source::Exact,
             }),
-            _ => Err(refused(script, Nonsense::Shape)),
+            _ => Err(rejected(script, ScriptReplyError::Shape)),
         }
     }
 }
 
 /// The decision on a set, from what the script found; it must be the script's own.
-pub(super) fn decided(
+pub(super) fn decide_from_reply(
     script: Script,
     set: &ChargeSet<'_>,
-    plan: &Plan,
-    reply: &Reply,
-    intent: Intent,
-) -> Answer<Outcome> {
-    let admitted = reply.verdict().map_err(|error| refused(script, error))?;
-    let outcome = open(script, &set.charges, plan, reply)?.decide(set, intent);
+    plan: &ScriptPlan,
+    reply: &ScriptReply,
+    intent: ReplayIntent,
+) -> StoreResult<Outcome> {
+    let admitted = reply.verdict().map_err(|error| rejected(script, error))?;
+    let outcome = replay_reply(script, &set.charges, plan, reply)?.decide(set, intent);
     match outcome.admitted == (admitted == 1) {
         true => Ok(outcome),
-        false => Err(refused(script, Nonsense::Disagreement)),
+        false => Err(rejected(script, ScriptReplyError::Disagreement)),
     }
 }
 
-fn open<'c>(
+fn replay_reply<'c>(
     script: Script,
     charges: &'c [Charge<'c>],
-    plan: &'c Plan,
-    reply: &Reply,
-) -> Answer<Books<'c>> {
-    let records = reply.records().map_err(|error| refused(script, error))?;
-    let books = Books::open(charges, plan, &records, reply.at);
-    books.map_err(|error| refused(script, error))
+    plan: &'c ScriptPlan,
+    reply: &ScriptReply,
+) -> StoreResult<DecisionReplay<'c>> {
+    let records = reply.records().map_err(|error| rejected(script, error))?;
+    let replay = DecisionReplay::open(charges, plan, &records, reply.at);
+    replay.map_err(|error| rejected(script, error))
 }
 
 /// A charge with no more cost than a counter ever keeps: what was beyond that was not charged either.
-fn at_most_kept<'c>(charge: &'c Charge<'_>) -> Charge<'c> {
-    let kept = charge.limit.whole().saturating_mul(2);
+fn capped_charge<'c>(charge: &'c Charge<'_>) -> Charge<'c> {
+    let max_units = charge.limit.full_capacity().saturating_mul(2);
     Charge {
         limit: Cow::Borrowed(charge.limit.as_ref()),
-        cost: Cost::new(kept).map_or(charge.cost, |kept| kept.min(charge.cost)),
+        cost: Cost::new(max_units).map_or(charge.cost, |max_units| max_units.min(charge.cost)),
         ..*charge
     }
 }
@@ -358,4 +371,4 @@ fn at_most_kept<'c>(charge: &'c Charge<'_>) -> Charge<'c> {
 /// A seed whose state was not made by its limit. Nothing was merged.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the state of a seed is not of its limit's algorithm")]
-struct Misfit;
+struct StateMismatchError;

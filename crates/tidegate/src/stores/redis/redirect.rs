@@ -1,21 +1,21 @@
 //! Where a server of a cluster sends whoever asks it for the keys of another.
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
-use tidegate_core::store::Slot;
+use tidegate_core::store::HashSlot;
 
 /// Where a server of a cluster sends us, having done nothing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Redirect {
-    pub(super) slot: Slot,
-    /// The other server, as `HOST:PORT` with or without a host.
+    pub(super) hash_slot: HashSlot,
+    /// The other server, as `HOST:PORT_HINT` with or without a host.
     pub(super) to: String,
     /// How it wants to be asked.
-    pub(super) entry: Entry,
+    pub(super) mode: SendMode,
 }
 
 /// How a server of a cluster is asked for a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Entry {
+pub(super) enum SendMode {
     /// As the one that serves it.
     Plain,
     /// As one that is only taking it over: it must be told so each time.
@@ -25,13 +25,13 @@ pub(super) enum Entry {
 impl Redirect {
     /// What an error says of it, if it is one.
     pub(super) fn of(error: &RedisError) -> Option<Redirect> {
-        let (to, slot) = error.redirect_node()?;
+        let (to, hash_slot) = error.redirect_node()?;
         Some(Redirect {
-            slot: Slot(slot),
+            hash_slot: HashSlot(hash_slot),
             to: to.to_owned(),
-            entry: match error.kind() {
-                ErrorKind::Server(ServerErrorKind::Ask) => Entry::Asking,
-                _ => Entry::Plain,
+            mode: match error.kind() {
+                ErrorKind::Server(ServerErrorKind::Ask) => SendMode::Asking,
+                _ => SendMode::Plain,
             },
         })
     }

@@ -44,31 +44,31 @@ macro_rules! script {
 
 pub(super) const CHARGE: Script = script!("charge" + books + "judge");
 pub(super) const READ: Script = script!("read");
-pub(super) const GRANT: Script = script!("grant" + books);
+pub(super) const DRAW: Script = script!("grant" + books);
 pub(super) const REFUND: Script = script!("refund" + books + "give_back");
 pub(super) const RESERVE: Script = script!("reserve" + books + "judge" + "give_back" + "ledger");
 pub(super) const SETTLE: Script = script!("settle" + books + "give_back" + "ledger");
-pub(super) const SEED: Script = script!("seed" + books);
+pub(super) const RESTORE: Script = script!("seed" + books);
 pub(super) const RESET: Script = script!("reset" + books);
-pub(super) const HOLD: Script = script!("hold");
-pub(super) const BEAT: Script = script!("beat");
+pub(super) const PERMIT: Script = script!("hold");
+pub(super) const HEARTBEAT: Script = script!("beat");
 
 /// Every script.
 pub(super) const ALL: [Script; 10] = [
-    CHARGE, READ, GRANT, REFUND, RESERVE, SETTLE, SEED, RESET, HOLD, BEAT,
+    CHARGE, READ, DRAW, REFUND, RESERVE, SETTLE, RESTORE, RESET, PERMIT, HEARTBEAT,
 ];
 
 /// A script as the server is given it.
-pub(super) struct Loaded {
+pub(super) struct LoadedScript {
     pub(super) script: Script,
     pub(super) text: Cow<'static, str>,
     pub(super) hash: String,
 }
 
-impl Loaded {
+impl LoadedScript {
     pub(super) fn new(script: Script, text: impl Into<Cow<'static, str>>) -> Self {
         let text = text.into();
-        Loaded {
+        LoadedScript {
             script,
             hash: redis::Script::new(&text).get_hash().to_owned(),
             text,

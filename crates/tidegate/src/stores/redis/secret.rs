@@ -6,15 +6,15 @@
 use redis::Value;
 
 use super::Redis;
-use super::fault::Fault;
-use super::probe::newest_beat;
+use super::error::RedisStoreError;
+use super::heartbeat::newest_heartbeat;
 use crate::secret::Secret;
 
 pub(super) const KEY: &str = "tg:ctl:secret";
 /// What is there is the secret itself.
-const WHOLE: &str = "secret:";
+const SECRET_PREFIX: &str = "secret:";
 /// What is there only tells whether a secret is the right one.
-const CHECK: &str = "check:";
+const CHECK_PREFIX: &str = "check:";
 
 /// A node that has been silent for longer is not waited for. Others look for the key far more often.
 const RESTORED_WITHIN_MS: u64 = 5_000;
@@ -59,12 +59,12 @@ pub enum SecretError {
     NoRandomness(#[from] getrandom::Error),
     /// The store did not answer.
     #[error(transparent)]
-    Store(#[from] Fault),
+    Store(#[from] RedisStoreError),
 }
 
 /// What a store keeps of the secret.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SecretKept {
+pub enum StoredSecret {
     /// Nothing: no node has counted there yet.
     None,
     /// The secret itself, and we were given none to compare.
@@ -79,24 +79,30 @@ pub enum SecretKept {
     Unreadable,
 }
 
-impl SecretKept {
+impl StoredSecret {
     pub(super) fn of(found: &[u8], own: Option<&Secret>) -> Self {
         let Ok(found) = std::str::from_utf8(found) else {
-            return SecretKept::Unreadable;
+            return StoredSecret::Unreadable;
         };
-        let (kept, check) = match (found.strip_prefix(CHECK), found.strip_prefix(WHOLE)) {
-            (Some(check), _) => (SecretKept::Check, Some(check.to_owned())),
+        let (status, check) = match (
+            found.strip_prefix(CHECK_PREFIX),
+            found.strip_prefix(SECRET_PREFIX),
+        ) {
+            (Some(check), _) => (StoredSecret::Check, Some(check.to_owned())),
             (None, Some(hex)) => {
                 let theirs = Secret::from_hex(hex);
-                (SecretKept::Whole, theirs.map(|theirs| theirs.check()))
+                (
+                    StoredSecret::Whole,
+                    theirs.map(|theirs| theirs.check_value()),
+                )
             }
-            (None, None) => (SecretKept::Unreadable, None),
+            (None, None) => (StoredSecret::Unreadable, None),
         };
         match (check, own) {
-            (None, _) => SecretKept::Unreadable,
-            (Some(_), None) => kept,
-            (Some(check), Some(own)) if check == own.check() => SecretKept::Ours,
-            (Some(_), Some(_)) => SecretKept::Another,
+            (None, _) => StoredSecret::Unreadable,
+            (Some(_), None) => status,
+            (Some(check), Some(own)) if check == own.check_value() => StoredSecret::Ours,
+            (Some(_), Some(_)) => StoredSecret::Another,
         }
     }
 }
@@ -119,7 +125,7 @@ impl Redis {
     ///
     /// # Errors
     /// When the store does not answer.
-    pub async fn awaits_secret(&self) -> Result<bool, Fault> {
+    pub async fn awaits_secret(&self) -> Result<bool, RedisStoreError> {
         let mut get = redis::cmd("GET");
         get.arg(KEY);
         if self.command(KEY, &get).await? != Value::Nil {
@@ -128,8 +134,8 @@ impl Redis {
         for register in self.registers() {
             let mut read = redis::cmd("HGETALL");
             read.arg(register.as_str());
-            let beats = self.command(&register, &read).await?;
-            let Some(newest) = newest_beat(&beats) else {
+            let heartbeats = self.command(&register, &read).await?;
+            let Some(newest) = newest_heartbeat(&heartbeats) else {
                 continue;
             };
             let now = server_millis(&self.command(&register, &redis::cmd("TIME")).await?);
@@ -157,31 +163,33 @@ impl Redis {
     /// Offers a secret, and takes the one that is there.
     async fn agree(&self, mine: &Secret, offer: Offer) -> Result<Secret, SecretError> {
         let offered = match offer {
-            Offer::Check => format!("{CHECK}{}", mine.check()),
-            Offer::Whole => format!("{WHOLE}{}", mine.to_hex()),
+            Offer::Check => format!("{CHECK_PREFIX}{}", mine.check_value()),
+            Offer::Whole => format!("{SECRET_PREFIX}{}", mine.to_hex()),
         };
         let mut set = redis::cmd("SET");
         set.arg(KEY).arg(&offered).arg("NX");
         self.command(KEY, &set).await?;
-        let mut ask = redis::cmd("GET");
-        ask.arg(KEY);
-        let found = match self.command(KEY, &ask).await? {
+        let mut get = redis::cmd("GET");
+        get.arg(KEY);
+        let found = match self.command(KEY, &get).await? {
             Value::BulkString(found) => found,
             Value::Nil => return Err(SecretError::Gone),
             _ => return Err(SecretError::Unreadable),
         };
         let found = std::str::from_utf8(&found).map_err(|_| SecretError::Unreadable)?;
-        if let Some(check) = found.strip_prefix(CHECK) {
-            return match (check == mine.check(), offer) {
+        if let Some(check) = found.strip_prefix(CHECK_PREFIX) {
+            return match (check == mine.check_value(), offer) {
                 (true, _) => Ok(mine.clone()),
                 (false, Offer::Whole) => Err(SecretError::FileNeeded),
                 (false, Offer::Check) => Err(SecretError::Another),
             };
         }
-        let hex = found.strip_prefix(WHOLE).ok_or(SecretError::Unreadable)?;
+        let hex = found
+            .strip_prefix(SECRET_PREFIX)
+            .ok_or(SecretError::Unreadable)?;
         let theirs = Secret::from_hex(hex).ok_or(SecretError::Unreadable)?;
         match offer {
-            Offer::Check if theirs.check() != mine.check() => Err(SecretError::Another),
+            Offer::Check if theirs.check_value() != mine.check_value() => Err(SecretError::Another),
             _ => Ok(theirs),
         }
     }
@@ -205,16 +213,25 @@ mod tests {
         let own = Secret::from_bytes(b"0123456789abcdef").expect("long enough");
         let other = Secret::from_bytes(b"0123456789abcdeX").expect("long enough");
         for (of, alone) in [
-            (format!("{WHOLE}{}", own.to_hex()), SecretKept::Whole),
-            (format!("{CHECK}{}", own.check()), SecretKept::Check),
+            (
+                format!("{SECRET_PREFIX}{}", own.to_hex()),
+                StoredSecret::Whole,
+            ),
+            (
+                format!("{CHECK_PREFIX}{}", own.check_value()),
+                StoredSecret::Check,
+            ),
         ] {
-            let kept = |given| SecretKept::of(of.as_bytes(), given);
-            assert_eq!(kept(None), alone);
-            assert_eq!(kept(Some(&own)), SecretKept::Ours);
-            assert_eq!(kept(Some(&other)), SecretKept::Another);
+            let status = |given| StoredSecret::of(of.as_bytes(), given);
+            assert_eq!(status(None), alone);
+            assert_eq!(status(Some(&own)), StoredSecret::Ours);
+            assert_eq!(status(Some(&other)), StoredSecret::Another);
         }
-        for garbled in [&b"something else"[..], b"secret:00", b"\xff"] {
-            assert_eq!(SecretKept::of(garbled, Some(&own)), SecretKept::Unreadable);
+        for unreadable in [&b"something else"[..], b"secret:00", b"\xff"] {
+            assert_eq!(
+                StoredSecret::of(unreadable, Some(&own)),
+                StoredSecret::Unreadable
+            );
         }
     }
 }

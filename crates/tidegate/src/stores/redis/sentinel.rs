@@ -17,42 +17,42 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use self::votes::Votes;
-use super::access::{Access, Place};
-use super::fault::Fault;
+use super::access::{Access, RedisAddress};
+use super::error::RedisStoreError;
 
 /// How often the sentinels are asked though nothing happened: a hint may be lost.
-const ASK_EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How far apart they are asked when there are many hints.
-const ASK_APART: Duration = Duration::from_millis(20);
+const MIN_POLL_GAP: Duration = Duration::from_millis(20);
 
 /// Where a sentinel says the primary is; nothing if it knows none of that name.
-pub(super) type Answer = Result<Option<Place>, Fault>;
+pub(super) type SentinelReply = Result<Option<RedisAddress>, RedisStoreError>;
 
 /// The sentinels that watch one primary.
 pub(super) struct Sentinels {
     each: Vec<Arc<Sentinel>>,
     servers: Access,
-    known: watch::Sender<Option<Place>>,
-    asking: Mutex<()>,
+    known: watch::Sender<Option<RedisAddress>>,
+    polling: Mutex<()>,
     hint: Arc<Notify>,
 }
 
 impl Sentinels {
     /// Sentinels that know the primary as `name`; each has `patience` to answer.
     pub(super) fn new(
-        at: &[Place],
+        addresses: &[RedisAddress],
         name: &str,
         sentinels: &Access,
         servers: &Access,
         patience: Duration,
     ) -> Self {
         let hint = Arc::new(Notify::new());
-        let mut each: Vec<Arc<Sentinel>> = Vec::with_capacity(at.len());
-        for place in at {
+        let mut each: Vec<Arc<Sentinel>> = Vec::with_capacity(addresses.len());
+        for address in addresses {
             // One that is written twice has one voice.
-            if each.iter().all(|known| known.place != *place) {
+            if each.iter().all(|known| known.address != *address) {
                 each.push(Arc::new(Sentinel {
-                    place: place.clone(),
+                    address: address.clone(),
                     access: sentinels.clone(),
                     name: name.to_owned(),
                     patience,
@@ -65,16 +65,16 @@ impl Sentinels {
             each,
             servers: servers.clone(),
             known: watch::Sender::new(None),
-            asking: Mutex::new(()),
+            polling: Mutex::new(()),
             hint,
         }
     }
 
     /// Refuses what could never be connected to.
-    pub(super) fn check(&self) -> Result<(), Fault> {
+    pub(super) fn check(&self) -> Result<(), RedisStoreError> {
         for one in &self.each {
-            one.access.client(&one.place)?;
-            self.servers.client(&one.place)?;
+            one.access.client(&one.address)?;
+            self.servers.client(&one.address)?;
         }
         Ok(())
     }
@@ -85,78 +85,83 @@ impl Sentinels {
     }
 
     /// What most of them said last.
-    pub(super) fn known(&self) -> Option<Place> {
+    pub(super) fn last_known(&self) -> Option<RedisAddress> {
         self.known.borrow().clone()
     }
 
     /// Done when most of them say another place than this one. Cancel-safe.
-    pub(super) async fn left(&self, place: Option<&Place>) {
+    pub(super) async fn changed_from(&self, address: Option<&RedisAddress>) {
         let mut known = self.known.subscribe();
-        let elsewhere = |known: &Option<Place>| known.is_some() && known.as_ref() != place;
+        let elsewhere = |known: &Option<RedisAddress>| known.is_some() && known.as_ref() != address;
         // The sender is ours and outlives this, so there is always an answer.
         let _known = known.wait_for(elsewhere).await;
     }
 
     /// Asks them all where the primary is.
-    pub(super) async fn find(&self) -> Result<Place, Fault> {
-        let _in_order = self.asking.lock().await;
-        let place = self.poll().await?;
+    pub(super) async fn find(&self) -> Result<RedisAddress, RedisStoreError> {
+        let _in_order = self.polling.lock().await;
+        let address = self.poll().await?;
         self.known.send_if_modified(|known| {
-            let news = known.as_ref() != Some(&place);
-            *known = Some(place.clone());
-            news
+            let changed = known.as_ref() != Some(&address);
+            *known = Some(address.clone());
+            changed
         });
-        Ok(place)
+        Ok(address)
     }
 
     /// What each of them says, in the order they were written, and what that comes to.
-    pub(super) async fn hear(&self) -> (Vec<(Place, Answer)>, Result<Place, Fault>) {
-        let ask = |one: &Arc<Sentinel>| {
+    pub(super) async fn query_each(
+        &self,
+    ) -> (
+        Vec<(RedisAddress, SentinelReply)>,
+        Result<RedisAddress, RedisStoreError>,
+    ) {
+        let query = |one: &Arc<Sentinel>| {
             let one = Arc::clone(one);
-            tokio::spawn(async move { one.ask().await })
+            tokio::spawn(async move { one.query().await })
         };
-        let asked: Vec<_> = self.each.iter().map(ask).collect();
-        let (mut heard, mut votes) = (Vec::new(), Votes::of(self.each.len()));
-        for (one, asked) in self.each.iter().zip(asked) {
-            let answer = asked.await;
-            let answer = answer.unwrap_or_else(|_| Err(Fault::not_connected(None)));
-            votes.cast(answer.clone());
-            heard.push((one.place.clone(), answer));
+        let queries: Vec<_> = self.each.iter().map(query).collect();
+        let (mut replies, mut votes) = (Vec::new(), Votes::of(self.each.len()));
+        for (one, query) in self.each.iter().zip(queries) {
+            let reply = query.await;
+            let reply = reply.unwrap_or_else(|_| Err(RedisStoreError::not_connected(None)));
+            votes.cast(reply.clone());
+            replies.push((one.address.clone(), reply));
         }
-        (heard, votes.counted())
+        (replies, votes.result())
     }
 
-    async fn poll(&self) -> Result<Place, Fault> {
-        let mut asked = JoinSet::new();
+    async fn poll(&self) -> Result<RedisAddress, RedisStoreError> {
+        let mut queries = JoinSet::new();
         for one in &self.each {
             let one = Arc::clone(one);
-            asked.spawn(async move { one.ask().await });
+            queries.spawn(async move { one.query().await });
         }
         let mut votes = Votes::of(self.each.len());
-        while let Some(answer) = asked.join_next().await {
-            votes.cast(answer.unwrap_or_else(|_| Err(Fault::not_connected(None))));
-            if let Some(place) = votes.settled() {
+        while let Some(reply) = queries.join_next().await {
+            votes.cast(reply.unwrap_or_else(|_| Err(RedisStoreError::not_connected(None))));
+            if let Some(address) = votes.majority() {
                 // The others need not be waited for, but may finish connecting.
-                asked.detach_all();
-                return Ok(place);
+                queries.detach_all();
+                return Ok(address);
             }
         }
-        votes.counted()
+        votes.result()
     }
 }
 
 /// Asks again and again where the primary is: at every hint, and now and then.
-pub(super) async fn look_out(sentinels: Arc<Sentinels>) {
+pub(super) async fn watch_primary(sentinels: Arc<Sentinels>) {
     loop {
-        let _hint_or_time = timeout(ASK_EVERY, sentinels.hint.notified()).await;
+        let _hint_or_time = timeout(POLL_INTERVAL, sentinels.hint.notified()).await;
         // No answer is no news. Who wants to connect asks too, and tells why there is none.
         let _place = sentinels.find().await;
-        sleep(ASK_APART).await;
+        sleep(MIN_POLL_GAP).await;
     }
 }
 
 struct Sentinel {
-    place: Place,
+    address: RedisAddress,
     access: Access,
     name: String,
     patience: Duration,
@@ -165,41 +170,43 @@ struct Sentinel {
 }
 
 impl Sentinel {
-    async fn ask(&self) -> Answer {
-        let answer = timeout(self.patience, async {
+    async fn query(&self) -> SentinelReply {
+        let reply = timeout(self.patience, async {
             // Taken out while it is used: one that never answers is not kept.
-            let mut kept = self.connection.lock().await;
-            if let Some(mut connection) = kept.take()
-                && let Ok(answer) = self.question().query_async(&mut connection).await
+            let mut cached = self.connection.lock().await;
+            if let Some(mut connection) = cached.take()
+                && let Ok(reply) = self.query_command().query_async(&mut connection).await
             {
-                *kept = Some(connection);
-                return Ok(answer);
+                *cached = Some(connection);
+                return Ok(reply);
             }
             let mut connection = self.connect().await?;
-            let answer = self.question().query_async(&mut connection).await;
-            let answer = answer.map_err(|error| self.fault(&error))?;
-            *kept = Some(connection);
-            Ok(answer)
+            let reply = self.query_command().query_async(&mut connection).await;
+            let reply = reply.map_err(|error| self.to_error(&error))?;
+            *cached = Some(connection);
+            Ok(reply)
         });
-        let silent = || Fault::of_sentinel(&Fault::not_connected(None));
-        Ok(placed(&answer.await.unwrap_or_else(|_| Err(silent()))?))
+        let timed_out = || RedisStoreError::from_sentinel(&RedisStoreError::not_connected(None));
+        Ok(parse_address(
+            &reply.await.unwrap_or_else(|_| Err(timed_out()))?,
+        ))
     }
 
-    fn question(&self) -> redis::Cmd {
-        let mut question = redis::cmd("SENTINEL");
-        question.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
-        question
+    fn query_command(&self) -> redis::Cmd {
+        let mut command = redis::cmd("SENTINEL");
+        command.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
+        command
     }
 
-    async fn connect(&self) -> Result<MultiplexedConnection, Fault> {
-        let client = self.access.client(&self.place)?;
+    async fn connect(&self) -> Result<MultiplexedConnection, RedisStoreError> {
+        let client = self.access.client(&self.address)?;
         let info = client.get_connection_info().clone();
         // Only so can one connection be asked and told.
         let settings = info.redis_settings().clone();
         let info = info.set_redis_settings(settings.set_protocol(ProtocolVersion::RESP3));
-        let client = redis::Client::open(info).map_err(|error| self.fault(&error))?;
+        let client = redis::Client::open(info).map_err(|error| self.to_error(&error))?;
         let hint = Arc::clone(&self.hint);
-        let heard = move |push: PushInfo| {
+        let on_push = move |push: PushInfo| {
             if push.kind == PushKind::Message {
                 hint.notify_one();
             }
@@ -208,27 +215,27 @@ impl Sentinel {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.patience))
             .set_response_timeout(Some(self.patience))
-            .set_push_sender(heard);
+            .set_push_sender(on_push);
         let connection = client.get_multiplexed_async_connection_with_config(&config);
-        let mut connection = connection.await.map_err(|error| self.fault(&error))?;
+        let mut connection = connection.await.map_err(|error| self.to_error(&error))?;
         // One that does not let us listen is asked all the same, and often enough.
         let _may_listen = connection.subscribe("+switch-master").await;
         Ok(connection)
     }
 
-    fn fault(&self, error: &RedisError) -> Fault {
-        Fault::of_sentinel(&Fault::of(error, self.access.secret()))
+    fn to_error(&self, error: &RedisError) -> RedisStoreError {
+        RedisStoreError::from_sentinel(&RedisStoreError::from_redis(error, self.access.secret()))
     }
 }
 
 /// A place, from the host and port that a sentinel answered with.
-fn placed(answer: &Value) -> Option<Place> {
-    let Value::Array(parts) = answer else {
+fn parse_address(reply: &Value) -> Option<RedisAddress> {
+    let Value::Array(parts) = reply else {
         return None;
     };
     let text = |part: &Value| redis::from_redis_value_ref::<String>(part).ok();
     match parts.as_slice() {
-        [host, port] => Some(Place::Port {
+        [host, port] => Some(RedisAddress::Tcp {
             host: text(host)?,
             port: text(port)?.parse().ok()?,
         }),

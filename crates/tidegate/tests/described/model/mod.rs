@@ -10,96 +10,98 @@ mod traffic;
 
 use std::collections::HashMap;
 
-use tidegate::described::{Described, Descriptor, Manner, OwnLimit, RefusedPays, ZeroHits};
+use tidegate::envoy::{
+    ChargeOnDenial, DescribedRequest, Descriptor, DescriptorOptions, DescriptorOverride, ZeroHits,
+};
 use tidegate::request::Request;
 
-use self::service::Service;
-use self::traffic::{Asked, Choices, Traffic, asked, level, written};
-use crate::bench::{Bench, START, told};
+use self::service::ReferenceService;
+use self::traffic::{DescriptorQuery, TrafficKind, TrafficRng, level, random_query, written};
+use crate::fixture::{DescriptorFixture, START, summary};
 
-fn run(seed: u64, traffic: Traffic, pays: RefusedPays, refused: &mut u64) {
-    let choices = &mut Choices(seed);
+fn run(seed: u64, traffic: TrafficKind, pays: ChargeOnDenial, denied: &mut u64) {
+    let choices = &mut TrafficRng(seed);
     let nodes = level(choices, 0);
-    let manner = Manner {
-        refused: pays,
+    let options = DescriptorOptions {
+        charge_on_denial: pays,
         zero_hits: match pays {
-            RefusedPays::Nothing => ZeroHits::OverWhenSpent,
-            RefusedPays::Violated | RefusedPays::All => ZeroHits::OverWhenExceeded,
+            ChargeOnDenial::Nothing => ZeroHits::OverAtLimit,
+            ChargeOnDenial::Violated | ChargeOnDenial::All => ZeroHits::OverAboveLimit,
         },
         all_quota: choices.once_in(5),
         all_shadow: choices.once_in(5),
     };
     let text = format!("domain: d\ndescriptors: [{}]\n", written(&nodes));
-    let bench = Bench::new(&text).in_manner(manner);
-    let mut service = Service {
+    let bench = DescriptorFixture::new(&text).with_options(options);
+    let mut service = ReferenceService {
         nodes,
-        manner,
+        options,
         traffic,
         counts: HashMap::new(),
     };
     let mut now = START.get() / 1_000_000_000;
     for step in 0..60 {
-        let asked: Vec<Asked> = (0..1 + choices.below(4))
-            .map(|_| asked(choices, traffic))
+        let queries: Vec<DescriptorQuery> = (0..1 + choices.below(4))
+            .map(|_| random_query(choices, traffic))
             .collect();
-        let Some(want) = service.answer(&asked, now) else {
+        let Some(want) = service.decide(&queries, now) else {
             continue;
         };
-        let got = bench.judge(Request::default(), &described(&asked), |judged| {
-            told(&judged)
+        let got = bench.judge(Request::default(), &described(&queries), |judged| {
+            summary(&judged)
         });
         assert_eq!(
             got, want,
-            "seed {seed}, step {step}: {asked:?} under {manner:?} of\n{text}"
+            "seed {seed}, step {step}: {queries:?} under {options:?} of\n{text}"
         );
-        *refused += u64::from(got.starts_with("refuse"));
+        *denied += u64::from(got.starts_with("refuse"));
         let pass = choices.pick(&[0, 0, 0, 1, 20, 59, 3_600]);
         bench.advance_secs(pass);
         now += pass;
     }
 }
 
-fn described(asked: &[Asked]) -> Described<'static> {
-    Described {
+fn described(queries: &[DescriptorQuery]) -> DescribedRequest<'static> {
+    DescribedRequest {
         domain: "d",
-        descriptors: asked
+        descriptors: queries
             .iter()
-            .map(|asked| Descriptor {
-                entries: asked
+            .map(|query| Descriptor {
+                entries: query
                     .entries
                     .iter()
                     .map(|(k, v)| (*k, (*v).into()))
                     .collect(),
-                own: asked
+                limit_override: query
                     .own
-                    .map(|(requests, unit)| OwnLimit { requests, unit }),
-                hits: asked.hits,
+                    .map(|(requests, unit)| DescriptorOverride { requests, unit }),
+                hits: query.hits,
             })
             .collect(),
     }
 }
 
 #[track_caller]
-fn check(traffic: Traffic, pays: RefusedPays) {
-    let mut refused = 0;
-    (0..1_000).for_each(|seed| run(seed, traffic, pays, &mut refused));
-    assert!((2_000..40_000).contains(&refused), "{refused} were refused");
+fn check(traffic: TrafficKind, pays: ChargeOnDenial) {
+    let mut denied = 0;
+    (0..1_000).for_each(|seed| run(seed, traffic, pays, &mut denied));
+    assert!((2_000..40_000).contains(&denied), "{denied} were refused");
 }
 
 #[test]
 fn the_reference_service_would_have_said_the_same() {
-    check(Traffic::Common, RefusedPays::All);
+    check(TrafficKind::Common, ChargeOnDenial::All);
 }
 
 #[test]
 fn who_is_refused_pays_what_was_agreed() {
-    check(Traffic::Common, RefusedPays::Nothing);
-    check(Traffic::Common, RefusedPays::Violated);
+    check(TrafficKind::Common, ChargeOnDenial::Nothing);
+    check(TrafficKind::Common, ChargeOnDenial::Violated);
 }
 
 #[test]
 fn limits_of_requests_and_refunds_keep_to_the_same_counters() {
-    check(Traffic::Mixed, RefusedPays::All);
-    check(Traffic::Mixed, RefusedPays::Violated);
-    check(Traffic::Mixed, RefusedPays::Nothing);
+    check(TrafficKind::Mixed, ChargeOnDenial::All);
+    check(TrafficKind::Mixed, ChargeOnDenial::Violated);
+    check(TrafficKind::Mixed, ChargeOnDenial::Nothing);
 }

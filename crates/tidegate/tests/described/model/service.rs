@@ -2,43 +2,43 @@
 
 use std::collections::{HashMap, HashSet};
 
-use tidegate::described::{Hits, Manner, RefusedPays, ZeroHits};
+use tidegate::envoy::{ChargeOnDenial, DescriptorOptions, Hits, ZeroHits};
 
-use super::traffic::{Asked, Limit, Node, Traffic};
+use super::traffic::{DescriptorQuery, ModelLimit, ModelNode, TrafficKind};
 
 /// The naive service.
-pub(super) struct Service {
-    pub(super) nodes: Vec<Node>,
-    pub(super) manner: Manner,
-    pub(super) traffic: Traffic,
+pub(super) struct ReferenceService {
+    pub(super) nodes: Vec<ModelNode>,
+    pub(super) options: DescriptorOptions,
+    pub(super) traffic: TrafficKind,
     /// By counter: the window it is of, the count, and the limit it was last written under.
     pub(super) counts: HashMap<String, (u64, u64, u32)>,
 }
 
 /// A limit that was found, and the name of its counter.
 #[derive(Clone)]
-struct Hit {
-    limit: Limit,
+struct LimitHit {
+    limit: ModelLimit,
     shadow: bool,
     quota: bool,
     counter: String,
 }
 
-impl Service {
-    fn find(&self, asked: &Asked) -> Option<Hit> {
+impl ReferenceService {
+    fn find(&self, query: &DescriptorQuery) -> Option<LimitHit> {
         let mut counter = String::new();
-        if asked.own.is_some() {
-            for (key, value) in &asked.entries {
+        if query.own.is_some() {
+            for (key, value) in &query.entries {
                 counter += &format!("{key}={value};");
             }
             let (name, replaces) = ("", "");
-            let limit = Limit {
-                rate: asked.own,
+            let limit = ModelLimit {
+                rate: query.own,
                 name,
                 replaces,
             };
             let (shadow, quota) = (false, false);
-            return Some(Hit {
+            return Some(LimitHit {
                 limit,
                 shadow,
                 quota,
@@ -46,7 +46,7 @@ impl Service {
             });
         }
         let (mut nodes, mut last) = (&self.nodes, None);
-        for (key, value) in &asked.entries {
+        for (key, value) in &query.entries {
             let of_key = || nodes.iter().filter(|node| node.key == *key);
             let exact = of_key().find(|node| node.value == *value && !value.is_empty());
             let pattern = || of_key().find(|n| n.value.contains('*') && matches(n.value, value));
@@ -58,7 +58,7 @@ impl Service {
             (nodes, last) = (&node.below, Some(node));
         }
         let node = last?;
-        Some(Hit {
+        Some(LimitHit {
             limit: node.limit.clone()?,
             shadow: node.shadow,
             quota: node.quota,
@@ -67,14 +67,14 @@ impl Service {
     }
 
     /// What each descriptor is told, and the whole; nothing if two of them meet in one counter.
-    pub(super) fn answer(&mut self, asked: &[Asked], now: u64) -> Option<String> {
-        let hits: Vec<Option<Hit>> = asked.iter().map(|asked| self.find(asked)).collect();
+    pub(super) fn decide(&mut self, queries: &[DescriptorQuery], now: u64) -> Option<String> {
+        let hits: Vec<Option<LimitHit>> = queries.iter().map(|query| self.find(query)).collect();
         let replaced: HashSet<&str> = hits
             .iter()
             .flatten()
             .map(|hit| hit.limit.replaces)
             .collect();
-        let (mut told, mut seen) = (Vec::new(), HashSet::new());
+        let (mut statuses, mut seen) = (Vec::new(), HashSet::new());
         let (mut failed, mut quotas, mut failed_quotas) = (0, 0, 0);
         // Looked at before anything is counted: a run is not to depend on half a request.
         for hit in hits.iter().flatten() {
@@ -83,37 +83,37 @@ impl Service {
                 return None;
             }
         }
-        let limited = |hit: &Option<Hit>| {
+        let limited = |hit: &Option<LimitHit>| {
             let hit = hit.clone();
             hit.filter(|hit| hit.limit.name.is_empty() || !replaced.contains(hit.limit.name))
         };
-        for (asked, hit) in asked.iter().zip(&hits) {
+        for (query, hit) in queries.iter().zip(&hits) {
             if hit.as_ref().is_some_and(|hit| hit.limit.rate.is_none()) {
                 continue;
             }
             let hit = limited(hit);
-            let quota = self.manner.all_quota || hit.as_ref().is_some_and(|hit| hit.quota);
-            let over = hit.is_some_and(|hit| !hit.shadow && !self.fits(&hit, asked.hits, now));
+            let quota = self.options.all_quota || hit.as_ref().is_some_and(|hit| hit.quota);
+            let over = hit.is_some_and(|hit| !hit.shadow && !self.fits(&hit, query.hits, now));
             quotas += u32::from(quota);
             failed_quotas += u32::from(quota && over);
             failed += u32::from(!quota && over);
         }
-        let refused = failed > 0 || (quotas > 0 && quotas == failed_quotas);
-        let refused = refused && !self.manner.all_shadow;
-        for (asked, hit) in asked.iter().zip(&hits) {
-            told.push(match (hit, limited(hit)) {
+        let denied = failed > 0 || (quotas > 0 && quotas == failed_quotas);
+        let denied = denied && !self.options.all_shadow;
+        for (query, hit) in queries.iter().zip(&hits) {
+            statuses.push(match (hit, limited(hit)) {
                 (Some(hit), _) if hit.limit.rate.is_none() => "unlimited".to_owned(),
                 (_, None) => "free".to_owned(),
-                (_, Some(hit)) => self.count(&hit, asked.hits, refused, now),
+                (_, Some(hit)) => self.count(&hit, query.hits, denied, now),
             });
         }
-        let overall = if refused { "refuse" } else { "pass" };
-        Some(format!("{overall}: {}", told.join(" | ")))
+        let overall = if denied { "refuse" } else { "pass" };
+        Some(format!("{overall}: {}", statuses.join(" | ")))
     }
 
     /// The counter of a limit: its name, the window it is in, its count, and the limit it was written
     /// under.
-    fn standing(&self, hit: &Hit, now: u64) -> (String, u64, u64, u32) {
+    fn counter_of(&self, hit: &LimitHit, now: u64) -> (String, u64, u64, u32) {
         let (_, unit) = hit.limit.rate.unwrap();
         let counter = format!("{} {}", hit.counter, unit.name());
         let window = now / (unit.length().get() / 1_000_000_000);
@@ -125,40 +125,40 @@ impl Service {
 
     /// Whether a denial at the limit is counted, so that the limit is exceeded from then on.
     fn counts_beyond(&self) -> bool {
-        self.manner.zero_hits == ZeroHits::OverWhenExceeded
+        self.options.zero_hits == ZeroHits::OverAboveLimit
     }
 
-    fn fits(&self, hit: &Hit, hits: Hits, now: u64) -> bool {
+    fn fits(&self, hit: &LimitHit, hits: Hits, now: u64) -> bool {
         let limit = u64::from(hit.limit.rate.unwrap().0);
-        let (_, _, count, _) = self.standing(hit, now);
+        let (_, _, count, _) = self.counter_of(hit, now);
         match hits {
-            Hits::Nothing => match self.manner.zero_hits {
-                ZeroHits::OverWhenSpent => count < limit,
+            Hits::Check => match self.options.zero_hits {
+                ZeroHits::OverAtLimit => count < limit,
                 // A limit of nothing counts nothing, so nobody can say that it is exceeded.
-                ZeroHits::OverWhenExceeded => count <= limit && limit > 0,
+                ZeroHits::OverAboveLimit => count <= limit && limit > 0,
             },
-            Hits::GivenBack(_) => true,
-            Hits::Asked(cost) | Hits::Used(cost) => count + cost.get() <= limit,
+            Hits::Refund(_) => true,
+            Hits::Charge(cost) | Hits::Used(cost) => count + cost.get() <= limit,
         }
     }
 
-    fn count(&mut self, hit: &Hit, hits: Hits, refused: bool, now: u64) -> String {
+    fn count(&mut self, hit: &LimitHit, hits: Hits, denied: bool, now: u64) -> String {
         let (requests, unit) = hit.limit.rate.unwrap();
         let (limit, fits) = (u64::from(requests), self.fits(hit, hits, now));
-        let (counter, window, before, under) = self.standing(hit, now);
-        let pays = match self.manner.refused {
-            _ if fits && !refused => true,
-            RefusedPays::Nothing => matches!(hits, Hits::Used(_)),
-            RefusedPays::Violated => !fits,
-            RefusedPays::All => true,
+        let (counter, window, before, under) = self.counter_of(hit, now);
+        let pays = match self.options.charge_on_denial {
+            _ if fits && !denied => true,
+            ChargeOnDenial::Nothing => matches!(hits, Hits::Used(_)),
+            ChargeOnDenial::Violated => !fits,
+            ChargeOnDenial::All => true,
         };
         let after = match hits {
-            Hits::GivenBack(cost) if under == requests => before.saturating_sub(cost.get()),
-            Hits::Asked(cost) | Hits::Used(cost) if pays => match self.traffic {
-                Traffic::Common => before + cost.get(),
-                Traffic::Mixed if before > limit || limit == 0 => before,
-                Traffic::Mixed if before == limit && !self.counts_beyond() => before,
-                Traffic::Mixed => (before + cost.get()).min(2 * limit),
+            Hits::Refund(cost) if under == requests => before.saturating_sub(cost.get()),
+            Hits::Charge(cost) | Hits::Used(cost) if pays => match self.traffic {
+                TrafficKind::Common => before + cost.get(),
+                TrafficKind::Mixed if before > limit || limit == 0 => before,
+                TrafficKind::Mixed if before == limit && !self.counts_beyond() => before,
+                TrafficKind::Mixed => (before + cost.get()).min(2 * limit),
             },
             _ => before,
         };

@@ -1,12 +1,12 @@
 //! Random trees as a file has them, and random requests.
 
-use tidegate::described::{Hits, Unit};
+use tidegate::envoy::{Hits, Unit};
 use tidegate::units::Cost;
 
 /// SplitMix64: the same seed gives the same run on every machine.
-pub(super) struct Choices(pub(super) u64);
+pub(super) struct TrafficRng(pub(super) u64);
 
-impl Choices {
+impl TrafficRng {
     pub(super) fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -25,18 +25,18 @@ impl Choices {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Node {
+pub(super) struct ModelNode {
     pub(super) key: &'static str,
     pub(super) value: &'static str,
-    pub(super) limit: Option<Limit>,
+    pub(super) limit: Option<ModelLimit>,
     pub(super) shadow: bool,
     pub(super) quota: bool,
     pub(super) shares: bool,
-    pub(super) below: Vec<Node>,
+    pub(super) below: Vec<ModelNode>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Limit {
+pub(super) struct ModelLimit {
     /// None: unlimited.
     pub(super) rate: Option<(u32, Unit)>,
     pub(super) name: &'static str,
@@ -45,8 +45,8 @@ pub(super) struct Limit {
 
 pub(super) const UNITS: [Unit; 3] = [Unit::Second, Unit::Minute, Unit::Hour];
 
-pub(super) fn level(choices: &mut Choices, depth: u64) -> Vec<Node> {
-    let mut nodes: Vec<Node> = Vec::new();
+pub(super) fn level(choices: &mut TrafficRng, depth: u64) -> Vec<ModelNode> {
+    let mut nodes: Vec<ModelNode> = Vec::new();
     for _ in 0..=choices.below(5) {
         let key = choices.pick(&["a", "b"]);
         let value = choices.pick(&["", "x", "y", "x*", "*y"]);
@@ -60,7 +60,7 @@ pub(super) fn level(choices: &mut Choices, depth: u64) -> Vec<Node> {
             true => level(choices, depth + 1),
             false => Vec::new(),
         };
-        nodes.push(Node {
+        nodes.push(ModelNode {
             key,
             value,
             limit: (!choices.once_in(5)).then(|| limit(choices)),
@@ -73,11 +73,11 @@ pub(super) fn level(choices: &mut Choices, depth: u64) -> Vec<Node> {
     nodes
 }
 
-fn limit(choices: &mut Choices) -> Limit {
+fn limit(choices: &mut TrafficRng) -> ModelLimit {
     let name = choices.pick(&["", "", "n", "m"]);
     let replaces = choices.pick(&["", "", "", "n", "m"]);
     let requests = choices.below(5) as u32;
-    Limit {
+    ModelLimit {
         rate: (!choices.once_in(8)).then(|| (requests, choices.pick(&UNITS))),
         name,
         replaces: if replaces == name { "" } else { replaces },
@@ -85,8 +85,8 @@ fn limit(choices: &mut Choices) -> Limit {
 }
 
 /// As a file has it.
-pub(super) fn written(nodes: &[Node]) -> String {
-    let node = |node: &Node| {
+pub(super) fn written(nodes: &[ModelNode]) -> String {
+    let node = |node: &ModelNode| {
         let limit = node.limit.as_ref().map(|limit| {
             let rate = match limit.rate {
                 None => "unlimited: true".to_owned(),
@@ -120,37 +120,37 @@ pub(super) fn written(nodes: &[Node]) -> String {
 
 /// What the reference service is asked for one descriptor.
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
+pub(super) struct DescriptorQuery {
     pub(super) entries: Vec<(&'static str, &'static str)>,
     pub(super) own: Option<(u32, Unit)>,
     pub(super) hits: Hits,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Traffic {
+pub(super) enum TrafficKind {
     /// What the reference service and we read alike.
     Common,
     /// Limits of requests' own, whatever they are charged, and what is given back.
     Mixed,
 }
 
-pub(super) fn asked(choices: &mut Choices, traffic: Traffic) -> Asked {
-    let mixed = traffic == Traffic::Mixed;
-    let entry = |choices: &mut Choices| {
+pub(super) fn random_query(choices: &mut TrafficRng, traffic: TrafficKind) -> DescriptorQuery {
+    let mixed = traffic == TrafficKind::Mixed;
+    let entry = |choices: &mut TrafficRng| {
         let value = choices.pick(&["x", "y", "xx", "xy", "z", ""]);
         (choices.pick(&["a", "b", "c"]), value)
     };
     let cost = Cost::new(1 + choices.below(3)).unwrap();
     let hits = match choices.below(8) {
-        0 => Hits::Nothing,
-        1 if mixed => Hits::GivenBack(cost),
+        0 => Hits::Check,
+        1 if mixed => Hits::Refund(cost),
         2 if mixed => Hits::Used(cost),
         1 => Hits::Used(cost),
-        _ => Hits::Asked(cost),
+        _ => Hits::Charge(cost),
     };
     let own =
         (mixed && choices.once_in(3)).then(|| (1 + choices.below(7) as u32, choices.pick(&UNITS)));
-    Asked {
+    DescriptorQuery {
         entries: (0..1 + choices.below(2)).map(|_| entry(choices)).collect(),
         own,
         hits,

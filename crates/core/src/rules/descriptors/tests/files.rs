@@ -2,23 +2,25 @@
 
 use std::fmt::Write;
 
-use super::{found, read, set, tree};
-use crate::rules::descriptors::tree::Found;
-use crate::rules::{DomainForm, LimitForm, NodeForm, Place, SourceFile, parse_with};
-use crate::store::Abilities;
+use super::{lookup, read, set, tree};
+use crate::rules::descriptors::tree::DescriptorLookup;
+use crate::rules::{
+    DescriptorConfig, DomainConfig, LimitConfig, SourceFile, SourceLocation, parse_with_domains,
+};
+use crate::store::Capabilities;
 
 #[test]
-fn domains_of_several_files_merge_only_if_told_to() {
+fn domains_of_several_files_merge_only_with_merge_domains() {
     let (a, b) = (tree("k !\nl=a* !\n"), tree("m !\nl=*b !\n"));
-    let refused = read(&[&a, &b], false).unwrap_err();
+    let rejected = read(&[&a, &b], false).unwrap_err();
     let words = "b.yaml:1: has the domain `d`, which stands in a.yaml:1 too; keep it in one file, or \
                  have domains merged";
-    assert_eq!(refused, words);
+    assert_eq!(rejected, words);
 
     let merged = read(&[&a, &b], true).unwrap();
     assert_eq!(merged.domains().collect::<Vec<_>>(), ["d"]);
-    let path = |words: &str| match found(&merged, words) {
-        Found::Limit(hit) => hit.limited.path.to_string(),
+    let path = |words: &str| match lookup(&merged, words) {
+        DescriptorLookup::Limit(hit) => hit.limit.path.to_string(),
         other => panic!("{other:?}"),
     };
     assert_eq!(path("m=1"), "d.m");
@@ -48,10 +50,10 @@ fn both_kinds_of_files_lie_side_by_side_and_names_may_not_meet() {
     assert_eq!(names, ["api", "d.k", "d.override"]);
     assert_eq!(set.position("d.k"), Some(1));
 
-    let refused = read(&[&descriptors, native], false).unwrap_err();
+    let rejected = read(&[&descriptors, native], false).unwrap_err();
     let words = "a.yaml:3: has a descriptor whose limit is called as the rule `d.k` at b.yaml:3; rename \
                  that rule";
-    assert_eq!(refused, words);
+    assert_eq!(rejected, words);
 }
 
 /// Two nodes whose paths read the same are two limits, as in the reference service.
@@ -60,13 +62,16 @@ fn paths_may_read_the_same() {
     let set = set(&tree("a ...\n b !\na.b !\noverride !\n"));
     assert_eq!(set.rules().len(), 4);
     assert_eq!(set.position("d.a.b"), Some(0));
-    assert!(matches!(found(&set, "a=1 b=1"), Found::Limit(_)));
-    assert!(matches!(found(&set, "a.b=1"), Found::Limit(_)));
+    assert!(matches!(
+        lookup(&set, "a=1 b=1"),
+        DescriptorLookup::Limit(_)
+    ));
+    assert!(matches!(lookup(&set, "a.b=1"), DescriptorLookup::Limit(_)));
 }
 
 #[test]
-fn every_fault_of_every_file_is_told() {
-    let faults = read(
+fn every_error_of_every_file_is_reported() {
+    let errors = read(
         &[
             "domain: ''\ndescriptors:\n  - key: ''\n    rate_limit: {}\n    foo: 1\n",
             "version: 1\nrules: [{ name: a }]\n",
@@ -74,82 +79,85 @@ fn every_fault_of_every_file_is_told() {
         ],
         false,
     );
-    let faults = faults.unwrap_err();
-    let places: Vec<&str> = faults.lines().map(|line| &line[..8]).collect();
+    let errors = errors.unwrap_err();
+    let locations: Vec<&str> = errors.lines().map(|line| &line[..8]).collect();
     let want = [
         "a.yaml:1", "a.yaml:3", "a.yaml:4", "a.yaml:5", "b.yaml:2", "c.yaml:2",
     ];
-    assert_eq!(places, want, "{faults}");
+    assert_eq!(locations, want, "{errors}");
 }
 
 /// A domain as a source has it that is not a file.
-fn form(resource: &str, domain: &str, unit: &str) -> DomainForm {
-    DomainForm {
-        place: Place {
+fn domain_config(resource: &str, domain: &str, unit: &str) -> DomainConfig {
+    DomainConfig {
+        location: SourceLocation {
             file: resource.into(),
             line: 0,
         },
         domain: domain.to_owned(),
-        nodes: vec![NodeForm {
+        descriptors: vec![DescriptorConfig {
             key: "k".to_owned(),
-            limit: Some(LimitForm {
+            limit: Some(LimitConfig {
                 requests_per_unit: 5,
                 unit: unit.to_owned(),
-                ..LimitForm::default()
+                ..LimitConfig::default()
             }),
-            ..NodeForm::default()
+            ..DescriptorConfig::default()
         }],
     }
 }
 
 #[test]
 fn domains_from_elsewhere_go_through_the_same_checks() {
-    let nothing = parse_with(&[], &[], Abilities::MEMORY).unwrap();
+    let nothing = parse_with_domains(&[], &[], Capabilities::MEMORY).unwrap();
     assert_eq!(nothing.domains().len(), 0);
 
-    let two = [form("one", "d", "MINUTE"), form("two", "e", "day")];
+    let two = [
+        domain_config("one", "d", "MINUTE"),
+        domain_config("two", "e", "day"),
+    ];
     let file = SourceFile {
         name: "rules.yaml",
         text: "version: 1\nrules: []\n",
     };
-    let set = parse_with(&[file], &two, Abilities::MEMORY).unwrap();
+    let set = parse_with_domains(&[file], &two, Capabilities::MEMORY).unwrap();
     assert_eq!(set.domains().collect::<Vec<_>>(), ["d", "e"]);
-    assert!(matches!(found(&set, "k=1"), Found::Limit(_)));
+    assert!(matches!(lookup(&set, "k=1"), DescriptorLookup::Limit(_)));
 
     let bad = [
-        form("one", "d", "UNKNOWN"),
-        form("two", "d", "day"),
-        form("three", "", "day"),
+        domain_config("one", "d", "UNKNOWN"),
+        domain_config("two", "d", "day"),
+        domain_config("three", "", "day"),
     ];
-    let faults = parse_with(&[], &bad, Abilities::MEMORY)
+    let errors = parse_with_domains(&[], &bad, Capabilities::MEMORY)
         .unwrap_err()
         .to_string();
-    let mut told: Vec<&str> = faults
+    let mut reported: Vec<&str> = errors
         .lines()
         .map(|line| line.split_once(':').unwrap().0)
         .collect();
-    told.sort_unstable();
-    assert_eq!(told, ["one", "three", "two"], "{faults}");
+    reported.sort_unstable();
+    assert_eq!(reported, ["one", "three", "two"], "{errors}");
 }
 
 /// Depth that the parser cannot see: each has the one before it within it.
 #[test]
 fn aliases_do_not_lead_deeper_than_a_tree_may_be() {
     let mut nodes = "domain: d\ndescriptors:\n  - &n0 { key: k0 }\n".to_owned();
-    let mut told =
+    let mut metadata =
         "domain: d\ndescriptors:\n  - key: k\n    metadata:\n      a0: &n0 {}\n".to_owned();
     for (below, n) in (1..1_000).enumerate() {
         writeln!(nodes, "  - &n{n} {{ key: k{n}, descriptors: [*n{below}] }}").unwrap();
-        writeln!(told, "      a{n}: &n{n} [*n{below}]").unwrap();
+        writeln!(metadata, "      a{n}: &n{n} [*n{below}]").unwrap();
     }
-    let faults = read(&[&nodes], false).unwrap_err();
+    let errors = read(&[&nodes], false).unwrap_err();
     assert!(
-        faults.contains("13 deep; write at most 12 levels"),
-        "{faults}"
+        errors.contains("13 deep; write at most 12 levels"),
+        "{errors}"
     );
-    let faults = read(&[&told], false).unwrap_err();
+    let errors = read(&[&metadata], false).unwrap_err();
     assert!(
-        faults.contains("metadata that callers cannot be told"),
-        "{faults}"
+        errors.contains("metadata that callers cannot be told"),
+        "{errors}"
     );
 }

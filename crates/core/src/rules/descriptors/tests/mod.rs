@@ -1,29 +1,29 @@
 //! Which limit a descriptor is led to: the rules of the reference service one by one.
 
-mod changes;
+mod diff;
 mod files;
 mod random;
 
-use super::tree::{Descriptors, Found};
-use crate::described::DescriptorEntry;
-use crate::rules::{Dialect, RuleSet, SourceFile, parse_for};
-use crate::store::Abilities;
+use super::tree::{DescriptorLookup, Descriptors};
+use crate::envoy::DescriptorEntry;
+use crate::rules::{ParseOptions, RuleSet, SourceFile, parse_with_options};
+use crate::store::Capabilities;
 
 fn set(text: &str) -> RuleSet {
-    read(&[text], false).unwrap_or_else(|faults| panic!("{faults}"))
+    read(&[text], false).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
 fn read(texts: &[&str], merge_domains: bool) -> Result<RuleSet, String> {
-    let dialect = Dialect {
+    let options = ParseOptions {
         merge_domains,
-        ..Abilities::MEMORY.into()
+        ..Capabilities::MEMORY.into()
     };
     let names = ["a.yaml", "b.yaml", "c.yaml"];
     let named = names.iter().zip(texts);
     let files: Vec<_> = named
         .map(|(name, text)| SourceFile { name, text })
         .collect();
-    parse_for(&files, dialect).map_err(|faults| faults.to_string())
+    parse_with_options(&files, options).map_err(|errors| errors.to_string())
 }
 
 /// A tree, one node per line, children indented: `key`, `key=value`, and `!` for a limit.
@@ -67,7 +67,7 @@ fn entries(words: &str) -> Vec<DescriptorEntry<'_>> {
     entries.map(|(key, value)| (key, value.into())).collect()
 }
 
-fn found<'s>(set: &'s RuleSet, words: &str) -> Found<'s> {
+fn lookup<'s>(set: &'s RuleSet, words: &str) -> DescriptorLookup<'s> {
     let domain = set.descriptors.domain("d").unwrap();
     domain.find(&entries(words), &mut String::new())
 }
@@ -77,12 +77,12 @@ fn found<'s>(set: &'s RuleSet, words: &str) -> Found<'s> {
 fn check(lines: &str, cases: &[(&str, &str)]) {
     let set = set(&tree(lines));
     for (words, want) in cases {
-        let told = match found(&set, words) {
-            Found::Nothing => "none".to_owned(),
-            Found::Exempt => "exempt".to_owned(),
-            Found::Limit(hit) => hit.limited.path.to_string(),
+        let actual = match lookup(&set, words) {
+            DescriptorLookup::NotFound => "none".to_owned(),
+            DescriptorLookup::Exempt => "exempt".to_owned(),
+            DescriptorLookup::Limit(hit) => hit.limit.path.to_string(),
         };
-        assert_eq!(told, *want, "{words}");
+        assert_eq!(actual, *want, "{words}");
     }
 }
 
@@ -143,7 +143,7 @@ fn a_star_is_any_text_and_both_ends_are_fixed() {
 }
 
 #[test]
-fn there_is_no_way_back() {
+fn lookup_does_not_backtrack() {
     check(
         "
 k=a ...
@@ -211,8 +211,8 @@ k=c* !
 *z ! shares
 ",
     ));
-    let shared = |words: &str| match found(&set, words) {
-        Found::Limit(hit) => hit.shared.to_vec(),
+    let shared = |words: &str| match lookup(&set, words) {
+        DescriptorLookup::Limit(hit) => hit.shared_patterns.to_vec(),
         other => panic!("{other:?}"),
     };
     assert_eq!(shared("k=ab l=1"), [(0, "a*")]);
@@ -241,10 +241,10 @@ mixed=p* shares ...
 x* !
 ",
     ));
-    let under = |words: &str| match found(&set, words) {
-        Found::Limit(hit) => match hit.counted_under {
+    let under = |words: &str| match lookup(&set, words) {
+        DescriptorLookup::Limit(hit) => match hit.stat_key {
             Some(text) => text,
-            None => format!("= {}", hit.limited.path),
+            None => format!("= {}", hit.limit.path),
         },
         other => panic!("{other:?}"),
     };
@@ -279,20 +279,20 @@ inner ! told detailed ...
  below !
 ",
     ));
-    let told = |words: &str| match found(&set, words) {
-        Found::Limit(hit) => hit.metadata.is_some(),
+    let has_metadata = |words: &str| match lookup(&set, words) {
+        DescriptorLookup::Limit(hit) => hit.metadata.is_some(),
         other => panic!("{other:?}"),
     };
-    assert!(told("plain=1"));
-    assert!(!told("shown=1"));
-    assert!(told("shown="));
-    assert!(!told("leaf=1"));
-    assert!(told("inner=1"));
+    assert!(has_metadata("plain=1"));
+    assert!(!has_metadata("shown=1"));
+    assert!(has_metadata("shown="));
+    assert!(!has_metadata("leaf=1"));
+    assert!(has_metadata("inner=1"));
 }
 
 #[test]
 fn a_domain_is_found_by_its_whole_name() {
-    let descriptors = Descriptors::new(&Abilities::MEMORY.into());
+    let descriptors = Descriptors::new(&Capabilities::MEMORY.into());
     assert!(descriptors.domain("").is_none());
     let set = set(&tree("k !\n"));
     assert!(set.descriptors.domain("d").is_some());

@@ -1,13 +1,15 @@
 //! Random trees against a matcher that looks at every node and tries every way to read a pattern.
 
 use super::{set, tree};
-use crate::described::DescriptorEntry;
-use crate::rules::descriptors::tree::{Domain, Found, Hit, Level, Limited, Node};
+use crate::envoy::DescriptorEntry;
+use crate::rules::descriptors::tree::{
+    DescriptorLevel, DescriptorLookup, DescriptorNode, Domain, LimitMatch, NodeLimit,
+};
 
 /// Splitmix64: the same seed gives the same choices on every machine.
-struct Choices(u64);
+struct TreeRng(u64);
 
-impl Choices {
+impl TreeRng {
     fn below(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -16,62 +18,62 @@ impl Choices {
         ((z ^ (z >> 31)) % n as u64) as usize
     }
 
-    fn text(&mut self, letters: &[&str], most: usize) -> String {
-        let length = self.below(most + 1);
+    fn text(&mut self, letters: &[&str], max_length: usize) -> String {
+        let length = self.below(max_length + 1);
         (0..length)
             .map(|_| letters[self.below(letters.len())])
             .collect()
     }
 }
 
-fn random_level(choices: &mut Choices, depth: usize) -> Level {
-    let mut level = Level::default();
-    for _ in 0..=choices.below(6) {
-        let key = ["a", "b", "a_b", "a*"][choices.below(4)].to_owned();
-        let value = choices.text(&["a", "b", "_", "*"], 3);
+fn random_level(rng: &mut TreeRng, depth: usize) -> DescriptorLevel {
+    let mut level = DescriptorLevel::default();
+    for _ in 0..=rng.below(6) {
+        let key = ["a", "b", "a_b", "a*"][rng.below(4)].to_owned();
+        let value = rng.text(&["a", "b", "_", "*"], 3);
         let joined = match value.as_str() {
             "" => key,
             value => format!("{key}_{value}"),
         };
-        let below = match depth < 3 && choices.below(2) == 0 {
-            true => random_level(choices, depth + 1),
-            false => Level::default(),
+        let below = match depth < 3 && rng.below(2) == 0 {
+            true => random_level(rng, depth + 1),
+            false => DescriptorLevel::default(),
         };
         let mut node = node(&joined, below);
-        if choices.below(3) > 0 {
-            node.limited.as_mut().unwrap().path = format!("{depth}.{joined}").into();
+        if rng.below(3) > 0 {
+            node.limit.as_mut().unwrap().path = format!("{depth}.{joined}").into();
         } else {
-            node.limited = None;
+            node.limit = None;
         }
         let _twice = level.add(node).is_err();
     }
     level
 }
 
-fn node(joined: &str, below: Level) -> Node {
-    let Some(Node {
-        limited,
-        place,
+fn node(joined: &str, below: DescriptorLevel) -> DescriptorNode {
+    let Some(DescriptorNode {
+        limit: limited,
+        location: place,
         metadata,
         ..
     }) = set(&tree("k !\n"))
         .descriptors
         .domains
         .remove(0)
-        .top
+        .root
         .nodes
         .pop()
     else {
         panic!("the tree has a node");
     };
-    Node {
-        joined: joined.into(),
+    DescriptorNode {
+        composite_key: joined.into(),
         key_len: joined.find('_').unwrap_or(joined.len()),
-        place,
-        limited,
-        below,
+        location: place,
+        limit: limited,
+        children: below,
         value_to_metric: false,
-        shares: false,
+        share_threshold: false,
         metadata,
     }
 }
@@ -88,48 +90,56 @@ fn naive_match(pattern: &str, text: &str) -> bool {
 }
 
 /// Looks at every node of every level.
-fn naive_find<'l>(level: &'l Level, entries: &[DescriptorEntry<'_>]) -> Option<&'l Node> {
+fn naive_find<'l>(
+    level: &'l DescriptorLevel,
+    entries: &[DescriptorEntry<'_>],
+) -> Option<&'l DescriptorNode> {
     let ((key, value), rest) = entries.split_first()?;
     let joined = format!("{key}_{value}");
-    let by = |wanted: &dyn Fn(&Node) -> bool| level.nodes.iter().find(|node| wanted(node));
-    let node = by(&|node| *node.joined == joined)
-        .or_else(|| by(&|node| node.joined.contains('*') && naive_match(&node.joined, &joined)))
-        .or_else(|| by(&|node| *node.joined == **key))?;
+    let by =
+        |wanted: &dyn Fn(&DescriptorNode) -> bool| level.nodes.iter().find(|node| wanted(node));
+    let node = by(&|node| *node.composite_key == joined)
+        .or_else(|| {
+            by(&|node| {
+                node.composite_key.contains('*') && naive_match(&node.composite_key, &joined)
+            })
+        })
+        .or_else(|| by(&|node| *node.composite_key == **key))?;
     match rest {
         [] => Some(node),
-        rest => naive_find(&node.below, rest),
+        rest => naive_find(&node.children, rest),
     }
 }
 
 #[test]
 fn random_trees_are_searched_as_a_naive_matcher_would() {
-    let mut choices = Choices(7);
+    let mut rng = TreeRng(7);
     let mut hits = 0;
     for _ in 0..300 {
         let domain = Domain {
             name: "d".into(),
-            place: node("k", Level::default()).place,
-            top: random_level(&mut choices, 0),
-            brought: 0,
+            location: node("k", DescriptorLevel::default()).location,
+            root: random_level(&mut rng, 0),
+            override_rule: 0,
         };
         for _ in 0..100 {
-            let words: Vec<(String, String)> = (0..=choices.below(3))
+            let words: Vec<(String, String)> = (0..=rng.below(3))
                 .map(|_| {
-                    let key = ["a", "b", "a_b", "ab"][choices.below(4)].to_owned();
-                    (key, choices.text(&["a", "b", "_"], 4))
+                    let key = ["a", "b", "a_b", "ab"][rng.below(4)].to_owned();
+                    (key, rng.text(&["a", "b", "_"], 4))
                 })
                 .collect();
             let entries: Vec<_> = words
                 .iter()
                 .map(|(k, v)| (k.as_str(), v.as_str().into()))
                 .collect();
-            let naive = naive_find(&domain.top, &entries);
-            let want = naive.and_then(|node| node.limited.as_ref());
+            let naive = naive_find(&domain.root, &entries);
+            let want = naive.and_then(|node| node.limit.as_ref());
             let got = match domain.find(&entries, &mut String::new()) {
-                Found::Limit(Hit { limited, .. }) => Some(limited),
-                Found::Nothing | Found::Exempt => None,
+                DescriptorLookup::Limit(LimitMatch { limit: limited, .. }) => Some(limited),
+                DescriptorLookup::NotFound | DescriptorLookup::Exempt => None,
             };
-            let path = |limited: &Limited| limited.path.clone();
+            let path = |limited: &NodeLimit| limited.path.clone();
             assert_eq!(got.map(path), want.map(path), "{entries:?} in {domain:?}");
             hits += usize::from(got.is_some());
         }

@@ -1,9 +1,9 @@
 //! Hostile JSON: whatever the text, what is read of it is what the same message in bytes is read as.
 
 use super::*;
-use crate::edges::envoy::wire::mutations::written;
+use crate::edges::envoy::wire::mutations::encode;
 use prost::Message;
-use tidegate_mutations::{Attack, Numbers, inputs};
+use tidegate_mutations::{FuzzTarget, NumberEncoding, inputs};
 
 const GOOD: &[&[u8]] = &[
     br#"{"domain":"shop","descriptors":[{"entries":[{"key":"a","value":"b"}]}]}"#,
@@ -37,26 +37,29 @@ const TOKENS: &[&[u8]] = &[
     b"\"hitsAddend\":",
 ];
 
-fn read(text: &[u8]) -> Option<Value> {
+fn parse_json(text: &[u8]) -> Option<Value> {
     serde_json::from_slice(text).ok()
 }
 
 #[test]
 fn no_json_panics_takes_long_or_differs_from_its_bytes() {
-    let attack = Attack {
+    let attack = FuzzTarget {
         parser: "envoy json",
         seed: 0x6a73_6f6e,
         inputs: inputs::ENVOY_JSON,
-        good: GOOD,
+        corpus: GOOD,
         tokens: TOKENS,
-        nests: &[(b"[", b"]"), (b"{\"a\":", b"}"), (b"\"", b"\"")],
-        numbers: Numbers::Digits,
-        longest: 8_000,
+        delimiters: &[(b"[", b"]"), (b"{\"a\":", b"}"), (b"\"", b"\"")],
+        numbers: NumberEncoding::Digits,
+        max_len: 8_000,
     };
-    let accepts = |text: &[u8]| read(text).is_some_and(|value| asked(&value).is_ok());
+    let accepts = |text: &[u8]| parse_json(text).is_some_and(|value| parse_request(&value).is_ok());
     attack.run(accepts, |text| {
-        let value = read(text).unwrap();
-        let bytes = written(&asked(&value).unwrap()).encode_to_vec();
-        assert_eq!(wire::asked(&bytes).unwrap(), asked(&value).unwrap());
+        let value = parse_json(text).unwrap();
+        let bytes = encode(&parse_request(&value).unwrap()).encode_to_vec();
+        assert_eq!(
+            wire::parse_request(&bytes).unwrap(),
+            parse_request(&value).unwrap()
+        );
     });
 }

@@ -2,8 +2,8 @@ use super::*;
 use serde_json::json;
 use tidegate_core::units::Cost;
 
-fn fault(value: Value) -> String {
-    asked(&value).unwrap_err().to_string()
+fn parse_error(value: Value) -> String {
+    parse_request(&value).unwrap_err().to_string()
 }
 
 fn with(descriptor: Value) -> Value {
@@ -20,25 +20,28 @@ fn names_and_numbers_are_read_in_both_forms() {
             {"entries": [{"key": "a", "value": "b"}], "limit": null},
             {"limit": {"requests_per_unit": 5.0, "unit": 7}, "hits_addend": 7, "is_negative_hits": true}]}),
     ] {
-        let read = asked(&value).unwrap();
+        let read = parse_request(&value).unwrap();
         assert_eq!((read.described.domain, read.hits_addend), ("shop", 3));
         let [first, second] = &read.described.descriptors[..] else {
             panic!("{read:?}");
         };
         assert_eq!(first.entries[..], [("a", "b".into())]);
-        assert_eq!(first.hits, Hits::Asked(Cost::new(3).unwrap()));
-        let own = OwnLimit {
+        assert_eq!(first.hits, Hits::Charge(Cost::new(3).unwrap()));
+        let own = DescriptorOverride {
             requests: 5,
             unit: Unit::Week,
         };
-        assert_eq!((first.own, second.own), (None, Some(own)));
-        assert_eq!(second.hits, Hits::GivenBack(Cost::new(7).unwrap()));
+        assert_eq!(
+            (first.limit_override, second.limit_override),
+            (None, Some(own))
+        );
+        assert_eq!(second.hits, Hits::Refund(Cost::new(7).unwrap()));
     }
 }
 
 #[test]
 fn what_is_not_the_json_of_a_request_is_refused() {
-    for (value, told) in [
+    for (value, want) in [
         (json!([]), "an object is missing"),
         (json!({"domains": "a"}), "a name in it is not known"),
         (json!({"domain": 7}), "a text is missing"),
@@ -70,7 +73,7 @@ fn what_is_not_the_json_of_a_request_is_refused() {
             "more than 256",
         ),
     ] {
-        let fault = fault(value.clone());
-        assert!(fault.contains(told), "{value} gives {fault}");
+        let error = parse_error(value.clone());
+        assert!(error.contains(want), "{value} gives {error}");
     }
 }

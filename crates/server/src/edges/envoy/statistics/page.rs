@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use tidegate::observe::{Exposition, Kind};
+use tidegate::observe::{Exposition, MetricKind};
 use tidegate_core::rules::stat_name;
 
-use super::{Hit, Statistics};
+use super::{EnvoyStatistics, LimitHits};
 
 /// The only method there is.
 const METHOD: (&str, &str) = ("grpc_method", "ShouldRateLimit");
 
-impl Statistics {
+impl EnvoyStatistics {
     /// Writes them; `load_errors` is how often a configuration was refused.
     pub(crate) fn expose(&self, load_errors: u64) -> String {
         let mut page = Exposition::default();
@@ -18,27 +18,32 @@ impl Statistics {
         self.expose_unknown_domains(&mut page);
         page.family(
             "ratelimit_service_rate_limit_other",
-            Kind::Counter,
+            MetricKind::Counter,
             "Descriptors of domains nobody knows, and hits on limits beyond those that have series.",
         )
         .sample(&[("what", "domain_not_found")], self.domain_not_found.get())
         .sample(&[("what", "without_series")], self.without_series.get());
         page.family(
             "ratelimit_service_should_rate_limit_error",
-            Kind::Counter,
+            MetricKind::Counter,
             "Calls that were decided without the store, and calls that got no verdict.",
         )
         .sample(&[("err_type", "redis_error")], self.store_errors.get())
         .sample(&[("err_type", "service_error")], self.service_errors.get());
-        page.family("ratelimit_service_total_requests", Kind::Counter, "Calls.")
-            .sample(&[METHOD], self.calls.get());
+        page.family(
+            "ratelimit_service_total_requests",
+            MetricKind::Counter,
+            "Calls.",
+        )
+        .sample(&[METHOD], self.calls.get());
         page.family(
             "ratelimit_service_response_time_seconds",
-            Kind::Histogram,
+            MetricKind::Histogram,
             "Time a decision took.",
         )
-        .histogram(&[METHOD], &self.took);
-        let mut single = |name, help, count: u64| page.single(name, Kind::Counter, help, count);
+        .histogram(&[METHOD], &self.durations);
+        let mut single =
+            |name, help, count: u64| page.single(name, MetricKind::Counter, help, count);
         single(
             "ratelimit_service_global_shadow_mode",
             "Calls let pass because nothing is refused.",
@@ -58,8 +63,8 @@ impl Statistics {
     }
 
     fn expose_hits(&self, page: &mut Exposition) {
-        type Read = fn(&Hit) -> u64;
-        let families: [(&'static str, &str, Read); 5] = [
+        type ReadCounter = fn(&LimitHits) -> u64;
+        let families: [(&'static str, &str, ReadCounter); 5] = [
             ("ratelimit_service_rate_limit_total_hits", "Hits.", |hit| {
                 hit.total.get()
             }),
@@ -85,12 +90,12 @@ impl Statistics {
             ),
         ];
         let domains = self.domains.read();
-        let mut series: BTreeMap<Labels, Vec<&Hit>> = BTreeMap::new();
+        let mut series: BTreeMap<Labels, Vec<&LimitHits>> = BTreeMap::new();
         for (path, hit) in domains.values().flatten() {
             series.entry(Labels::of(path)).or_default().push(hit);
         }
         for (family, help, read) in families {
-            page.family(family, Kind::Counter, help);
+            page.family(family, MetricKind::Counter, help);
             for (labels, hits) in &series {
                 labels.sample(page, hits.iter().copied().map(read).sum());
             }
@@ -101,13 +106,14 @@ impl Statistics {
     fn expose_unknown_domains(&self, page: &mut Exposition) {
         let mut families: BTreeMap<String, u64> = BTreeMap::new();
         for (domain, count) in &*self.unknown_domains.read() {
-            let domain = escaped(&stat_name(domain));
+            let domain = to_metric_name(&stat_name(domain));
             let name = format!("ratelimit_service_rate_limit_{domain}_domain_not_found");
             *families.entry(name).or_default() += count.get();
         }
         let help = "Descriptors of a domain nobody knows.";
         for (name, count) in families {
-            page.family(name, Kind::Counter, help).sample(&[], count);
+            page.family(name, MetricKind::Counter, help)
+                .sample(&[], count);
         }
     }
 }
@@ -143,7 +149,7 @@ impl Labels {
 }
 
 /// A text as a part of a metric's name: what may not stand in one becomes `_`.
-fn escaped(text: &str) -> String {
+fn to_metric_name(text: &str) -> String {
     let plain = |c: char| match c {
         'a'..='z' | 'A'..='Z' | '0'..='9' | '_' => c,
         _ => '_',
@@ -155,24 +161,24 @@ fn escaped(text: &str) -> String {
 mod tests {
     use std::time::Duration;
 
-    use super::super::{Added, Named};
+    use super::super::{HitDelta, SeriesNaming};
     use super::*;
 
     #[track_caller]
-    fn has(page: &str, lines: &[&str]) {
+    fn check_lines(page: &str, lines: &[&str]) {
         for line in lines {
             assert!(page.lines().any(|found| found == *line), "{line}\n{page}");
         }
     }
 
-    fn with_hits(paths: &[&str]) -> Statistics {
-        let statistics = Statistics::new(0.8);
+    fn with_hits(paths: &[&str]) -> EnvoyStatistics {
+        let statistics = EnvoyStatistics::new(0.8);
         for path in paths {
-            let hit = statistics.hit("d", path, Named::ByItsPath).unwrap();
-            hit.add(Added {
+            let hit = statistics.series("d", path, SeriesNaming::ByPath).unwrap();
+            hit.add(HitDelta {
                 total: 3,
                 within: 2,
-                ..Added::default()
+                ..HitDelta::default()
             });
         }
         statistics
@@ -189,7 +195,7 @@ mod tests {
             "d.host_api.example.com",
         ];
         let page = with_hits(&paths).expose(0);
-        has(
+        check_lines(
             &page,
             &[
                 r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="ip_10_0_0_1"} 3"#,
@@ -203,21 +209,21 @@ mod tests {
 
     #[test]
     fn a_dot_in_a_domain_reads_as_the_end_of_a_level() {
-        let statistics = Statistics::new(0.8);
-        let hit = statistics.hit("shop.eu", "shop.eu.user", Named::ByItsPath);
+        let statistics = EnvoyStatistics::new(0.8);
+        let hit = statistics.series("shop.eu", "shop.eu.user", SeriesNaming::ByPath);
         hit.unwrap().total.add(1);
         let line =
             r#"ratelimit_service_rate_limit_total_hits{domain="shop",key1="eu",key2="user"} 1"#;
-        has(&statistics.expose(0), &[line]);
+        check_lines(&statistics.expose(0), &[line]);
     }
 
     #[test]
     fn domains_nobody_knows_are_counted_by_name() {
-        let statistics = Statistics::new(0.8);
+        let statistics = EnvoyStatistics::new(0.8);
         for (domain, descriptors) in [("market", 2), ("a.b", 1), ("a-b", 3)] {
-            statistics.not_found(domain, descriptors);
+            statistics.record_unknown_domain(domain, descriptors);
         }
-        has(
+        check_lines(
             &statistics.expose(0),
             &[
                 "ratelimit_service_rate_limit_market_domain_not_found 2",
@@ -230,10 +236,10 @@ mod tests {
     #[test]
     fn the_rest_has_the_names_of_the_reference() {
         let statistics = with_hits(&[]);
-        statistics.loaded();
-        statistics.loaded();
-        statistics.took(Duration::from_secs(1));
-        has(
+        statistics.record_load();
+        statistics.record_load();
+        statistics.record_duration(Duration::from_secs(1));
+        check_lines(
             &statistics.expose(1),
             &[
                 r#"ratelimit_service_response_time_seconds_sum{grpc_method="ShouldRateLimit"} 1"#,

@@ -7,7 +7,7 @@ use crate::edges::envoy::messages::{
     Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
 };
 use prost::Message;
-use tidegate_mutations::{Attack, Numbers, inputs};
+use tidegate_mutations::{FuzzTarget, NumberEncoding, inputs};
 
 const TOKENS: &[&[u8]] = &[
     b"\0",
@@ -31,29 +31,34 @@ const TOKENS: &[&[u8]] = &[
 ];
 
 /// A request as others would write it.
-pub(in super::super) fn written(asked: &Asked<'_>) -> RateLimitRequest {
+pub(in super::super) fn encode(request: &EnvoyRequest<'_>) -> RateLimitRequest {
     let entry = |(key, value): &DescriptorEntry<'_>| Entry {
         key: (*key).to_owned(),
-        value: value::tests::raw(value),
+        value: value::tests::encode(value),
     };
-    let own = |limit: OwnLimit| RateLimitOverride {
+    let own = |limit: DescriptorOverride| RateLimitOverride {
         requests_per_unit: limit.requests,
         unit: unit_number(limit.unit).into(),
     };
     let descriptor = |descriptor: &Descriptor<'_>| RateLimitDescriptor {
         entries: descriptor.entries.iter().map(entry).collect(),
-        limit: descriptor.own.map(own),
+        limit: descriptor.limit_override.map(own),
         hits_addend: match descriptor.hits {
-            Hits::Asked(_) => None,
-            Hits::Nothing => Some(0),
-            Hits::Used(cost) | Hits::GivenBack(cost) => Some(cost.get()),
+            Hits::Charge(_) => None,
+            Hits::Check => Some(0),
+            Hits::Used(cost) | Hits::Refund(cost) => Some(cost.get()),
         },
-        is_negative_hits: matches!(descriptor.hits, Hits::GivenBack(_)),
+        is_negative_hits: matches!(descriptor.hits, Hits::Refund(_)),
     };
     RateLimitRequest {
-        domain: asked.described.domain.to_owned(),
-        descriptors: asked.described.descriptors.iter().map(descriptor).collect(),
-        hits_addend: asked.hits_addend,
+        domain: request.described.domain.to_owned(),
+        descriptors: request
+            .described
+            .descriptors
+            .iter()
+            .map(descriptor)
+            .collect(),
+        hits_addend: request.hits_addend,
     }
 }
 
@@ -98,25 +103,28 @@ fn corpus() -> Vec<Vec<u8>> {
 fn no_request_panics_takes_long_or_is_read_in_two_ways() {
     let corpus = corpus();
     let good: Vec<&[u8]> = corpus.iter().map(Vec::as_slice).collect();
-    let attack = Attack {
+    let attack = FuzzTarget {
         parser: "envoy requests",
         seed: 0x656e_766f,
         inputs: inputs::ENVOY_REQUESTS,
-        good: &good,
+        corpus: &good,
         tokens: TOKENS,
-        nests: &[],
-        numbers: Numbers::Bytes,
-        longest: 8_000,
+        delimiters: &[],
+        numbers: NumberEncoding::Varint,
+        max_len: 8_000,
     };
     let accepts = |message: &[u8]| {
         // An envelope is five bytes of anything.
         let _ = frame::message(message);
-        asked(message).is_ok()
+        parse_request(message).is_ok()
     };
     attack.run(accepts, |message| {
         let others = RateLimitRequest::decode(message).unwrap();
-        assert_eq!(asked(message).unwrap(), tests::expected(&others));
-        let again = written(&asked(message).unwrap()).encode_to_vec();
-        assert_eq!(asked(&again).unwrap(), asked(message).unwrap());
+        assert_eq!(parse_request(message).unwrap(), tests::expected(&others));
+        let again = encode(&parse_request(message).unwrap()).encode_to_vec();
+        assert_eq!(
+            parse_request(&again).unwrap(),
+            parse_request(message).unwrap()
+        );
     });
 }

@@ -2,17 +2,17 @@ use super::*;
 use crate::edges::envoy::messages::{
     Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
 };
-use crate::protobuf::Writer;
+use crate::protobuf::ProtobufWriter;
 use prost::Message;
 
 /// What a message of another's making is read as.
-pub(super) fn expected(message: &RateLimitRequest) -> Asked<'_> {
+pub(super) fn expected(message: &RateLimitRequest) -> EnvoyRequest<'_> {
     let descriptor = |d: &RateLimitDescriptor| {
         let own = OwnHits {
             addend: d.hits_addend,
             is_negative: d.is_negative_hits,
         };
-        let limit = |limit: &RateLimitOverride| OwnLimit {
+        let limit = |limit: &RateLimitOverride| DescriptorOverride {
             requests: limit.requests_per_unit,
             unit: unit(u64::try_from(limit.unit).unwrap()).unwrap(),
         };
@@ -22,13 +22,15 @@ pub(super) fn expected(message: &RateLimitRequest) -> Asked<'_> {
         let (own, limit) = descriptor(d);
         let entries = d.entries.iter();
         Descriptor {
-            entries: entries.map(|e| (&*e.key, value::read(&e.value))).collect(),
-            own: limit,
+            entries: entries
+                .map(|e| (&*e.key, value::decode(&e.value)))
+                .collect(),
+            limit_override: limit,
             hits: hits(own, message.hits_addend),
         }
     });
-    Asked {
-        described: Described {
+    EnvoyRequest {
+        described: DescribedRequest {
             domain: &message.domain,
             descriptors: read.collect(),
         },
@@ -56,50 +58,50 @@ fn one(entries: &[(&str, &str)]) -> RateLimitRequest {
 }
 
 /// A small generator: the same numbers every time.
-struct Chance(u64);
+struct XorShift(u64);
 
-impl Chance {
-    fn below(&mut self, most: usize) -> usize {
+impl XorShift {
+    fn below(&mut self, max: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        (self.0 % most as u64) as usize
+        (self.0 % max as u64) as usize
     }
 }
 
-fn random(chance: &mut Chance) -> RateLimitRequest {
+fn random(rng: &mut XorShift) -> RateLimitRequest {
     const TEXTS: [&str; 5] = ["a", "", "remote_address", "203.0.113.9", "überall"];
     let mut descriptors = Vec::new();
-    for _ in 0..=chance.below(6) {
-        let entries = (0..chance.below(6))
-            .map(|_| entry(TEXTS[chance.below(5)], TEXTS[chance.below(5)]))
+    for _ in 0..=rng.below(6) {
+        let entries = (0..rng.below(6))
+            .map(|_| entry(TEXTS[rng.below(5)], TEXTS[rng.below(5)]))
             .collect();
-        let limit = (chance.below(3) == 0).then(|| RateLimitOverride {
-            requests_per_unit: chance.below(1 << 32) as u32,
-            unit: 1 + chance.below(7) as i32,
+        let limit = (rng.below(3) == 0).then(|| RateLimitOverride {
+            requests_per_unit: rng.below(1 << 32) as u32,
+            unit: 1 + rng.below(7) as i32,
         });
-        let hits = [0, 1, 300, usize::MAX][chance.below(4)] as u64;
+        let hits = [0, 1, 300, usize::MAX][rng.below(4)] as u64;
         descriptors.push(RateLimitDescriptor {
             entries,
             limit,
-            hits_addend: (chance.below(3) == 0).then_some(hits),
-            is_negative_hits: chance.below(4) == 0,
+            hits_addend: (rng.below(3) == 0).then_some(hits),
+            is_negative_hits: rng.below(4) == 0,
         });
     }
     RateLimitRequest {
-        domain: "x".repeat(1 + chance.below(200)),
+        domain: "x".repeat(1 + rng.below(200)),
         descriptors,
-        hits_addend: [0, 1, 7, u32::MAX][chance.below(4)],
+        hits_addend: [0, 1, 7, u32::MAX][rng.below(4)],
     }
 }
 
 #[test]
 fn what_others_write_is_read_as_they_meant_it() {
-    let mut chance = Chance(0x5eed);
+    let mut rng = XorShift(0x5eed);
     for _ in 0..20_000 {
-        let message = random(&mut chance);
+        let message = random(&mut rng);
         let bytes = message.encode_to_vec();
-        assert_eq!(asked(&bytes).unwrap(), expected(&message));
+        assert_eq!(parse_request(&bytes).unwrap(), expected(&message));
     }
 }
 
@@ -113,13 +115,13 @@ fn hits_are_the_descriptors_own_or_those_of_the_request() {
         };
         assert_eq!(hits(own, of_request), want);
     };
-    check(None, false, 0, Hits::Asked(cost(1)));
-    check(None, false, 5, Hits::Asked(cost(5)));
-    check(Some(0), false, 5, Hits::Nothing);
+    check(None, false, 0, Hits::Charge(cost(1)));
+    check(None, false, 5, Hits::Charge(cost(5)));
+    check(Some(0), false, 5, Hits::Check);
     check(Some(3), false, 5, Hits::Used(cost(3)));
-    check(Some(3), true, 5, Hits::GivenBack(cost(3)));
-    check(None, true, 5, Hits::GivenBack(cost(5)));
-    check(Some(0), true, 5, Hits::Nothing);
+    check(Some(3), true, 5, Hits::Refund(cost(3)));
+    check(None, true, 5, Hits::Refund(cost(5)));
+    check(Some(0), true, 5, Hits::Check);
 }
 
 #[test]
@@ -132,8 +134,10 @@ fn every_unit_has_its_number() {
     assert_eq!((unit(0), unit(8)), (None, None));
 }
 
-fn fault(message: &RateLimitRequest) -> String {
-    asked(&message.encode_to_vec()).unwrap_err().to_string()
+fn parse_error(message: &RateLimitRequest) -> String {
+    parse_request(&message.encode_to_vec())
+        .unwrap_err()
+        .to_string()
 }
 
 #[test]
@@ -142,13 +146,16 @@ fn a_request_says_whose_limits_and_about_what() {
         domain: String::new(),
         ..one(&[("a", "b")])
     };
-    assert_eq!(fault(&nameless), "rate limit domain must not be empty");
+    assert_eq!(
+        parse_error(&nameless),
+        "rate limit domain must not be empty"
+    );
     let nothing = RateLimitRequest {
         descriptors: vec![],
         ..one(&[])
     };
     assert_eq!(
-        fault(&nothing),
+        parse_error(&nothing),
         "rate limit descriptor list must not be empty"
     );
     for unit in [0, 8, -1] {
@@ -157,8 +164,8 @@ fn a_request_says_whose_limits_and_about_what() {
             requests_per_unit: 1,
             unit,
         });
-        let fault = fault(&message);
-        assert!(fault.starts_with("descriptor 0 brings a limit"), "{fault}");
+        let error = parse_error(&message);
+        assert!(error.starts_with("descriptor 0 brings a limit"), "{error}");
     }
 }
 
@@ -168,7 +175,7 @@ fn a_request_says_whose_limits_and_about_what() {
 fn a_limit_per_several_units_is_refused_rather_than_read_as_another() {
     let with = |times: u64| {
         let mut out = Vec::new();
-        let mut message = Writer::to(&mut out);
+        let mut message = ProtobufWriter::to(&mut out);
         message.bytes(1, b"shop");
         message.message(2, |w| {
             w.message(2, |w| {
@@ -179,9 +186,9 @@ fn a_limit_per_several_units_is_refused_rather_than_read_as_another() {
         });
         out
     };
-    assert!(asked(&with(1)).is_ok());
-    let fault = asked(&with(5)).unwrap_err().to_string();
-    assert!(fault.contains("a limit per 5 of its unit"), "{fault}");
+    assert!(parse_request(&with(1)).is_ok());
+    let error = parse_request(&with(5)).unwrap_err().to_string();
+    assert!(error.contains("a limit per 5 of its unit"), "{error}");
 }
 
 #[test]
@@ -203,8 +210,12 @@ fn what_is_within_the_bounds_is_read_and_one_more_is_refused() {
         (of_entries(16), of_entries(17), "more than 16 entries"),
         (of_descriptors(16), of_descriptors(17), "more than 16 desc"),
     ];
-    for (within, beyond, told) in cases {
-        assert!(asked(&within.encode_to_vec()).is_ok(), "{told}");
-        assert!(fault(&beyond).starts_with(told), "{}", fault(&beyond));
+    for (within, beyond, want) in cases {
+        assert!(parse_request(&within.encode_to_vec()).is_ok(), "{want}");
+        assert!(
+            parse_error(&beyond).starts_with(want),
+            "{}",
+            parse_error(&beyond)
+        );
     }
 }

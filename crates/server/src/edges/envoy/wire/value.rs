@@ -9,39 +9,39 @@ use std::borrow::Cow;
 
 /// The characters set aside, one for each byte from 0x80: the last of those for private use. What is
 /// not UTF-8 is never a smaller byte.
-const SET_ASIDE: u32 = 0x10_ff00;
+const ESCAPE_BASE: u32 = 0x10_ff00;
 
 /// How all of them begin, and few others.
-const FIRST_BYTE: u8 = 0xf4;
+const ESCAPE_FIRST_BYTE: u8 = 0xf4;
 
 /// Reads a value.
-pub(in super::super) fn read(bytes: &[u8]) -> Cow<'_, str> {
+pub(in super::super) fn decode(bytes: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(bytes) {
-        Ok(text) if !bytes.contains(&FIRST_BYTE) => text.into(),
-        _ => escaped(bytes).into(),
+        Ok(text) if !bytes.contains(&ESCAPE_FIRST_BYTE) => text.into(),
+        _ => escape(bytes).into(),
     }
 }
 
-fn escaped(bytes: &[u8]) -> String {
+fn escape(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         for letter in chunk.valid().chars() {
-            match is_set_aside(letter) {
-                true => out.extend(letter.encode_utf8(&mut [0; 4]).bytes().map(set_aside)),
+            match is_escape_char(letter) {
+                true => out.extend(letter.encode_utf8(&mut [0; 4]).bytes().map(escape_byte)),
                 false => out.push(letter),
             }
         }
-        out.extend(chunk.invalid().iter().copied().map(set_aside));
+        out.extend(chunk.invalid().iter().copied().map(escape_byte));
     }
     out
 }
 
-fn is_set_aside(letter: char) -> bool {
-    u32::from(letter) >= SET_ASIDE + 0x80
+fn is_escape_char(letter: char) -> bool {
+    u32::from(letter) >= ESCAPE_BASE + 0x80
 }
 
-fn set_aside(byte: u8) -> char {
-    char::from_u32(SET_ASIDE + u32::from(byte)).unwrap_or(char::REPLACEMENT_CHARACTER)
+fn escape_byte(byte: u8) -> char {
+    char::from_u32(ESCAPE_BASE + u32::from(byte)).unwrap_or(char::REPLACEMENT_CHARACTER)
 }
 
 #[cfg(test)]
@@ -50,10 +50,10 @@ pub(in super::super) mod tests {
     use std::collections::HashMap;
 
     /// The bytes of a value that was read.
-    pub(in super::super::super) fn raw(text: &str) -> Vec<u8> {
+    pub(in super::super::super) fn encode(text: &str) -> Vec<u8> {
         let mut bytes = Vec::new();
         for letter in text.chars() {
-            match is_set_aside(letter) {
+            match is_escape_char(letter) {
                 true => bytes.push(u32::from(letter) as u8),
                 false => bytes.extend(letter.encode_utf8(&mut [0; 4]).bytes()),
             }
@@ -64,9 +64,9 @@ pub(in super::super) mod tests {
     #[test]
     fn text_is_read_as_it_is() {
         for text in ["", "ada", "überall", "\u{fffd}", "\u{10ff7f}", "\u{100000}"] {
-            assert_eq!(read(text.as_bytes()), text);
+            assert_eq!(decode(text.as_bytes()), text);
         }
-        assert!(matches!(read(b"ada"), Cow::Borrowed(_)));
+        assert!(matches!(decode(b"ada"), Cow::Borrowed(_)));
     }
 
     /// Replaced by one and the same character, all of these would share a limit.
@@ -90,8 +90,8 @@ pub(in super::super) mod tests {
         }
         let mut seen: HashMap<String, Vec<u8>> = HashMap::new();
         for value in values {
-            let text = read(&value).into_owned();
-            assert_eq!(raw(&text), value);
+            let text = decode(&value).into_owned();
+            assert_eq!(encode(&text), value);
             let known = seen.entry(text).or_insert_with(|| value.clone());
             assert_eq!(*known, value);
         }

@@ -2,7 +2,7 @@
 //! command that was understood is understood again when it is written as an array.
 
 use super::*;
-use tidegate_mutations::{Attack, Numbers, inputs};
+use tidegate_mutations::{FuzzTarget, NumberEncoding, inputs};
 
 const GOOD: &[&[u8]] = &[
     b"*5\r\n$11\r\nCL.THROTTLE\r\n$7\r\nuser123\r\n$2\r\n15\r\n$2\r\n30\r\n$2\r\n60\r\n",
@@ -45,40 +45,40 @@ const NESTS: &[(&[u8], &[u8])] = &[
 ];
 
 /// The words of a command.
-type Words = Vec<Vec<u8>>;
+type CommandWords = Vec<Vec<u8>>;
 
 /// The commands in some bytes, and what is wrong after them.
-fn commands(mut bytes: &[u8]) -> (Vec<Words>, Result<(), Fault>) {
+fn parse_all(mut bytes: &[u8]) -> (Vec<CommandWords>, Result<(), RespError>) {
     let mut found = Vec::new();
     loop {
         let mut arguments = Arguments::new();
-        match front(bytes, &mut arguments) {
-            Ok(Front::Command(length)) => {
+        match parse_command(bytes, &mut arguments) {
+            Ok(ParsedCommand::Complete(length)) => {
                 assert!((1..=bytes.len()).contains(&length));
-                assert!(arguments.len() <= MOST_ARGUMENTS && length <= LONGEST + 2);
+                assert!(arguments.len() <= MAX_ARGUMENTS && length <= MAX_COMMAND_BYTES + 2);
                 found.push(arguments.iter().map(|part| part.to_vec()).collect());
                 bytes = &bytes[length..];
             }
-            Ok(Front::Partial) => return (found, Ok(())),
-            Err(fault) => return (found, Err(fault)),
+            Ok(ParsedCommand::Incomplete) => return (found, Ok(())),
+            Err(error) => return (found, Err(error)),
         }
     }
 }
 
 /// The first command of some bytes, or the fault, or nothing yet.
-fn first(bytes: &[u8]) -> Option<Result<(usize, Words), Fault>> {
+fn first_command(bytes: &[u8]) -> Option<Result<(usize, CommandWords), RespError>> {
     let mut arguments = Arguments::new();
-    match front(bytes, &mut arguments) {
-        Ok(Front::Partial) => None,
-        Ok(Front::Command(length)) => {
+    match parse_command(bytes, &mut arguments) {
+        Ok(ParsedCommand::Incomplete) => None,
+        Ok(ParsedCommand::Complete(length)) => {
             let arguments = arguments.iter().map(|part| part.to_vec());
             Some(Ok((length, arguments.collect())))
         }
-        Err(fault) => Some(Err(fault)),
+        Err(error) => Some(Err(error)),
     }
 }
 
-fn as_arrays(commands: &[Words]) -> Vec<u8> {
+fn as_arrays(commands: &[CommandWords]) -> Vec<u8> {
     let mut out = Vec::new();
     for command in commands {
         out.extend(format!("*{}\r\n", command.len()).bytes());
@@ -92,29 +92,32 @@ fn as_arrays(commands: &[Words]) -> Vec<u8> {
 
 #[test]
 fn no_bytes_panic_take_long_or_mean_something_else_in_pieces() {
-    let attack = Attack {
+    let attack = FuzzTarget {
         parser: "resp",
         seed: 0x7265_7370,
         inputs: inputs::RESP,
-        good: GOOD,
+        corpus: GOOD,
         tokens: TOKENS,
-        nests: NESTS,
-        numbers: Numbers::Digits,
-        longest: 8_000,
+        delimiters: NESTS,
+        numbers: NumberEncoding::Digits,
+        max_len: 8_000,
     };
     let accepts = |bytes: &[u8]| {
-        let (found, rest) = commands(bytes);
+        let (found, rest) = parse_all(bytes);
         !found.is_empty() && rest.is_ok()
     };
     let outcome = attack.run(accepts, |bytes| {
-        let whole = first(bytes);
+        let whole = first_command(bytes);
         // A place where everything is cut; of the long ones only some.
         for cut in (0..bytes.len()).step_by(1 + bytes.len() / 200) {
-            let part = first(&bytes[..cut]);
-            assert!(part.is_none() || part == whole, "cut at {cut}: {part:?}");
+            let prefix = first_command(&bytes[..cut]);
+            assert!(
+                prefix.is_none() || prefix == whole,
+                "cut at {cut}: {prefix:?}"
+            );
         }
-        let (found, _) = commands(bytes);
-        assert_eq!(commands(&as_arrays(&found)), (found, Ok(())));
+        let (found, _) = parse_all(bytes);
+        assert_eq!(parse_all(&as_arrays(&found)), (found, Ok(())));
     });
     eprintln!("resp: {outcome:?}");
 }

@@ -1,14 +1,14 @@
 use super::*;
 
 /// Every command in `bytes`, its arguments shown between bars, and how the bytes end.
-fn read(bytes: &[u8]) -> (Vec<String>, Result<&[u8], Fault>) {
+fn parse_all(bytes: &[u8]) -> (Vec<String>, Result<&[u8], RespError>) {
     let (mut commands, mut rest) = (Vec::new(), bytes);
     loop {
         let mut arguments = Arguments::new();
-        match front(rest, &mut arguments) {
-            Ok(Front::Command(length)) => rest = &rest[length..],
-            Ok(Front::Partial) => return (commands, Ok(rest)),
-            Err(fault) => return (commands, Err(fault)),
+        match parse_command(rest, &mut arguments) {
+            Ok(ParsedCommand::Complete(length)) => rest = &rest[length..],
+            Ok(ParsedCommand::Incomplete) => return (commands, Ok(rest)),
+            Err(error) => return (commands, Err(error)),
         }
         let shown: Vec<_> = arguments
             .iter()
@@ -21,14 +21,14 @@ fn read(bytes: &[u8]) -> (Vec<String>, Result<&[u8], Fault>) {
 #[track_caller]
 fn check(bytes: &str, want: &[&str]) {
     assert_eq!(
-        read(bytes.as_bytes()),
+        parse_all(bytes.as_bytes()),
         (want.iter().map(|w| (*w).to_owned()).collect(), Ok(&[][..]))
     );
 }
 
 #[track_caller]
-fn check_fault(bytes: &[u8], want: &str) {
-    let (_, ended) = read(bytes);
+fn check_error(bytes: &[u8], want: &str) {
+    let (_, ended) = parse_all(bytes);
     assert_eq!(
         ended.unwrap_err().to_string(),
         format!("Protocol error: {want}")
@@ -57,58 +57,58 @@ fn quotes_hold_what_a_word_cannot() {
         &["ECHO|a A\\n\\\"|it\\'s \\\\n||kq"],
     );
     for line in ["ECHO \"a\n", "ECHO 'a\n", "ECHO \"a\"b\n", "ECHO \"a\\\n"] {
-        check_fault(line.as_bytes(), "unbalanced quotes in request");
+        check_error(line.as_bytes(), "unbalanced quotes in request");
     }
 }
 
 #[test]
-fn faults_are_worded_as_redis_words_them() {
-    check_fault(b"*x\r\n", "invalid multibulk length");
-    check_fault(b"*+1\r\n", "invalid multibulk length");
-    check_fault(b"*01\r\n", "invalid multibulk length");
-    check_fault(b"*1\rx", "invalid multibulk length");
-    check_fault(b"*9999999999\r\n", "invalid multibulk length");
-    check_fault(b"*99999999999999999999999\r\n", "invalid multibulk length");
-    check_fault(
+fn errors_are_worded_as_redis_words_them() {
+    check_error(b"*x\r\n", "invalid multibulk length");
+    check_error(b"*+1\r\n", "invalid multibulk length");
+    check_error(b"*01\r\n", "invalid multibulk length");
+    check_error(b"*1\rx", "invalid multibulk length");
+    check_error(b"*9999999999\r\n", "invalid multibulk length");
+    check_error(b"*99999999999999999999999\r\n", "invalid multibulk length");
+    check_error(
         &[b"*", [b'1'; 40].as_slice()].concat(),
         "too big mbulk count string",
     );
-    check_fault(b"*1\r\n:4\r\n", "expected '$', got ':'");
-    check_fault(b"*1\r\n\x00", "expected '$', got '?'");
-    check_fault(b"*1\r\n$-1\r\n", "invalid bulk length");
-    check_fault(b"*1\r\n$ 4\r\n", "invalid bulk length");
-    check_fault(b"*1\r\n$99999999999\r\n", "invalid bulk length");
-    check_fault(
+    check_error(b"*1\r\n:4\r\n", "expected '$', got ':'");
+    check_error(b"*1\r\n\x00", "expected '$', got '?'");
+    check_error(b"*1\r\n$-1\r\n", "invalid bulk length");
+    check_error(b"*1\r\n$ 4\r\n", "invalid bulk length");
+    check_error(b"*1\r\n$99999999999\r\n", "invalid bulk length");
+    check_error(
         &[b"*1\r\n$", [b'1'; 40].as_slice()].concat(),
         "too big bulk count string",
     );
-    check_fault(b"*1\r\n$4\r\nPINGxx", "expected CRLF after a bulk string");
-    check_fault(&[b'a'; LONGEST], "too big inline request");
+    check_error(b"*1\r\n$4\r\nPINGxx", "expected CRLF after a bulk string");
+    check_error(&[b'a'; MAX_COMMAND_BYTES], "too big inline request");
 }
 
 #[test]
 fn what_is_too_much_is_refused_before_it_is_there() {
-    check_fault(
-        format!("*{}\r\n", MOST_ARGUMENTS + 1).as_bytes(),
+    check_error(
+        format!("*{}\r\n", MAX_ARGUMENTS + 1).as_bytes(),
         "invalid multibulk length",
     );
-    check_fault(
-        format!("*1\r\n${}\r\n", LONGEST + 1).as_bytes(),
+    check_error(
+        format!("*1\r\n${}\r\n", MAX_COMMAND_BYTES + 1).as_bytes(),
         "invalid bulk length",
     );
-    check_fault(
-        format!("*1\r\n${}\r\n", LONGEST - 1).as_bytes(),
+    check_error(
+        format!("*1\r\n${}\r\n", MAX_COMMAND_BYTES - 1).as_bytes(),
         "too big request",
     );
-    check_fault(
-        ("a ".repeat(MOST_ARGUMENTS + 1) + "\n").as_bytes(),
+    check_error(
+        ("a ".repeat(MAX_ARGUMENTS + 1) + "\n").as_bytes(),
         "too big request",
     );
-    let most = "a ".repeat(MOST_ARGUMENTS) + "\n";
-    assert_eq!(read(most.as_bytes()).0.len(), 1);
-    let longest = "x".repeat(LONGEST - 16);
+    let most = "a ".repeat(MAX_ARGUMENTS) + "\n";
+    assert_eq!(parse_all(most.as_bytes()).0.len(), 1);
+    let longest = "x".repeat(MAX_COMMAND_BYTES - 16);
     let command = format!("*1\r\n${}\r\n{longest}\r\n", longest.len());
-    assert_eq!(read(command.as_bytes()).0, [longest]);
+    assert_eq!(parse_all(command.as_bytes()).0, [longest]);
 }
 
 /// Whatever a command is cut into, it is the same command.
@@ -120,11 +120,15 @@ fn a_command_is_partial_at_every_byte_but_its_last() {
         "*0\r\n",
     ];
     for command in commands {
-        let whole = read(command.as_bytes());
+        let whole = parse_all(command.as_bytes());
         assert_eq!((whole.0.len(), whole.1), (1, Ok(&[][..])), "{command:?}");
         for end in 0..command.len() {
             let cut = &command.as_bytes()[..end];
-            assert_eq!(read(cut), (vec![], Ok(cut)), "{command:?} cut at {end}");
+            assert_eq!(
+                parse_all(cut),
+                (vec![], Ok(cut)),
+                "{command:?} cut at {end}"
+            );
         }
     }
 }
@@ -150,8 +154,8 @@ fn redis_protocol_reads_the_same_commands() {
         }
         bytes.truncate(bytes.len() - random(3) as usize);
         let mut arguments = Arguments::new();
-        match (front(&bytes, &mut arguments), decode(&bytes)) {
-            (Ok(Front::Command(length)), Ok(Some((OwnedFrame::Array(words), theirs)))) => {
+        match (parse_command(&bytes, &mut arguments), decode(&bytes)) {
+            (Ok(ParsedCommand::Complete(length)), Ok(Some((OwnedFrame::Array(words), theirs)))) => {
                 assert_eq!(length, theirs);
                 let words = words.into_iter().map(|word| match word {
                     OwnedFrame::BulkString(word) => word,
@@ -159,7 +163,7 @@ fn redis_protocol_reads_the_same_commands() {
                 });
                 assert!(words.eq(arguments.iter().map(|a| a.to_vec())));
             }
-            (Ok(Front::Partial), Ok(None)) | (Err(_), _) => {}
+            (Ok(ParsedCommand::Incomplete), Ok(None)) | (Err(_), _) => {}
             other => panic!("{other:?} of {}", bytes.escape_ascii()),
         }
     }

@@ -1,8 +1,8 @@
 //! How an HTTP/1 connection can end.
 
-use super::{Attack, SlowPeer, closed, left, left_half};
+use super::{AttackFn, SlowPeer, closed, left, left_half};
 
-pub(super) const ATTACKS: [Attack; 12] = [
+pub(super) const ATTACKS: [AttackFn; 12] = [
     // The server closes.
     |target| closed(target, b"\x00\x01\x02\xff\xfe\r\n\r\n"),
     |target| closed(target, b"GET / HTTP/1.1\r\ncontent-length: -5\r\n\r\n"),

@@ -1,17 +1,17 @@
 //! How an HTTP/2 connection or its streams can end, what fills its tables, and floods.
 
 use super::super::frames::{
-    CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, PRIORITY, RST_STREAM, Raw,
-    SETTINGS, WINDOW_UPDATE, frame, framed, literal, post, stream,
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, PRIORITY, RST_STREAM,
+    RawHttp2, SETTINGS, WINDOW_UPDATE, frame, framed, literal, post, stream,
 };
-use super::{Attack, SlowPeer, Target};
+use super::{AttackFn, AttackTarget, SlowPeer};
 
 /// Requests before whatever ends a connection: nearly all the streams it may have.
 const REQUESTS: u32 = 120;
 /// Frames of a flood.
 const FLOOD: u32 = 2_000;
 
-pub(super) const ATTACKS: [Attack; 32] = [
+pub(super) const ATTACKS: [AttackFn; 32] = [
     // The client breaks the protocol behind its requests, in the same write.
     |target| broken(target, &frame(HEADERS, END_HEADERS, next(), &connect(true))),
     |target| broken(target, &frame(DATA, 0, 0, b"x")),
@@ -94,36 +94,38 @@ pub(super) const SLOW: [SlowPeer; 3] = [
 ];
 
 /// Opens a connection and sends `bytes`. The server may close while they are sent.
-fn sent(target: &Target, bytes: &[u8]) -> Raw {
-    let mut raw = Raw::connect(target.address).unwrap();
+fn sent(target: &AttackTarget, bytes: &[u8]) -> RawHttp2 {
+    let mut raw = RawHttp2::connect(target.address).unwrap();
     let _ = raw.send(bytes);
     raw
 }
 
 /// Sends requests and then what no server accepts, and waits until it closes.
-fn broken(target: &Target, last: &[u8]) {
+fn broken(target: &AttackTarget, last: &[u8]) {
     sent(target, &[requests(), last.to_vec()].concat()).wait_for_end();
 }
 
 /// Closes at once.
-fn left(target: &Target, bytes: &[u8]) {
+fn left(target: &AttackTarget, bytes: &[u8]) {
     drop(sent(target, bytes));
 }
 
 /// Closes one side, and waits until the server closes the other.
-fn left_half(target: &Target, bytes: &[u8]) {
+fn left_half(target: &AttackTarget, bytes: &[u8]) {
     let mut raw = sent(target, bytes);
     raw.half_close();
     raw.wait_for_end();
 }
 
 /// Closes when the server has handled everything, unless it closes first.
-fn seen(target: &Target, bytes: &[u8]) {
+fn seen(target: &AttackTarget, bytes: &[u8]) {
     let _ = sent(target, bytes).wait_for_ping();
 }
 
-fn flood(target: &Target, next: impl FnMut(u32) -> Vec<u8>) {
-    Raw::connect(target.address).unwrap().flood(FLOOD, next);
+fn flood(target: &AttackTarget, next: impl FnMut(u32) -> Vec<u8>) {
+    RawHttp2::connect(target.address)
+        .unwrap()
+        .flood(FLOOD, next);
 }
 
 /// The head of a request that needs no body.
@@ -156,7 +158,7 @@ fn requests() -> Vec<u8> {
 }
 
 /// Requests whose bodies do not come.
-fn bodiless(target: &Target) -> Vec<u8> {
+fn bodiless(target: &AttackTarget) -> Vec<u8> {
     streams(|stream| frame(HEADERS, END_HEADERS, stream, &post(target.path)))
 }
 
@@ -169,14 +171,14 @@ fn resets() -> Vec<u8> {
 }
 
 /// Fields of one byte each, and no bodies.
-fn unfolding(target: &Target, fields: usize) -> Vec<u8> {
+fn unfolding(target: &AttackTarget, fields: usize) -> Vec<u8> {
     let mut block = post(target.path);
     block.extend([0x40, 1, b'a', 0]);
     block.extend(vec![0x80 | 62; fields]);
     streams(|stream| frame(HEADERS, END_HEADERS, stream, &block))
 }
 
-fn unfinished_head(target: &Target) -> Vec<u8> {
+fn unfinished_head(target: &AttackTarget) -> Vec<u8> {
     frame(HEADERS, 0, next(), &post(target.path))
 }
 

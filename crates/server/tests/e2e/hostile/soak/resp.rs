@@ -1,8 +1,8 @@
 //! How a connection of a Redis client can end.
 
-use super::{Attack, SlowPeer, closed, left, left_half};
+use super::{AttackFn, SlowPeer, closed, left, left_half};
 
-pub(super) const ATTACKS: [Attack; 9] = [
+pub(super) const ATTACKS: [AttackFn; 9] = [
     // The server closes.
     |target| closed(target, b"*99999999999999999999\r\n"),
     |target| closed(target, b"*1\r\n$536870912\r\n"),

@@ -1,7 +1,7 @@
 use std::borrow::Cow;
 
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::store::{Charge, Terms};
+use tidegate_core::store::{Charge, RuleOptions};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Cost;
 
@@ -11,9 +11,9 @@ const SENT: Nanos = Nanos::from_secs(1_000);
 
 /// A ledger and the debt of its one counter, as the write-back queue would hold it.
 #[derive(Default)]
-struct Bench {
+struct LateLedgerHarness {
     ledger: LateLedger,
-    debt: u64,
+    pending: u64,
     refunded: u64,
     at: Nanos,
 }
@@ -29,7 +29,7 @@ fn charge(subject: u128, units: u64) -> OwnedCharge {
         limit: Cow::Borrowed(&limit),
         cost: Cost::new(units).unwrap(),
         role: Role::Enforce,
-        terms: &Terms::USUAL,
+        options: &RuleOptions::DEFAULT,
     })
 }
 
@@ -42,11 +42,11 @@ fn claim(subject: u128, units: u64, room: u64) -> Claim {
     }
 }
 
-impl Bench {
+impl LateLedgerHarness {
     fn new() -> Self {
-        Bench {
+        LateLedgerHarness {
             at: SENT,
-            ..Bench::default()
+            ..LateLedgerHarness::default()
         }
     }
 
@@ -54,33 +54,35 @@ impl Bench {
         charge(1, 1).counter()
     }
 
-    /// The budget of a request is over. What the node may have unconfirmed is `part`.
-    fn late(&mut self, units: u64, part: u64) -> (bool, LateId) {
-        let room = part.saturating_sub(self.debt);
+    /// The budget of a request is over. What the node may have unconfirmed is `share`.
+    fn late(&mut self, units: u64, share: u64) -> (bool, LateId) {
+        let room = share.saturating_sub(self.pending);
         let paid = self.ledger.decide(&[claim(1, units, room)], self.at);
         let admitted = paid.is_some();
         let payments = paid.unwrap_or_else(|| [Payment::None].into_iter().collect());
-        let id = self.ledger.open([charge(1, units)], payments, self.at);
+        let id = self
+            .ledger
+            .insert_request([charge(1, units)], payments, self.at);
         (admitted, id)
     }
 
-    fn replied(&mut self, id: LateId, fate: ChargeFate) {
-        let debt = &mut self.debt;
-        let settle = |charge: &OwnedCharge| {
-            let settled = *debt >= charge.units();
-            *debt -= if settled { charge.units() } else { 0 };
-            settled
+    fn replied(&mut self, id: LateId, result: LateChargeResult) {
+        let pending = &mut self.pending;
+        let cancel_pending = |charge: &OwnedCharge| {
+            let is_paid = *pending >= charge.units();
+            *pending -= if is_paid { charge.units() } else { 0 };
+            is_paid
         };
         let effects = self
             .ledger
-            .replied(id, |_| fate, (self.at, self.at), settle);
+            .replied(id, |_| result, (self.at, self.at), cancel_pending);
         self.run(effects);
     }
 
     fn run(&mut self, effects: Vec<LateEffect>) {
         for effect in effects {
             match effect {
-                LateEffect::Debt { charge, .. } => self.debt += charge.units(),
+                LateEffect::WriteBack { charge, .. } => self.pending += charge.units(),
                 LateEffect::Refund { charge, .. } => self.refunded += charge.units(),
             }
         }
@@ -102,11 +104,11 @@ impl Bench {
     }
 }
 
-const CHARGED: ChargeFate = ChargeFate::Charged(SENT);
+const CHARGED: LateChargeResult = LateChargeResult::Charged(SENT);
 
 #[test]
 fn a_node_admits_its_part_and_no_more() {
-    let mut bench = Bench::new();
+    let mut bench = LateLedgerHarness::new();
     let admitted = [(); 5].map(|()| bench.late(2, 6).0);
     assert_eq!(admitted, [true, true, true, false, false]);
     assert_eq!(bench.waiting(), 6);
@@ -114,38 +116,38 @@ fn a_node_admits_its_part_and_no_more() {
 
 #[test]
 fn a_late_reply_confirms_and_nothing_is_charged_twice() {
-    let mut bench = Bench::new();
+    let mut bench = LateLedgerHarness::new();
     let (admitted, id) = bench.late(1, 1);
     assert!(admitted && !bench.late(1, 1).0);
     bench.replied(id, CHARGED);
-    assert_eq!((bench.waiting(), bench.debt, bench.credits()), (0, 0, 0));
+    assert_eq!((bench.waiting(), bench.pending, bench.credits()), (0, 0, 0));
     assert!(bench.late(1, 1).0, "there is room again");
     assert_eq!(bench.refunded, 0);
 }
 
 #[test]
 fn a_late_denial_of_what_was_admitted_is_debt_that_takes_room() {
-    let mut bench = Bench::new();
+    let mut bench = LateLedgerHarness::new();
     let (_, id) = bench.late(1, 1);
-    bench.replied(id, ChargeFate::Denied);
-    assert_eq!((bench.waiting(), bench.debt), (0, 1));
+    bench.replied(id, LateChargeResult::Denied);
+    assert_eq!((bench.waiting(), bench.pending), (0, 1));
     assert!(!bench.late(1, 1).0);
 }
 
 #[test]
 fn a_lost_reply_is_debt_if_it_was_admitted_and_nothing_if_not() {
-    let mut bench = Bench::new();
+    let mut bench = LateLedgerHarness::new();
     let ids = [bench.late(1, 1).1, bench.late(1, 1).1];
     for id in ids {
-        bench.replied(id, ChargeFate::Unknown);
+        bench.replied(id, LateChargeResult::Unknown);
     }
-    assert_eq!((bench.debt, bench.credits()), (1, 0));
+    assert_eq!((bench.pending, bench.credits()), (1, 0));
     assert!(bench.ledger.is_empty());
 }
 
 #[test]
 fn what_the_store_charged_for_a_denied_request_pays_for_the_next_one() {
-    let mut bench = Bench::new();
+    let mut bench = LateLedgerHarness::new();
     let (admitted, id) = bench.late(1, 0);
     assert!(!admitted);
     bench.replied(id, CHARGED);
@@ -165,7 +167,7 @@ fn what_the_store_charged_for_a_denied_request_pays_for_the_next_one() {
 
 #[test]
 fn a_credit_that_nobody_uses_is_refunded_once_after_a_while() {
-    let mut bench = Bench::new();
+    let mut bench = LateLedgerHarness::new();
     let (_, id) = bench.late(3, 0);
     bench.replied(id, CHARGED);
     bench.pass(249);
@@ -181,10 +183,10 @@ fn a_credit_that_nobody_uses_is_refunded_once_after_a_while() {
 /// A window that has ended gives nothing to the next one.
 #[test]
 fn a_credit_pays_in_its_own_window_only() {
-    let mut bench = Bench::new();
+    let mut bench = LateLedgerHarness::new();
     let (_, id) = bench.late(1, 0);
     bench.at = SENT.plus(Nanos::from_millis(9_900));
-    bench.replied(id, ChargeFate::Charged(bench.at));
+    bench.replied(id, LateChargeResult::Charged(bench.at));
     assert_eq!(bench.credits(), 1);
     bench.pass(100);
     assert_eq!(bench.credits(), 0);
@@ -195,51 +197,51 @@ fn a_credit_pays_in_its_own_window_only() {
 
 #[test]
 fn credits_and_debts_pay_for_each_other() {
-    let mut bench = Bench::new();
+    let mut bench = LateLedgerHarness::new();
     let (_, admitted) = bench.late(1, 1);
     let (_, denied) = bench.late(1, 1);
-    bench.replied(admitted, ChargeFate::Denied);
-    assert_eq!(bench.debt, 1);
+    bench.replied(admitted, LateChargeResult::Denied);
+    assert_eq!(bench.pending, 1);
     bench.replied(denied, CHARGED);
-    assert_eq!((bench.debt, bench.credits()), (0, 0));
+    assert_eq!((bench.pending, bench.credits()), (0, 0));
     // And the other way round.
     let (_, admitted) = bench.late(1, 1);
     let (_, denied) = bench.late(1, 1);
     bench.replied(denied, CHARGED);
-    bench.replied(admitted, ChargeFate::Denied);
-    assert_eq!((bench.debt, bench.credits()), (0, 0));
+    bench.replied(admitted, LateChargeResult::Denied);
+    assert_eq!((bench.pending, bench.credits()), (0, 0));
     assert!(bench.ledger.is_empty());
 }
 
 /// The charge took the pending unit of the next window with it, and the store never counted that one.
 #[test]
 fn a_charge_to_a_window_that_has_ended_pays_no_debt_of_the_next_one() {
-    let mut bench = Bench::new();
+    let mut bench = LateLedgerHarness::new();
     bench.at = SENT.plus(Nanos::from_millis(9_950));
     let charged = bench.at;
     let (_, denied) = bench.late(1, 0);
     bench.pass(100);
     let (_, admitted) = bench.late(1, 1);
-    bench.replied(admitted, ChargeFate::Denied);
-    assert_eq!(bench.debt, 1);
-    bench.replied(denied, ChargeFate::Charged(charged));
-    assert_eq!(bench.debt, 1);
+    bench.replied(admitted, LateChargeResult::Denied);
+    assert_eq!(bench.pending, 1);
+    bench.replied(denied, LateChargeResult::Charged(charged));
+    assert_eq!(bench.pending, 1);
     assert!(!bench.late(1, 1).0, "nor does it pay as a credit");
 }
 
 #[test]
 fn what_was_charged_in_another_window_does_not_confirm() {
-    let mut bench = Bench::new();
+    let mut bench = LateLedgerHarness::new();
     let (_, id) = bench.late(1, 1);
     let before = SENT.since(Nanos::from_millis(1));
-    bench.replied(id, ChargeFate::Charged(before));
-    assert_eq!((bench.waiting(), bench.debt), (0, 1));
+    bench.replied(id, LateChargeResult::Charged(before));
+    assert_eq!((bench.waiting(), bench.pending), (0, 1));
     // In a later window the admission is not due any more, and the charge is a credit.
     let (_, id) = bench.late(1, 2);
     let after = SENT.plus(Nanos::from_secs(10));
     bench.at = after;
-    bench.replied(id, ChargeFate::Charged(after));
-    assert_eq!((bench.waiting(), bench.debt, bench.credits()), (0, 1, 1));
+    bench.replied(id, LateChargeResult::Charged(after));
+    assert_eq!((bench.waiting(), bench.pending, bench.credits()), (0, 1, 1));
 }
 
 #[test]
@@ -271,56 +273,59 @@ fn one_quota_is_enough_and_a_watched_limit_denies_nothing() {
     let mut ledger = LateLedger::default();
     let quotas = [with(1, 0, Role::Quota), with(2, 1, Role::Quota)];
     let paid = ledger.decide(&quotas, SENT).unwrap();
-    assert_eq!(paid.as_slice(), [Payment::None, Payment::Part]);
+    assert_eq!(paid.as_slice(), [Payment::None, Payment::Share]);
     assert_eq!(ledger.decide(&quotas, SENT), None);
     let watched = [with(3, 1, Role::Enforce), with(4, 0, Role::Shadow)];
     let paid = ledger.decide(&watched, SENT).unwrap();
-    assert_eq!(paid.as_slice(), [Payment::Part, Payment::None]);
+    assert_eq!(paid.as_slice(), [Payment::Share, Payment::None]);
 }
 
 /// A later step of the same request denied it.
 #[test]
 fn a_request_that_is_withdrawn_keeps_nothing_and_its_charge_becomes_a_credit() {
-    let mut bench = Bench::new();
+    let mut bench = LateLedgerHarness::new();
     let (_, id) = bench.late(1, 1);
     assert!(bench.ledger.withdraw(id, (bench.at, bench.at)));
     assert_eq!(bench.waiting(), 0);
     bench.replied(id, CHARGED);
-    assert_eq!((bench.credits(), bench.debt), (1, 0));
+    assert_eq!((bench.credits(), bench.pending), (1, 0));
     assert!(!bench.ledger.withdraw(id, (bench.at, bench.at)));
 }
 
 #[test]
 fn what_was_not_sent_is_debt_at_once() {
-    let mut bench = Bench::new();
+    let mut bench = LateLedgerHarness::new();
     let paid = bench.ledger.decide(&[claim(1, 2, 2)], SENT).unwrap();
     let effects = bench.ledger.never_sent([charge(1, 2)], &paid, SENT);
     bench.run(effects);
-    assert_eq!((bench.debt, bench.waiting()), (2, 0));
+    assert_eq!((bench.pending, bench.waiting()), (2, 0));
     assert!(bench.ledger.is_empty());
 }
 
 /// When the breaker opens, what is waiting is counted by this node's share: once.
 #[test]
 fn the_share_counts_what_is_waiting_once() {
-    let mut bench = Bench::new();
+    let mut bench = LateLedgerHarness::new();
     let (_, id) = bench.late(2, 9);
     bench.late(3, 9);
     let counter = bench.counter();
     assert_eq!(bench.ledger.take_unshared(counter), 5);
     assert_eq!(bench.ledger.take_unshared(counter), 0);
-    let settle = |_: &OwnedCharge| false;
-    let effects = bench
-        .ledger
-        .replied(id, |_| ChargeFate::Denied, (SENT, SENT), settle);
-    let shared = |effect: &LateEffect| matches!(effect, LateEffect::Debt { unshared: 0, .. });
+    let cancel_pending = |_: &OwnedCharge| false;
+    let effects = bench.ledger.replied(
+        id,
+        |_| LateChargeResult::Denied,
+        (SENT, SENT),
+        cancel_pending,
+    );
+    let shared = |effect: &LateEffect| matches!(effect, LateEffect::WriteBack { unshared: 0, .. });
     assert!(effects.len() == 1 && effects.iter().all(shared));
     assert_eq!(bench.ledger.take_unshared(counter), 0);
 }
 
 #[test]
 fn credits_of_a_store_that_lost_its_counts_are_void() {
-    let mut bench = Bench::new();
+    let mut bench = LateLedgerHarness::new();
     let (_, id) = bench.late(1, 0);
     bench.replied(id, CHARGED);
     bench.ledger.void_credits(|_| true);

@@ -9,26 +9,26 @@ use super::*;
 const PAGE: usize = 4_096;
 
 #[track_caller]
-fn refused(desk: &Desk, path: &Path, says: &str) {
+fn assert_rejected(fixture: &DiskFixture, path: &Path, expected: &str) {
     let before = fs::read(path).expect("a file");
-    let Err(error) = desk.try_open(path) else {
+    let Err(error) = fixture.try_open(path) else {
         panic!("{} was taken", path.display());
     };
-    let said = error.to_string();
-    let named = said.starts_with(&format!("{}: ", path.display()));
-    assert!(named && said.contains(says), "{said}");
-    assert!(said.contains("move it away"), "{said}");
+    let message = error.to_string();
+    let named = message.starts_with(&format!("{}: ", path.display()));
+    assert!(named && message.contains(expected), "{message}");
+    assert!(message.contains("move it away"), "{message}");
     let after = fs::read(path).expect("a file");
     assert!(before == after, "it was changed");
 }
 
 #[tokio::test]
 async fn what_is_no_journal_is_refused_and_left_alone() {
-    let desk = Desk::new(Algorithm::FixedWindow);
-    let path = desk.path();
+    let fixture = DiskFixture::new(Algorithm::FixedWindow);
+    let path = fixture.path();
     for contents in [&b""[..], b"hello", &[0; 3 * PAGE], &[255; 100_000]] {
         fs::write(&path, contents).expect("a file");
-        refused(&desk, &path, "damaged or no journal");
+        assert_rejected(&fixture, &path, "damaged or no journal");
     }
     fs::remove_file(&path).expect("a file");
     let foreign = Database::create(&path).expect("a database");
@@ -41,7 +41,7 @@ async fn what_is_no_journal_is_refused_and_left_alone() {
         .expect("a row");
     change.commit().expect("a commit");
     drop(foreign);
-    let Err(error) = desk.try_open(&path) else {
+    let Err(error) = fixture.try_open(&path) else {
         panic!("a database of another program was taken");
     };
     assert!(
@@ -52,9 +52,9 @@ async fn what_is_no_journal_is_refused_and_left_alone() {
 
 #[tokio::test]
 async fn two_do_not_share_one() {
-    let desk = Desk::new(Algorithm::FixedWindow);
-    let (_open, _) = desk.open();
-    let Err(error) = desk.try_open(&desk.path()) else {
+    let fixture = DiskFixture::new(Algorithm::FixedWindow);
+    let (_open, _) = fixture.open();
+    let Err(error) = fixture.try_open(&fixture.path()) else {
         panic!("it was opened twice");
     };
     assert!(
@@ -68,57 +68,57 @@ async fn two_do_not_share_one() {
 /// Wherever a file is cut, either every count is there or it is refused, the second time too.
 #[tokio::test]
 async fn a_file_that_was_cut_is_refused_or_whole() {
-    let desk = Desk::new(Algorithm::FixedWindow);
-    let (store, _) = desk.open();
-    let sets: Vec<ChargeSet<'_>> = (0..2_000).map(|i| desk.set(i, 3, &PATIENT)).collect();
+    let fixture = DiskFixture::new(Algorithm::FixedWindow);
+    let (store, _) = fixture.open();
+    let sets: Vec<ChargeSet<'_>> = (0..2_000).map(|i| fixture.set(i, 3, &PATIENT)).collect();
     for some in sets.chunks(500) {
         store.charge_each(&some.iter().collect::<Vec<_>>()).await;
     }
     drop(store);
-    let whole = fs::read(desk.path()).expect("a file");
-    let cut = desk.folder.path().join("cut.redb");
-    let (mut refused, mut taken) = (0, 0);
+    let whole = fs::read(fixture.path()).expect("a file");
+    let cut = fixture.folder.path().join("cut.redb");
+    let (mut rejected, mut accepted) = (0, 0);
     for end in (PAGE..whole.len()).step_by(PAGE) {
         fs::write(&cut, &whole[..end]).expect("a file");
         for _ in 0..2 {
-            match desk.try_open(&cut) {
+            match fixture.try_open(&cut) {
                 Err(error) => {
-                    let said = error.to_string();
+                    let message = error.to_string();
                     assert!(
-                        said.contains("damaged") && said.contains("cut.redb"),
-                        "{said}"
+                        message.contains("damaged") && message.contains("cut.redb"),
+                        "{message}"
                     );
-                    refused += 1;
+                    rejected += 1;
                 }
                 Ok((_, restored)) => {
                     assert_eq!(restored.counters, 2_000, "cut at {end} of {}", whole.len());
-                    taken += 1;
+                    accepted += 1;
                 }
             }
         }
     }
-    assert!(refused > 0, "{taken} were taken");
+    assert!(rejected > 0, "{accepted} were taken");
 }
 
 /// A byte that flipped is found, or does not matter.
 #[tokio::test]
 async fn a_file_that_rotted_is_refused_or_whole() {
-    let desk = Desk::new(Algorithm::FixedWindow);
-    let (store, _) = desk.open();
-    let sets: Vec<ChargeSet<'_>> = (0..500).map(|i| desk.set(i, 3, &PATIENT)).collect();
+    let fixture = DiskFixture::new(Algorithm::FixedWindow);
+    let (store, _) = fixture.open();
+    let sets: Vec<ChargeSet<'_>> = (0..500).map(|i| fixture.set(i, 3, &PATIENT)).collect();
     store.charge_each(&sets.iter().collect::<Vec<_>>()).await;
     drop(store);
-    let whole = fs::read(desk.path()).expect("a file");
-    let rotten = desk.folder.path().join("rotten.redb");
-    let mut refused = 0;
+    let whole = fs::read(fixture.path()).expect("a file");
+    let rotten = fixture.folder.path().join("rotten.redb");
+    let mut rejected = 0;
     for at in (0..whole.len()).step_by(15_013) {
         let mut bytes = whole.clone();
         bytes[at] ^= 0x40;
         fs::write(&rotten, &bytes).expect("a file");
-        match desk.try_open(&rotten) {
-            Err(_) => refused += 1,
+        match fixture.try_open(&rotten) {
+            Err(_) => rejected += 1,
             Ok((_, restored)) => assert_eq!(restored.counters, 500, "byte {at}"),
         }
     }
-    assert!(refused > 0);
+    assert!(rejected > 0);
 }

@@ -12,13 +12,13 @@ use parking_lot::Mutex;
 use tempfile::TempDir;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::store::{
-    Charge, ChargeSet, Durability, OnStoreFailure, Outcome, Role, Store, Terms,
+    Charge, ChargeSet, Durability, OnStoreFailure, Outcome, Role, RuleOptions, Store,
 };
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
-use super::file::{JournalFile, Medium, Plain};
-use super::{BadJournal, DiskStore, JournalNews, Remembered, Restored, has_counts};
+use super::file::{FileStorage, JournalFile, StorageFactory};
+use super::{DiskStore, JournalCounterId, JournalEvent, JournalOpenError, Restored, has_counts};
 use crate::clock::ManualClock;
 use crate::secret::Secret;
 use crate::stores::memory::MemoryStore;
@@ -26,12 +26,12 @@ use crate::stores::memory::MemoryStore;
 const NOW: Nanos = Nanos::from_secs(1_800_000_000);
 
 /// No test is to fail because a disk is slow.
-const PATIENT: Terms = Terms {
+const PATIENT: RuleOptions = RuleOptions {
     durability: Durability::Disk,
     budget: Some(Nanos::from_secs(60)),
-    ..Terms::USUAL
+    ..RuleOptions::DEFAULT
 };
-const STRICT: Terms = Terms {
+const STRICT: RuleOptions = RuleOptions {
     on_failure: OnStoreFailure::Deny,
     ..PATIENT
 };
@@ -42,21 +42,21 @@ fn limit(algorithm: Algorithm, count: u64) -> Limit {
 }
 
 /// A folder, a clock, and what the journal said.
-struct Desk {
+struct DiskFixture {
     folder: TempDir,
     clock: ManualClock,
-    news: Arc<Mutex<Vec<String>>>,
+    events: Arc<Mutex<Vec<String>>>,
     limit: Limit,
     rule: RuleName,
     secret: Secret,
 }
 
-impl Desk {
+impl DiskFixture {
     fn new(algorithm: Algorithm) -> Self {
-        Desk {
+        DiskFixture {
             folder: tempfile::tempdir().expect("a folder"),
             clock: ManualClock::at(NOW),
-            news: Arc::default(),
+            events: Arc::default(),
             limit: limit(algorithm, 100),
             rule: RuleName::new("bills"),
             secret: Secret::from_bytes(b"0123456789abcdef").expect("long enough"),
@@ -71,28 +71,38 @@ impl Desk {
         self.try_open(&self.path()).expect("a journal")
     }
 
-    fn try_open(&self, path: &Path) -> Result<(DiskStore<ManualClock>, Restored), BadJournal> {
-        self.open_on(Plain, path)
+    fn try_open(
+        &self,
+        path: &Path,
+    ) -> Result<(DiskStore<ManualClock>, Restored), JournalOpenError> {
+        self.open_on(FileStorage, path)
     }
 
     fn open_on(
         &self,
-        medium: impl Medium,
+        medium: impl StorageFactory,
         path: &Path,
-    ) -> Result<(DiskStore<ManualClock>, Restored), BadJournal> {
+    ) -> Result<(DiskStore<ManualClock>, Restored), JournalOpenError> {
         let memory = MemoryStore::new(self.clock.clone());
-        let news = Arc::clone(&self.news);
-        let known = |of: Remembered<'_>| (of.rule == &self.rule).then(|| self.limit.clone());
-        let told = move |said| {
-            news.lock().push(match said {
-                JournalNews::Fails(_) => "fails".to_owned(),
-                JournalNews::Works => "works".to_owned(),
+        let events = Arc::clone(&self.events);
+        let known = |of: JournalCounterId<'_>| (of.rule == &self.rule).then(|| self.limit.clone());
+        let listener = move |event| {
+            events.lock().push(match event {
+                JournalEvent::Failing(_) => "fails".to_owned(),
+                JournalEvent::Recovered => "works".to_owned(),
             });
         };
-        DiskStore::open_on(medium, path, &self.secret, memory, known, Box::new(told))
+        DiskStore::open_on(
+            medium,
+            path,
+            &self.secret,
+            memory,
+            known,
+            Box::new(listener),
+        )
     }
 
-    fn set<'s>(&'s self, subject: u128, cost: u64, terms: &'s Terms) -> ChargeSet<'s> {
+    fn set<'s>(&'s self, subject: u128, cost: u64, options: &'s RuleOptions) -> ChargeSet<'s> {
         let charge = Charge {
             subject: Fingerprint::new(subject),
             rule: &self.rule,
@@ -100,7 +110,7 @@ impl Desk {
             limit: Cow::Borrowed(&self.limit),
             cost: Cost::new(cost).expect("a cost"),
             role: Role::Enforce,
-            terms,
+            options,
         };
         ChargeSet::of([charge])
     }

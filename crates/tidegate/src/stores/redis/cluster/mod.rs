@@ -1,17 +1,17 @@
 //! A cluster: who serves which slot, and the ways to all of them.
 //!
-//! Keeps the map that `survey` asks for, and one link per primary, made and dropped as primaries come
+//! Keeps the map that `topology_refresh` asks for, and one link per primary, made and dropped as primaries come
 //! and go. A redirect is followed for the call that met it, because then nothing was done; a server that
 //! says that a slot has moved changes the map at once. Each primary is a part of its own, known by its
 //! name in the cluster: a replica that takes over is another part, and takes over what is known of the data. Knows
 //! nothing of counters.
 
-mod branch;
-pub(super) mod census;
-mod map;
-mod slot_memos;
-mod slots;
-mod survey;
+mod hash_slot_map;
+mod hash_slot_states;
+mod hash_slots;
+mod shard_handle;
+mod topology_refresh;
+pub(super) mod topology_report;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -19,65 +19,65 @@ use std::sync::{Arc, LazyLock};
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use redis::{Cmd, Value};
-use tidegate_core::store::{PartId, Slot, Unacknowledged};
+use tidegate_core::store::{HashSlot, ShardId, UnacknowledgedError};
 use tokio::sync::Notify;
 
-pub(super) use self::branch::Branch;
-pub(super) use self::slots::slot_of_subject;
+pub(super) use self::hash_slots::hash_slot_of_subject;
+pub(super) use self::shard_handle::ShardHandle;
 
-use self::map::{SlotMap, place_of};
-use self::slot_memos::SlotMemos;
-use self::slots::slot_of;
-use super::access::{Access, Place};
-use super::fault::Fault;
-use super::gate::Gate;
-use super::link::{Errand, Link, RedisConfig};
-use super::memo::{Memo, SourceState};
-use super::redirect::{Entry, Redirect};
-use super::scripts::Loaded;
+use self::hash_slot_map::{HashSlotMap, parse_address};
+use self::hash_slot_states::HashSlotStates;
+use self::hash_slots::hash_slot_of;
+use super::access::{Access, RedisAddress};
+use super::connection_gate::ConnectionGate;
+use super::connection_pool::{ConnectionPool, RedisConfig, RedisRequest};
+use super::error::RedisStoreError;
+use super::redirect::{Redirect, SendMode};
+use super::scripts::LoadedScript;
+use super::server_state::{ServerState, SourceState};
 
 /// Where the slots are that nobody serves, or nobody is known to. It is no part.
-const NOWHERE: PartId = PartId(0);
+const UNASSIGNED_SHARD: ShardId = ShardId(0);
 
 /// A cluster and the connections to it.
-pub(super) struct Cluster {
+pub(super) struct RedisCluster {
     /// Nothing until the map is first told.
-    view: ArcSwapOption<View>,
-    memos: Mutex<SlotMemos>,
-    seeds: Vec<Place>,
+    view: ArcSwapOption<ClusterView>,
+    hash_slot_states: Mutex<HashSlotStates>,
+    seed_addresses: Vec<RedisAddress>,
     access: Access,
     config: RedisConfig,
-    scripts: Arc<[Loaded]>,
-    gate: Arc<Gate>,
+    scripts: Arc<[LoadedScript]>,
+    gate: Arc<ConnectionGate>,
     /// Rung when the map may have changed.
-    bell: Arc<Notify>,
-    surveys: AtomicU64,
+    refresh_needed: Arc<Notify>,
+    refreshes: AtomicU64,
     /// Why the map could not be had.
-    last: ArcSwapOption<Fault>,
+    last_error: ArcSwapOption<RedisStoreError>,
 }
 
 /// The map, and its primaries with the ways to them, in the same order.
-struct View {
-    map: SlotMap,
-    seats: Arc<[Arc<Seat>]>,
+struct ClusterView {
+    map: HashSlotMap,
+    primaries: Arc<[Arc<ConnectedPrimary>]>,
 }
 
 /// A primary where it is now.
-pub(super) struct Seat {
-    part: PartId,
-    place: Place,
-    pub(super) link: Link,
+pub(super) struct ConnectedPrimary {
+    shard_id: ShardId,
+    address: RedisAddress,
+    pub(super) pool: ConnectionPool,
     /// Outlives a change of address, and a failover.
-    pub(super) memo: Arc<Memo>,
+    pub(super) server_state: Arc<ServerState>,
 }
 
-impl Seat {
+impl ConnectedPrimary {
     /// What is known of the primary when hash slots leave it.
-    fn state(&self) -> SourceState {
-        let run = self.link.run();
-        if !self.link.stands() || !self.memo.has_met(run) {
-            SourceState::Unmet
-        } else if self.memo.has_all(run) {
+    fn source_state(&self) -> SourceState {
+        let run = self.pool.run();
+        if !self.pool.is_connected() || !self.server_state.has_acknowledged(run) {
+            SourceState::Unverified
+        } else if self.server_state.is_complete(run) {
             SourceState::Whole
         } else {
             SourceState::Unrestored
@@ -85,153 +85,183 @@ impl Seat {
     }
 }
 
-impl Cluster {
+impl RedisCluster {
     /// Begins to ask `seeds` for the map, and goes on until it has it. Must be called within a tokio
     /// runtime.
     pub(super) fn open(
-        seeds: Vec<Place>,
+        seeds: Vec<RedisAddress>,
         access: Access,
         config: &RedisConfig,
-        scripts: Arc<[Loaded]>,
-    ) -> Arc<Cluster> {
-        LazyLock::force(&slots::TAGS);
-        let cluster = Arc::new(Cluster::unknown(seeds, access, config, scripts));
-        let bell = Arc::clone(&cluster.bell);
-        tokio::spawn(survey::keep(Arc::downgrade(&cluster), bell));
+        scripts: Arc<[LoadedScript]>,
+    ) -> Arc<RedisCluster> {
+        LazyLock::force(&hash_slots::TAGS);
+        let cluster = Arc::new(RedisCluster::without_map(seeds, access, config, scripts));
+        let refresh_needed = Arc::clone(&cluster.refresh_needed);
+        tokio::spawn(topology_refresh::run_refresh(
+            Arc::downgrade(&cluster),
+            refresh_needed,
+        ));
         cluster
     }
 
-    fn unknown(
-        seeds: Vec<Place>,
+    fn without_map(
+        seed_addresses: Vec<RedisAddress>,
         access: Access,
         config: &RedisConfig,
-        scripts: Arc<[Loaded]>,
-    ) -> Cluster {
-        Cluster {
+        scripts: Arc<[LoadedScript]>,
+    ) -> RedisCluster {
+        RedisCluster {
             view: ArcSwapOption::empty(),
-            memos: Mutex::default(),
-            seeds,
+            hash_slot_states: Mutex::default(),
+            seed_addresses,
             access,
             config: config.clone(),
             scripts,
-            gate: Arc::new(Gate::new()),
-            bell: Arc::default(),
-            surveys: AtomicU64::new(0),
-            last: ArcSwapOption::empty(),
+            gate: Arc::new(ConnectionGate::new()),
+            refresh_needed: Arc::default(),
+            refreshes: AtomicU64::new(0),
+            last_error: ArcSwapOption::empty(),
         }
     }
 
-    pub(super) fn gate(&self) -> &Gate {
+    pub(super) fn gate(&self) -> &ConnectionGate {
         &self.gate
     }
 
     /// How often the map was asked for.
-    pub(super) fn surveys(&self) -> u64 {
-        self.surveys.load(Ordering::Relaxed)
+    pub(super) fn refreshes(&self) -> u64 {
+        self.refreshes.load(Ordering::Relaxed)
     }
 
     /// Waits until a primary can be asked.
     pub(super) async fn ready(&self) {
-        let stands = || {
+        let is_connected = || {
             let view = self.view.load();
-            view.as_ref()
-                .is_some_and(|view| view.seats.iter().any(|seat| seat.link.stands()))
+            view.as_ref().is_some_and(|view| {
+                view.primaries
+                    .iter()
+                    .any(|primary| primary.pool.is_connected())
+            })
         };
-        self.gate.until(stands).await;
+        self.gate.wait_until(is_connected).await;
     }
 
     /// Why the cluster, or one of its primaries, is not connected.
-    pub(super) fn last_fault(&self) -> Option<Fault> {
+    pub(super) fn last_error(&self) -> Option<RedisStoreError> {
         match self.view.load().as_ref() {
-            None => self.last.load().as_deref().cloned(),
-            Some(view) => view.seats.iter().find_map(|seat| seat.link.last_fault()),
+            None => self.last_error.load().as_deref().cloned(),
+            Some(view) => view
+                .primaries
+                .iter()
+                .find_map(|primary| primary.pool.last_error()),
         }
     }
 
     /// Why one of its primaries does not acknowledge durable charges at present.
-    pub(super) fn unacknowledged(&self) -> Option<Unacknowledged> {
+    pub(super) fn unacknowledged(&self) -> Option<UnacknowledgedError> {
         let view = self.view.load();
-        let mut seats = view.as_ref()?.seats.iter();
-        seats.find_map(|seat| seat.link.safe.why())
+        let mut primaries = view.as_ref()?.primaries.iter();
+        primaries.find_map(|primary| primary.pool.durable.unacknowledged())
     }
 
     /// The part that serves a slot.
-    pub(super) fn part_of(&self, slot: Slot) -> PartId {
-        self.seat_of(slot).map_or(NOWHERE, |seat| seat.part)
+    pub(super) fn shard_of(&self, hash_slot: HashSlot) -> ShardId {
+        self.primary_of(hash_slot)
+            .map_or(UNASSIGNED_SHARD, |primary| primary.shard_id)
     }
 
     /// Every primary that serves slots.
-    pub(super) fn ids(&self) -> Vec<PartId> {
+    pub(super) fn shard_ids(&self) -> Vec<ShardId> {
         let view = self.view.load();
-        let seats = view.as_ref().map_or(&[][..], |view| &view.seats[..]);
-        seats.iter().map(|seat| seat.part).collect()
+        let primaries = view.as_ref().map_or(&[][..], |view| &view.primaries[..]);
+        primaries.iter().map(|primary| primary.shard_id).collect()
     }
 
     /// The primary that is this part now.
-    pub(super) fn seat(&self, part: PartId) -> Option<Arc<Seat>> {
+    pub(super) fn primary(&self, shard_id: ShardId) -> Option<Arc<ConnectedPrimary>> {
         let view = self.view.load();
-        let mut seats = view.as_ref()?.seats.iter();
-        seats.find(|seat| seat.part == part).cloned()
+        let mut primaries = view.as_ref()?.primaries.iter();
+        primaries
+            .find(|primary| primary.shard_id == shard_id)
+            .cloned()
     }
 
-    fn seat_of(&self, slot: Slot) -> Option<Arc<Seat>> {
+    fn primary_of(&self, hash_slot: HashSlot) -> Option<Arc<ConnectedPrimary>> {
         let view = self.view.load();
         let view = view.as_ref()?;
-        view.seats.get(view.map.owner(slot)?).cloned()
+        view.primaries.get(view.map.owner(hash_slot)?).cloned()
     }
 
     /// Runs a plain command where its only key is.
-    pub(super) async fn command(&self, key: &[u8], command: &Cmd) -> Result<Value, Fault> {
-        let Some(seat) = self.seat_of(slot_of(key)) else {
-            let last = self.last.load();
-            return Err(last.as_deref().cloned().unwrap_or_else(Fault::not_served));
+    pub(super) async fn command(
+        &self,
+        key: &[u8],
+        command: &Cmd,
+    ) -> Result<Value, RedisStoreError> {
+        let Some(primary) = self.primary_of(hash_slot_of(key)) else {
+            let last = self.last_error.load();
+            return Err(last
+                .as_deref()
+                .cloned()
+                .unwrap_or_else(RedisStoreError::not_served));
         };
-        let errand = Errand::Command(command);
-        let (first, _) = seat.link.send(errand, Entry::Plain).await;
-        self.follow(errand, seat, first).await
+        let request = RedisRequest::Command(command);
+        let (first, _) = primary.pool.send(request, SendMode::Plain).await;
+        self.follow(request, primary, first).await
     }
 
     /// Takes note of what a fault tells of the map.
-    fn heed(&self, fault: &Fault) {
-        let asks = |redirect: &Redirect| redirect.entry == Entry::Asking;
+    fn note_error(&self, error: &RedisStoreError) {
+        let is_asking = |redirect: &Redirect| redirect.mode == SendMode::Asking;
         // A slot that is being moved is still where the map has it.
-        if fault.tells_of_change() && !fault.redirect().is_some_and(asks) {
-            self.bell.notify_one();
+        if error.suggests_topology_change() && !error.redirect().is_some_and(is_asking) {
+            self.refresh_needed.notify_one();
         }
     }
 
     /// The primary that `from` sends us to, if it is known.
-    fn led(&self, redirect: &Redirect, from: &Seat) -> Option<Arc<Seat>> {
-        let place = place_of(&redirect.to, host(&from.place))?;
-        if redirect.entry == Entry::Plain {
-            self.note_moved(redirect.slot, &place);
+    fn redirect_target(
+        &self,
+        redirect: &Redirect,
+        from: &ConnectedPrimary,
+    ) -> Option<Arc<ConnectedPrimary>> {
+        let address = parse_address(&redirect.to, host(&from.address))?;
+        if redirect.mode == SendMode::Plain {
+            self.note_moved(redirect.hash_slot, &address);
         }
         let view = self.view.load();
-        let mut seats = view.as_ref()?.seats.iter();
-        let found = seats.find(|seat| seat.place == place).cloned();
+        let mut primaries = view.as_ref()?.primaries.iter();
+        let found = primaries
+            .find(|primary| primary.address == address)
+            .cloned();
         if found.is_none() {
-            self.bell.notify_one();
+            self.refresh_needed.notify_one();
         }
         found
     }
 
     /// Puts one slot elsewhere on the map, without waiting for the next survey.
-    fn note_moved(&self, slot: Slot, place: &Place) {
+    fn note_moved(&self, hash_slot: HashSlot, address: &RedisAddress) {
         self.view.rcu(|view| {
             let view = view.as_ref()?;
-            let seat = |map: &SlotMap| map.owner(slot).map(|owner| &view.seats[owner]);
-            let owner = seat(&view.map);
-            let moved =
-                (owner.map(|seat| &seat.place) != Some(place)).then(|| view.map.moved(slot, place));
+            let primary =
+                |map: &HashSlotMap| map.owner(hash_slot).map(|owner| &view.primaries[owner]);
+            let owner = primary(&view.map);
+            let moved = (owner.map(|primary| &primary.address) != Some(address))
+                .then(|| view.map.moved(hash_slot, address));
             Some(match moved.flatten() {
                 None => Arc::clone(view),
                 Some(map) => {
-                    if let (Some(from), Some(to)) = (owner, seat(&map)) {
-                        to.memo.receive_slots(&from.memo, from.state(), &[slot]);
+                    if let (Some(from), Some(to)) = (owner, primary(&map)) {
+                        to.server_state.receive_hash_slots(
+                            &from.server_state,
+                            from.source_state(),
+                            &[hash_slot],
+                        );
                     }
-                    Arc::new(View {
+                    Arc::new(ClusterView {
                         map,
-                        seats: Arc::clone(&view.seats),
+                        primaries: Arc::clone(&view.primaries),
                     })
                 }
             })
@@ -239,18 +269,18 @@ impl Cluster {
     }
 }
 
-impl Drop for Cluster {
+impl Drop for RedisCluster {
     fn drop(&mut self) {
         // Whoever keeps the map looks whether there is still somebody to keep it for.
-        self.bell.notify_one();
+        self.refresh_needed.notify_one();
     }
 }
 
 /// The host of a server of a cluster, which is never on a socket.
-fn host(place: &Place) -> &str {
-    match place {
-        Place::Port { host, .. } => host,
-        Place::Socket(_) => "",
+fn host(address: &RedisAddress) -> &str {
+    match address {
+        RedisAddress::Tcp { host, .. } => host,
+        RedisAddress::Unix(_) => "",
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use super::survey::Found;
+use super::topology_refresh::RefreshResult;
 use super::*;
 use tidegate_core::units::Nanos;
 
@@ -14,36 +14,45 @@ fn on_runtime(test: impl Future<Output = ()>) {
 }
 
 /// A map of primaries with these names, each on a port of its own, with equal numbers of slots.
-fn map(primaries: &[(&str, u16)]) -> SlotMap {
+fn map(primaries: &[(&str, u16)]) -> HashSlotMap {
     let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec());
     let width = 16_384 / i64::try_from(primaries.len()).unwrap();
     let ranges = (0..).zip(primaries).map(|(i, (id, port))| {
         let server = vec![bulk("127.0.0.1"), Value::Int((*port).into()), bulk(id)];
-        let slots = [i * width, (i + 1) * width - 1].map(Value::Int);
-        Value::Array(slots.into_iter().chain([Value::Array(server)]).collect())
+        let hash_slots = [i * width, (i + 1) * width - 1].map(Value::Int);
+        Value::Array(
+            hash_slots
+                .into_iter()
+                .chain([Value::Array(server)])
+                .collect(),
+        )
     });
-    SlotMap::read(&Value::Array(ranges.collect()), "127.0.0.1").unwrap()
+    HashSlotMap::parse(&Value::Array(ranges.collect()), "127.0.0.1").unwrap()
 }
 
-fn cluster(map: SlotMap) -> Cluster {
+fn cluster(map: HashSlotMap) -> RedisCluster {
     let config = RedisConfig::new("");
-    let cluster = Cluster::unknown(Vec::new(), Access::default(), &config, Arc::new([]));
-    assert_eq!(cluster.part_of(Slot(0)), NOWHERE);
-    assert_eq!(cluster.adopt(map), Found::New);
+    let cluster = RedisCluster::without_map(Vec::new(), Access::default(), &config, Arc::new([]));
+    assert_eq!(cluster.shard_of(HashSlot(0)), UNASSIGNED_SHARD);
+    assert_eq!(cluster.adopt(map), RefreshResult::Changed);
     cluster
 }
 
-fn redirect(slot: u16, to: &str, entry: Entry) -> Redirect {
-    let (slot, to) = (Slot(slot), to.to_owned());
-    Redirect { slot, to, entry }
+fn redirect(hash_slot: u16, to: &str, mode: SendMode) -> Redirect {
+    let (hash_slot, to) = (HashSlot(hash_slot), to.to_owned());
+    Redirect {
+        hash_slot,
+        to,
+        mode,
+    }
 }
 
 /// Whether somebody was told that the map may have changed.
-async fn rung(cluster: &Cluster) -> bool {
+async fn was_notified(cluster: &RedisCluster) -> bool {
     let soon = std::future::ready(());
     tokio::select! {
         biased;
-        () = cluster.bell.notified() => true,
+        () = cluster.refresh_needed.notified() => true,
         () = soon => false,
     }
 }
@@ -52,14 +61,19 @@ async fn rung(cluster: &Cluster) -> bool {
 fn a_slot_that_has_moved_is_elsewhere_at_once() {
     on_runtime(async {
         let cluster = cluster(map(&[("a", 1), ("b", 2)]));
-        let [a, b] = [0, 16_000].map(|slot| cluster.seat_of(Slot(slot)).unwrap());
-        let led = cluster.led(&redirect(7, ":2", Entry::Plain), &a).unwrap();
-        assert_eq!(led.part, b.part);
-        assert_eq!(cluster.part_of(Slot(7)), b.part);
-        assert_eq!(cluster.part_of(Slot(8)), a.part);
-        let back = redirect(7, "127.0.0.1:1", Entry::Plain);
-        assert_eq!(cluster.led(&back, &b).unwrap().part, a.part);
-        assert_eq!(cluster.part_of(Slot(7)), a.part);
+        let [a, b] = [0, 16_000].map(|hash_slot| cluster.primary_of(HashSlot(hash_slot)).unwrap());
+        let target = cluster
+            .redirect_target(&redirect(7, ":2", SendMode::Plain), &a)
+            .unwrap();
+        assert_eq!(target.shard_id, b.shard_id);
+        assert_eq!(cluster.shard_of(HashSlot(7)), b.shard_id);
+        assert_eq!(cluster.shard_of(HashSlot(8)), a.shard_id);
+        let back = redirect(7, "127.0.0.1:1", SendMode::Plain);
+        assert_eq!(
+            cluster.redirect_target(&back, &b).unwrap().shard_id,
+            a.shard_id
+        );
+        assert_eq!(cluster.shard_of(HashSlot(7)), a.shard_id);
     });
 }
 
@@ -67,24 +81,27 @@ fn a_slot_that_has_moved_is_elsewhere_at_once() {
 fn a_slot_that_is_moving_is_still_where_it_was() {
     on_runtime(async {
         let cluster = cluster(map(&[("a", 1), ("b", 2)]));
-        let [a, b] = [0, 16_000].map(|slot| cluster.seat_of(Slot(slot)).unwrap());
-        let asks = redirect(7, "127.0.0.1:2", Entry::Asking);
-        assert_eq!(cluster.led(&asks, &a).unwrap().part, b.part);
-        assert_eq!(cluster.part_of(Slot(7)), a.part);
-        assert!(!rung(&cluster).await);
+        let [a, b] = [0, 16_000].map(|hash_slot| cluster.primary_of(HashSlot(hash_slot)).unwrap());
+        let asking = redirect(7, "127.0.0.1:2", SendMode::Asking);
+        assert_eq!(
+            cluster.redirect_target(&asking, &a).unwrap().shard_id,
+            b.shard_id
+        );
+        assert_eq!(cluster.shard_of(HashSlot(7)), a.shard_id);
+        assert!(!was_notified(&cluster).await);
     });
 }
 
 #[test]
-fn whoever_is_not_known_is_asked_about() {
+fn an_unknown_primary_triggers_a_topology_refresh() {
     on_runtime(async {
         let cluster = cluster(map(&[("a", 1), ("b", 2)]));
-        let a = cluster.seat_of(Slot(0)).unwrap();
-        for entry in [Entry::Plain, Entry::Asking] {
-            let stranger = redirect(7, "127.0.0.1:3", entry);
-            assert!(cluster.led(&stranger, &a).is_none());
-            assert_eq!(cluster.part_of(Slot(7)), a.part);
-            assert!(rung(&cluster).await);
+        let a = cluster.primary_of(HashSlot(0)).unwrap();
+        for mode in [SendMode::Plain, SendMode::Asking] {
+            let stranger = redirect(7, "127.0.0.1:3", mode);
+            assert!(cluster.redirect_target(&stranger, &a).is_none());
+            assert_eq!(cluster.shard_of(HashSlot(7)), a.shard_id);
+            assert!(was_notified(&cluster).await);
         }
     });
 }
@@ -93,12 +110,14 @@ fn whoever_is_not_known_is_asked_about() {
 fn a_slot_that_has_moved_is_whole_since_the_later_loss() {
     on_runtime(async {
         let cluster = cluster(map(&[("a", 1), ("b", 2)]));
-        let [a, b] = [0, 16_000].map(|slot| cluster.seat_of(Slot(slot)).unwrap());
-        a.memo.note_epoch(9_000 << 20 | 1);
-        b.memo.note_epoch(7_000 << 20 | 2);
-        cluster.led(&redirect(7, ":2", Entry::Plain), &a).unwrap();
-        assert_eq!(b.memo.data_since(), Nanos::from_millis(9_000));
-        assert_eq!(b.memo.epoch(), Some(7_000 << 20 | 2));
+        let [a, b] = [0, 16_000].map(|hash_slot| cluster.primary_of(HashSlot(hash_slot)).unwrap());
+        a.server_state.note_data_epoch(9_000 << 20 | 1);
+        b.server_state.note_data_epoch(7_000 << 20 | 2);
+        cluster
+            .redirect_target(&redirect(7, ":2", SendMode::Plain), &a)
+            .unwrap();
+        assert_eq!(b.server_state.data_since(), Nanos::from_millis(9_000));
+        assert_eq!(b.server_state.data_epoch(), Some(7_000 << 20 | 2));
     });
 }
 
@@ -107,22 +126,31 @@ fn a_slot_that_has_moved_is_whole_since_the_later_loss() {
 fn a_primary_at_another_address_is_the_same_part() {
     on_runtime(async {
         let cluster = cluster(map(&[("a", 1), ("b", 2)]));
-        let [a, b] = [0, 16_000].map(|slot| cluster.seat_of(Slot(slot)).unwrap());
-        a.memo.note_epoch(5);
-        assert_eq!(cluster.adopt(map(&[("a", 1), ("b", 2)])), Found::Same);
-        assert_eq!(cluster.adopt(map(&[("a", 9), ("b", 2)])), Found::New);
-        let moved = cluster.seat(a.part).unwrap();
-        assert!(!Arc::ptr_eq(&moved, &a) && moved.memo.epoch() == Some(5));
-        assert!(Arc::ptr_eq(&cluster.seat(b.part).unwrap(), &b));
+        let [a, b] = [0, 16_000].map(|hash_slot| cluster.primary_of(HashSlot(hash_slot)).unwrap());
+        a.server_state.note_data_epoch(5);
+        assert_eq!(
+            cluster.adopt(map(&[("a", 1), ("b", 2)])),
+            RefreshResult::Unchanged
+        );
+        assert_eq!(
+            cluster.adopt(map(&[("a", 9), ("b", 2)])),
+            RefreshResult::Changed
+        );
+        let moved = cluster.primary(a.shard_id).unwrap();
+        assert!(!Arc::ptr_eq(&moved, &a) && moved.server_state.data_epoch() == Some(5));
+        assert!(Arc::ptr_eq(&cluster.primary(b.shard_id).unwrap(), &b));
         // A replica takes over: another part, with what is known of the data.
-        assert_eq!(cluster.adopt(map(&[("c", 9), ("b", 2)])), Found::New);
-        assert!(cluster.seat(a.part).is_none());
-        let new = cluster.seat_of(Slot(0)).unwrap();
-        assert!(new.part != a.part && Arc::ptr_eq(&new.memo, &a.memo));
-        let mut parts = vec![new.part, b.part];
-        parts.sort();
-        let mut ids = cluster.ids();
+        assert_eq!(
+            cluster.adopt(map(&[("c", 9), ("b", 2)])),
+            RefreshResult::Changed
+        );
+        assert!(cluster.primary(a.shard_id).is_none());
+        let new = cluster.primary_of(HashSlot(0)).unwrap();
+        assert!(new.shard_id != a.shard_id && Arc::ptr_eq(&new.server_state, &a.server_state));
+        let mut shard_ids = vec![new.shard_id, b.shard_id];
+        shard_ids.sort();
+        let mut ids = cluster.shard_ids();
         ids.sort();
-        assert_eq!(ids, parts);
+        assert_eq!(ids, shard_ids);
     });
 }

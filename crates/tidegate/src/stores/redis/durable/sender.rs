@@ -8,71 +8,74 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use redis::{Pipeline, Value};
-use tidegate_core::store::Unacknowledged;
+use tidegate_core::store::UnacknowledgedError;
 use tokio::sync::{mpsc, oneshot};
 
-use super::super::fault::Fault;
-use super::super::gate::Gate;
-use super::super::lane::{Lane, Live, SentCall};
-use super::super::redirect::Entry;
-use super::wait::{Wait, asked_again, can_wait, judged};
-use super::{Answered, Safe};
+use super::super::connection::{ActiveConnection, ManagedConnection, SentCall};
+use super::super::connection_gate::ConnectionGate;
+use super::super::error::RedisStoreError;
+use super::super::redirect::SendMode;
+use super::wait::{WaitKind, can_wait, check_count, recheck};
+use super::{DurabilityResult, DurableReplies};
 
 /// Commands sent in one go.
-const MOST_AT_ONCE: usize = 1_024;
+const MAX_BATCH: usize = 1_024;
 
 /// Commands of one caller.
 pub(super) struct Job {
     pub(super) calls: Vec<SentCall>,
     /// How the server is asked for each of them.
-    pub(super) entry: Entry,
+    pub(super) mode: SendMode,
     pub(super) queued: Instant,
     pub(super) patience: Duration,
-    pub(super) answer: oneshot::Sender<Answered>,
+    pub(super) reply_to: oneshot::Sender<DurableReplies>,
 }
 
 /// What the task has.
-pub(super) struct Sender {
-    pub(super) lane: Arc<Lane>,
-    pub(super) wait: Wait,
-    pub(super) gate: Arc<Gate>,
-    pub(super) longest: Duration,
-    pub(super) why: Arc<ArcSwapOption<Unacknowledged>>,
+pub(super) struct DurableSender {
+    pub(super) connection: Arc<ManagedConnection>,
+    pub(super) wait: WaitKind,
+    pub(super) gate: Arc<ConnectionGate>,
+    pub(super) max_wait: Duration,
+    pub(super) unacknowledged: Arc<ArcSwapOption<UnacknowledgedError>>,
     pub(super) queue: mpsc::Receiver<Job>,
     /// The connection of which it is known that it can wait.
-    pub(super) checked: Option<Arc<Live>>,
+    pub(super) checked: Option<Arc<ActiveConnection>>,
 }
 
-impl Sender {
+impl DurableSender {
     pub(super) async fn run(mut self) {
         while let Some(first) = self.queue.recv().await {
             let batch = self.batch(first);
-            let patience = batch.iter().map(Job::left).min().unwrap_or_default();
-            let Some(live) = self.connection(patience).await else {
-                let fault = self.lane.last_fault();
+            let patience = batch.iter().map(Job::remaining).min().unwrap_or_default();
+            let Some(active) = self.connection(patience).await else {
+                let error = self.connection.last_error();
                 batch.into_iter().for_each(|job| {
-                    job.fail(&Fault::not_connected(fault.as_deref()));
+                    job.fail(&RedisStoreError::not_connected(error.as_deref()));
                 });
                 continue;
             };
             // Nothing is charged on a connection that cannot wait at all.
-            let known = self.checked.as_ref().is_some_and(|c| Arc::ptr_eq(c, &live));
+            let known = self
+                .checked
+                .as_ref()
+                .is_some_and(|c| Arc::ptr_eq(c, &active));
             let able = if known {
                 Ok(())
             } else {
-                can_wait(&self.lane, &live, self.wait, patience * 2 / 5).await
+                can_wait(&self.connection, &active, self.wait, patience * 2 / 5).await
             };
-            let safe = match able {
-                Ok(()) => self.send(&live, batch).await,
-                Err(why) => {
-                    batch.into_iter().for_each(|job| job.turn_away(&why));
-                    Err(why)
+            let durability = match able {
+                Ok(()) => self.send(&active, batch).await,
+                Err(reason) => {
+                    batch.into_iter().for_each(|job| job.reject(&reason));
+                    Err(reason)
                 }
             };
-            if let Err(why) = safe {
-                self.catch_up(&live, why).await;
+            if let Err(reason) = durability {
+                self.catch_up(&active, reason).await;
             }
-            self.checked = Some(live);
+            self.checked = Some(active);
         }
     }
 
@@ -80,7 +83,7 @@ impl Sender {
     fn batch(&mut self, first: Job) -> Vec<Job> {
         let mut commands = first.calls.len();
         let mut batch = vec![first];
-        while commands < MOST_AT_ONCE
+        while commands < MAX_BATCH
             && let Ok(job) = self.queue.try_recv()
         {
             commands += job.calls.len();
@@ -90,108 +93,122 @@ impl Sender {
     }
 
     /// The connection; the first time it is waited for.
-    async fn connection(&self, patience: Duration) -> Option<Arc<Live>> {
+    async fn connection(&self, patience: Duration) -> Option<Arc<ActiveConnection>> {
         if self.checked.is_none() {
-            let stands = self.gate.until(|| self.lane.live().is_some());
-            let _ = tokio::time::timeout(patience, stands).await;
+            let is_connected = self.gate.wait_until(|| self.connection.active().is_some());
+            let _ = tokio::time::timeout(patience, is_connected).await;
         }
-        self.lane.live()
+        self.connection.active()
     }
 
     /// Sends a batch and one wait behind it, and answers.
-    async fn send(&self, live: &Arc<Live>, batch: Vec<Job>) -> Safe {
-        let left = batch.iter().map(Job::left).min().unwrap_or_default();
+    async fn send(&self, active: &Arc<ActiveConnection>, batch: Vec<Job>) -> DurabilityResult {
+        let left = batch.iter().map(Job::remaining).min().unwrap_or_default();
         // The rest is for the way.
-        let wait = (left * 4 / 5).min(self.longest);
+        let wait = (left * 4 / 5).min(self.max_wait);
         let until = Instant::now() + wait;
         let mut pipeline = Pipeline::new();
         for job in &batch {
             for call in &job.calls {
-                if job.entry == Entry::Asking {
+                if job.mode == SendMode::Asking {
                     pipeline.cmd("ASKING");
                 }
                 pipeline.add_command(call.command.clone());
             }
         }
-        self.lane.blocks_for(wait);
+        self.connection.expect_block_for(wait);
         pipeline.add_command(self.wait.command(wait));
-        let id = self.lane.next_id();
+        let id = self.connection.next_id();
         pipeline.add_command(id.ping());
         pipeline.ignore_errors();
-        let mut answers = match self.lane.send_all(live, &pipeline).await {
-            Ok(answers) => answers,
-            Err(fault) => {
-                batch.into_iter().for_each(|job| job.fail(&fault));
+        let mut replies = match self.connection.send_all(active, &pipeline).await {
+            Ok(replies) => replies,
+            Err(error) => {
+                batch.into_iter().for_each(|job| job.fail(&error));
                 return Ok(());
             }
         };
-        let echo = answers.pop().unwrap_or(Err(Fault::not_connected(None)));
-        let count = answers.pop().unwrap_or(Err(Fault::not_connected(None)));
-        let count = self.lane.before_ping(live, id, echo, count);
-        let count = self.wait.go_on(&self.lane, live, count, until).await;
-        let safe = judged(&self.lane, live, self.wait, count).await;
-        let mut answers = answers.into_iter();
+        let echo = replies
+            .pop()
+            .unwrap_or(Err(RedisStoreError::not_connected(None)));
+        let count = replies
+            .pop()
+            .unwrap_or(Err(RedisStoreError::not_connected(None)));
+        let count = self.connection.before_ping(active, id, echo, count);
+        let count = self
+            .wait
+            .wait_until(&self.connection, active, count, until)
+            .await;
+        let durability = check_count(&self.connection, active, self.wait, count).await;
+        let mut replies = replies.into_iter();
         for job in batch {
-            let own = job.own(&self.lane, live, answers.by_ref());
-            let _nobody_waits_any_more = job.answer.send(Ok((own, safe.clone())));
+            let own = job.take_replies(&self.connection, active, replies.by_ref());
+            let _nobody_waits_any_more = job.reply_to.send(Ok((own, durability.clone())));
         }
-        safe
+        durability
     }
 
     /// Turns all away until what was sent is safe, or the connection is another one.
-    async fn catch_up(&mut self, live: &Arc<Live>, mut why: Unacknowledged) {
+    async fn catch_up(&mut self, active: &Arc<ActiveConnection>, mut reason: UnacknowledgedError) {
         loop {
-            self.why.store(Some(Arc::new(why.clone())));
-            let stands = self.lane.live().is_some_and(|now| Arc::ptr_eq(&now, live));
-            if !stands {
+            self.unacknowledged.store(Some(Arc::new(reason.clone())));
+            let is_connected = self
+                .connection
+                .active()
+                .is_some_and(|now| Arc::ptr_eq(&now, active));
+            if !is_connected {
                 break;
             }
-            let asking = asked_again(&self.lane, live, self.wait);
-            tokio::pin!(asking);
-            let answer = loop {
+            let rechecking = recheck(&self.connection, active, self.wait);
+            tokio::pin!(rechecking);
+            let result = loop {
                 tokio::select! {
-                    answer = &mut asking => break answer,
-                    Some(job) = self.queue.recv() => job.turn_away(&why),
+                    result = &mut rechecking => break result,
+                    Some(job) = self.queue.recv() => job.reject(&reason),
                 }
             };
-            match answer {
+            match result {
                 Ok(()) => break,
-                Err(still) => why = still,
+                Err(still) => reason = still,
             }
         }
-        self.why.store(None);
+        self.unacknowledged.store(None);
     }
 }
 
 impl Job {
-    fn left(&self) -> Duration {
+    fn remaining(&self) -> Duration {
         self.patience.saturating_sub(self.queued.elapsed())
     }
 
-    /// What concerns it of the `answers` to all that was sent.
-    fn own(
+    /// What concerns it of the `replies` to all that was sent.
+    fn take_replies(
         &self,
-        lane: &Lane,
-        live: &Arc<Live>,
-        answers: &mut dyn Iterator<Item = Result<Value, Fault>>,
-    ) -> Vec<Result<Value, Fault>> {
+        connection: &ManagedConnection,
+        active: &Arc<ActiveConnection>,
+        replies: &mut dyn Iterator<Item = Result<Value, RedisStoreError>>,
+    ) -> Vec<Result<Value, RedisStoreError>> {
         let each = |call: &SentCall| {
-            let mut next = || answers.next().unwrap_or(Err(Fault::not_connected(None)));
-            let reply = match self.entry {
-                Entry::Plain => next(),
-                Entry::Asking => next().and(next()),
+            let mut next = || {
+                replies
+                    .next()
+                    .unwrap_or(Err(RedisStoreError::not_connected(None)))
             };
-            lane.own_reply(live, call.id, reply?)
+            let reply = match self.mode {
+                SendMode::Plain => next(),
+                SendMode::Asking => next().and(next()),
+            };
+            connection.matching_reply(active, call.id, reply?)
         };
         self.calls.iter().map(each).collect()
     }
 
-    fn turn_away(self, why: &Unacknowledged) {
-        let _nobody_waits_any_more = self.answer.send(Err(why.clone()));
+    fn reject(self, reason: &UnacknowledgedError) {
+        let _nobody_waits_any_more = self.reply_to.send(Err(reason.clone()));
     }
 
-    fn fail(self, fault: &Fault) {
-        let failed = self.calls.iter().map(|_| Err(fault.clone())).collect();
-        let _nobody_waits_any_more = self.answer.send(Ok((failed, Ok(()))));
+    fn fail(self, error: &RedisStoreError) {
+        let failed = self.calls.iter().map(|_| Err(error.clone())).collect();
+        let _nobody_waits_any_more = self.reply_to.send(Ok((failed, Ok(()))));
     }
 }

@@ -4,54 +4,54 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, Value};
-use tidegate_core::store::Unacknowledged;
+use tidegate_core::store::UnacknowledgedError;
 
-use super::super::fault::Fault;
-use super::super::lane::{Lane, Live};
-use super::super::redirect::Entry;
-use super::Safe;
+use super::super::connection::{ActiveConnection, ManagedConnection};
+use super::super::error::RedisStoreError;
+use super::super::redirect::SendMode;
+use super::DurabilityResult;
 
 /// How long one question lasts whether the writes have arrived since.
-const ASK_AGAIN: Duration = Duration::from_millis(200);
+const RECHECK_TIMEOUT: Duration = Duration::from_millis(200);
 /// A replica tells how far its file is when it is asked, which is before it has written what it just heard,
 /// and by itself once a second. So it is asked again, by waiting anew.
-const ASK_FILES: Duration = Duration::from_millis(5);
+const AOF_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The shortest wait there is: for what a server knows without hearing from a replica.
-const AT_ONCE: Duration = Duration::from_millis(1);
+const MIN_WAIT: Duration = Duration::from_millis(1);
 /// How long to wait before a server that cannot answer it is asked again.
-const PAUSE: Duration = Duration::from_secs(1);
+const RECHECK_PAUSE: Duration = Duration::from_secs(1);
 
 /// What is waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Wait {
+pub(super) enum WaitKind {
     /// A replica has it.
     Replica,
     /// It is on the disk of the server and of a replica.
     Aof,
 }
 
-impl Wait {
+impl WaitKind {
     /// Zero would mean for ever.
-    pub(super) fn command(self, most: Duration) -> Cmd {
+    pub(super) fn command(self, max: Duration) -> Cmd {
         let mut command = match self {
-            Wait::Replica => redis::cmd("WAIT"),
-            Wait::Aof => redis::cmd("WAITAOF"),
+            WaitKind::Replica => redis::cmd("WAIT"),
+            WaitKind::Aof => redis::cmd("WAITAOF"),
         };
-        if self == Wait::Aof {
+        if self == WaitKind::Aof {
             command.arg(1);
         }
-        let most = match self {
-            Wait::Replica => most,
-            Wait::Aof => most.min(ASK_FILES),
+        let max = match self {
+            WaitKind::Replica => max,
+            WaitKind::Aof => max.min(AOF_POLL_INTERVAL),
         };
-        command.arg(1).arg(millis(most));
+        command.arg(1).arg(millis(max));
         command
     }
 
     fn is_enough(self, count: &Value) -> bool {
         match (self, count) {
-            (Wait::Replica, Value::Int(replicas)) => *replicas > 0,
-            (Wait::Aof, Value::Array(counts)) => {
+            (WaitKind::Replica, Value::Int(replicas)) => *replicas > 0,
+            (WaitKind::Aof, Value::Array(counts)) => {
                 matches!(counts[..], [Value::Int(1..), Value::Int(1..)])
             }
             _ => false,
@@ -59,79 +59,100 @@ impl Wait {
     }
 
     /// Waits anew until enough have acknowledged or `until` has come; the last count.
-    pub(super) async fn go_on(
+    pub(super) async fn wait_until(
         self,
-        lane: &Lane,
-        live: &Arc<Live>,
-        mut count: Result<Value, Fault>,
+        connection: &ManagedConnection,
+        active: &Arc<ActiveConnection>,
+        mut count: Result<Value, RedisStoreError>,
         until: Instant,
-    ) -> Result<Value, Fault> {
+    ) -> Result<Value, RedisStoreError> {
         while count.as_ref().is_ok_and(|count| !self.is_enough(count)) {
             let left = until.saturating_duration_since(Instant::now());
             if left < Duration::from_millis(1) {
                 break;
             }
-            lane.blocks_for(left);
-            count = lane.send(live, &self.command(left), Entry::Plain).await;
+            connection.expect_block_for(left);
+            count = connection
+                .send(active, &self.command(left), SendMode::Plain)
+                .await;
         }
         count
     }
 }
 
 /// Whether a connection can wait at all. A server without a replica is found out at once; a replica that is
-/// connected has up to `most` to acknowledge what came before.
-pub(super) async fn can_wait(lane: &Lane, live: &Arc<Live>, wait: Wait, most: Duration) -> Safe {
-    let until = Instant::now() + most;
-    lane.blocks_for(AT_ONCE);
-    let count = lane.send(live, &wait.command(AT_ONCE), Entry::Plain).await;
-    if count.as_ref().is_ok_and(|count| !wait.is_enough(count)) && has_no_replica(lane, live).await
+/// connected has up to `max` to acknowledge what came before.
+pub(super) async fn can_wait(
+    connection: &ManagedConnection,
+    active: &Arc<ActiveConnection>,
+    wait: WaitKind,
+    max: Duration,
+) -> DurabilityResult {
+    let until = Instant::now() + max;
+    connection.expect_block_for(MIN_WAIT);
+    let count = connection
+        .send(active, &wait.command(MIN_WAIT), SendMode::Plain)
+        .await;
+    if count.as_ref().is_ok_and(|count| !wait.is_enough(count))
+        && has_no_replica(connection, active).await
     {
-        return Err(Unacknowledged(NO_REPLICA.to_owned()));
+        return Err(UnacknowledgedError(NO_REPLICA.to_owned()));
     }
-    let count = wait.go_on(lane, live, count, until).await;
-    judged(lane, live, wait, count).await
+    let count = wait.wait_until(connection, active, count, until).await;
+    check_count(connection, active, wait, count).await
 }
 
 fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX).max(1)
 }
 
-async fn acknowledged(lane: &Lane, live: &Arc<Live>, wait: Wait, most: Duration) -> Safe {
-    let until = Instant::now() + most;
-    lane.blocks_for(most);
-    let count = lane.send(live, &wait.command(most), Entry::Plain).await;
-    let count = wait.go_on(lane, live, count, until).await;
-    judged(lane, live, wait, count).await
+async fn acknowledged(
+    connection: &ManagedConnection,
+    active: &Arc<ActiveConnection>,
+    wait: WaitKind,
+    max: Duration,
+) -> DurabilityResult {
+    let until = Instant::now() + max;
+    connection.expect_block_for(max);
+    let count = connection
+        .send(active, &wait.command(max), SendMode::Plain)
+        .await;
+    let count = wait.wait_until(connection, active, count, until).await;
+    check_count(connection, active, wait, count).await
 }
 
 /// Asks once more, and not at once again if the server cannot say.
-pub(super) async fn asked_again(lane: &Lane, live: &Arc<Live>, wait: Wait) -> Safe {
-    let asked = Instant::now();
-    let safe = acknowledged(lane, live, wait, ASK_AGAIN).await;
-    if safe.is_err() && asked.elapsed() < ASK_AGAIN / 2 {
-        tokio::time::sleep(PAUSE).await;
+pub(super) async fn recheck(
+    connection: &ManagedConnection,
+    active: &Arc<ActiveConnection>,
+    wait: WaitKind,
+) -> DurabilityResult {
+    let began = Instant::now();
+    let durability = acknowledged(connection, active, wait, RECHECK_TIMEOUT).await;
+    if durability.is_err() && began.elapsed() < RECHECK_TIMEOUT / 2 {
+        tokio::time::sleep(RECHECK_PAUSE).await;
     }
-    safe
+    durability
 }
 
 /// What the reply to a wait means, in words. The words are the same as long as the cause is.
-pub(super) async fn judged(
-    lane: &Lane,
-    live: &Arc<Live>,
-    wait: Wait,
-    count: Result<Value, Fault>,
-) -> Safe {
-    let why = match (wait, count) {
-        (_, Err(fault)) => cannot(&fault),
+pub(super) async fn check_count(
+    connection: &ManagedConnection,
+    active: &Arc<ActiveConnection>,
+    wait: WaitKind,
+    count: Result<Value, RedisStoreError>,
+) -> DurabilityResult {
+    let reason = match (wait, count) {
+        (_, Err(error)) => failure_text(&error),
         (_, Ok(count)) if wait.is_enough(&count) => return Ok(()),
-        _ if has_no_replica(lane, live).await => NO_REPLICA.to_owned(),
-        (Wait::Replica, Ok(_)) => SLOW_REPLICA.to_owned(),
-        (Wait::Aof, Ok(Value::Array(counts))) if matches!(counts[..], [Value::Int(1..), _]) => {
+        _ if has_no_replica(connection, active).await => NO_REPLICA.to_owned(),
+        (WaitKind::Replica, Ok(_)) => SLOW_REPLICA.to_owned(),
+        (WaitKind::Aof, Ok(Value::Array(counts))) if matches!(counts[..], [Value::Int(1..), _]) => {
             SLOW_REPLICA_DISK.to_owned()
         }
-        (Wait::Aof, Ok(_)) => SLOW_DISK.to_owned(),
+        (WaitKind::Aof, Ok(_)) => SLOW_DISK.to_owned(),
     };
-    Err(Unacknowledged(why))
+    Err(UnacknowledgedError(reason))
 }
 
 const NO_REPLICA: &str = "no replica is connected; connect one, or write `durability: none`";
@@ -141,9 +162,9 @@ const SLOW_REPLICA_DISK: &str = "no replica had it on its disk in time; see whet
 const SLOW_DISK: &str =
     "the server did not have it on its disk in time; see whether it has `appendfsync always`";
 
-fn cannot(fault: &Fault) -> String {
+fn failure_text(error: &RedisStoreError) -> String {
     // Names no address and no user, unlike the fault itself.
-    let text = fault.cause().text;
+    let text = error.cause().text;
     if text.contains("unknown command") {
         return "the server does not know WAITAOF, which came with Redis and Valkey 7.2; write \
                 `durability: replica`"
@@ -157,10 +178,13 @@ fn cannot(fault: &Fault) -> String {
     text.as_ref().to_owned()
 }
 
-async fn has_no_replica(lane: &Lane, live: &Arc<Live>) -> bool {
-    let mut ask = redis::cmd("INFO");
-    ask.arg("replication");
-    let told = lane.send(live, &ask, Entry::Plain).await.ok();
-    let told = told.and_then(|told| redis::from_redis_value::<String>(told).ok());
-    told.is_some_and(|told| told.contains("connected_slaves:0"))
+async fn has_no_replica(connection: &ManagedConnection, active: &Arc<ActiveConnection>) -> bool {
+    let mut command = redis::cmd("INFO");
+    command.arg("replication");
+    let info = connection
+        .send(active, &command, SendMode::Plain)
+        .await
+        .ok();
+    let info = info.and_then(|info| redis::from_redis_value::<String>(info).ok());
+    info.is_some_and(|info| info.contains("connected_slaves:0"))
 }

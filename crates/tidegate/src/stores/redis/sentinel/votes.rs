@@ -1,102 +1,108 @@
 //! What several sentinels say together.
 
-use super::{Answer, Fault, Place};
+use super::{RedisAddress, RedisStoreError, SentinelReply};
 
 /// Answers, as they come in.
 pub(super) struct Votes {
     /// How many were asked.
-    asked: usize,
+    total: usize,
     /// How many answered.
-    answered: usize,
-    places: Vec<(Place, usize)>,
+    replied: usize,
+    candidates: Vec<(RedisAddress, usize)>,
     /// Why the first that did not answer did not.
-    silent: Option<Fault>,
+    first_error: Option<RedisStoreError>,
 }
 
 impl Votes {
-    pub(super) fn of(asked: usize) -> Self {
+    pub(super) fn of(total: usize) -> Self {
         Votes {
-            asked,
-            answered: 0,
-            places: Vec::new(),
-            silent: None,
+            total,
+            replied: 0,
+            candidates: Vec::new(),
+            first_error: None,
         }
     }
 
     /// Counts one answer: a place, or that it knows of none.
-    pub(super) fn cast(&mut self, answer: Answer) {
-        let place = match answer {
-            Ok(place) => place,
-            Err(fault) => {
-                self.silent.get_or_insert(fault);
+    pub(super) fn cast(&mut self, vote: SentinelReply) {
+        let address = match vote {
+            Ok(address) => address,
+            Err(error) => {
+                self.first_error.get_or_insert(error);
                 return;
             }
         };
-        self.answered += 1;
-        let Some(place) = place else { return };
-        match self.places.iter_mut().find(|(known, _)| *known == place) {
+        self.replied += 1;
+        let Some(address) = address else { return };
+        match self
+            .candidates
+            .iter_mut()
+            .find(|(known, _)| *known == address)
+        {
             Some((_, votes)) => *votes += 1,
-            None => self.places.push((place, 1)),
+            None => self.candidates.push((address, 1)),
         }
     }
 
     /// The place that no further answer can change.
-    pub(super) fn settled(&self) -> Option<Place> {
-        self.of_more_than_half(self.asked)
+    pub(super) fn majority(&self) -> Option<RedisAddress> {
+        self.majority_of(self.total)
     }
 
     /// The place that most of those that answered agree on.
-    pub(super) fn counted(self) -> Result<Place, Fault> {
-        if let Some(place) = self.of_more_than_half(self.answered) {
-            return Ok(place);
+    pub(super) fn result(self) -> Result<RedisAddress, RedisStoreError> {
+        if let Some(address) = self.majority_of(self.replied) {
+            return Ok(address);
         }
-        match (self.answered, self.places.len()) {
-            (0, _) => Err(self.silent.unwrap_or_else(|| Fault::not_connected(None))),
-            (_, 0) => Err(Fault::of_operator(
+        match (self.replied, self.candidates.len()) {
+            (0, _) => Err(self
+                .first_error
+                .unwrap_or_else(|| RedisStoreError::not_connected(None))),
+            (_, 0) => Err(RedisStoreError::needs_operator(
                 "unknown primary",
                 "",
                 "write the name by which the sentinels know it after the hosts",
             )),
-            _ => Err(Fault::undecided()),
+            _ => Err(RedisStoreError::sentinels_disagree()),
         }
     }
 
-    fn of_more_than_half(&self, all: usize) -> Option<Place> {
-        let most = self.places.iter().find(|(_, votes)| votes * 2 > all);
-        most.map(|(place, _)| place.clone())
+    fn majority_of(&self, all: usize) -> Option<RedisAddress> {
+        let winner = self.candidates.iter().find(|(_, votes)| votes * 2 > all);
+        winner.map(|(address, _)| address.clone())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stores::redis::fault::Action;
+    use crate::stores::redis::error::Action;
 
     /// One letter per sentinel: a place, `?` for one that knows none, `-` for one that is silent.
     /// What they say together is the letter of a place, or what is to be done.
-    fn check(answers: &str, want: &str) {
-        let mut votes = Votes::of(answers.len());
-        for answer in answers.chars() {
-            votes.cast(match answer {
-                '-' => Err(Fault::not_connected(None)),
+    fn check(letters: &str, want: &str) {
+        let mut votes = Votes::of(letters.len());
+        for vote in letters.chars() {
+            votes.cast(match vote {
+                '-' => Err(RedisStoreError::not_connected(None)),
                 '?' => Ok(None),
-                letter => Ok(Some(Place::Port {
+                letter => Ok(Some(RedisAddress::Tcp {
                     host: letter.to_string(),
                     port: 1,
                 })),
             });
         }
-        let found = match votes.settled().map_or_else(|| votes.counted(), Ok) {
-            Ok(place) => place.to_string().replace(":1", ""),
-            Err(fault) if fault.action() == Action::AskOperator => "ask".to_owned(),
+        let found = match votes.majority().map_or_else(|| votes.result(), Ok) {
+            Ok(address) => address.to_string().replace(":1", ""),
+            Err(error) if error.action() == Action::NeedsOperator => "ask".to_owned(),
             Err(_) => "again".to_owned(),
         };
-        assert_eq!(found, want, "{answers}");
+        assert_eq!(found, want, "{letters}");
     }
 
     #[test]
     fn most_of_those_that_answer_decide() {
-        for (answers, want) in [
+        for (letters, want) in [
             ("aaa", "a"),
             ("aab", "a"),
             ("baa", "a"),
@@ -115,20 +121,20 @@ mod tests {
             ("???", "ask"),
             ("??-", "ask"),
         ] {
-            check(answers, want);
+            check(letters, want);
         }
     }
 
     #[test]
     fn it_is_settled_once_no_further_answer_can_change_it() {
-        let place = || {
+        let address = || {
             let host = "a".to_owned();
-            Place::Port { host, port: 1 }
+            RedisAddress::Tcp { host, port: 1 }
         };
         let mut votes = Votes::of(3);
-        votes.cast(Ok(Some(place())));
-        assert_eq!(votes.settled(), None);
-        votes.cast(Ok(Some(place())));
-        assert_eq!(votes.settled(), Some(place()));
+        votes.cast(Ok(Some(address())));
+        assert_eq!(votes.majority(), None);
+        votes.cast(Ok(Some(address())));
+        assert_eq!(votes.majority(), Some(address()));
     }
 }

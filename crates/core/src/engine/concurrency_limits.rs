@@ -1,0 +1,55 @@
+//! Which limits on what is open at once a request comes under, before any store is asked.
+
+use smallvec::SmallVec;
+
+use super::plan::{EnforceMode, role_of};
+use super::subject;
+use crate::request::Request;
+use crate::rules::{Concurrency, Purpose, Rule, RuleSet};
+use crate::store::Role;
+use crate::subject::{Fingerprint, FingerprintKey};
+
+/// A limit on open requests that one more is to pass.
+#[derive(Clone, Copy, Debug)]
+pub struct ConcurrencyLimit<'r> {
+    /// The rule.
+    pub rule: &'r Rule,
+    /// Whose requests are counted together.
+    pub subject: Fingerprint,
+    /// How many may be open.
+    pub max: Concurrency,
+    /// What a refusal means.
+    pub role: Role,
+}
+
+/// Every limit on open requests that applies, in the order in which slots are taken: what this node
+/// decides by itself, then from narrow to wide, so that a refusal touches nothing wider.
+pub fn concurrency_limits<'r>(
+    rules: &'r RuleSet,
+    enforce_mode: EnforceMode,
+    key: &FingerprintKey,
+    request: &Request<'_>,
+) -> SmallVec<[ConcurrencyLimit<'r>; 2]> {
+    let mut limits: SmallVec<[ConcurrencyLimit<'r>; 2]> = SmallVec::new();
+    for position in rules.applicable_rules(request, Purpose::Acquire) {
+        let rule = &rules.rules()[position as usize];
+        let Some(max) = rule.concurrent() else {
+            continue;
+        };
+        let Some(subject) = subject::identify(rule, request, key) else {
+            continue;
+        };
+        limits.push(ConcurrencyLimit {
+            rule,
+            subject,
+            max,
+            role: role_of(rule, enforce_mode),
+        });
+    }
+    let is_shared = |limit: &ConcurrencyLimit<'_>| limit.max != Concurrency::Adaptive;
+    limits.sort_by_key(|limit| {
+        let breadth = u8::MAX - limit.rule.options().specificity;
+        (is_shared(limit), breadth)
+    });
+    limits
+}

@@ -1,0 +1,170 @@
+//! What else a rule does with the requests it counts: how nodes count together, who may use how much, who
+//! is slowed down, how many may be open.
+
+use std::fmt;
+
+use crate::algorithms::Limit;
+use crate::request::{Priority, Request};
+use crate::rules::concurrency::Concurrency;
+use crate::rules::load_shedding::{Permille, SoftLimit};
+use crate::rules::rate::{Rate, parse_rate};
+use crate::rules::rule::{Rates, Rule};
+use crate::store::Counting;
+use crate::units::{Cost, Nanos};
+
+/// How a rule handles one request, apart from its rates.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EffectiveOptions {
+    /// How the counts of all nodes come together.
+    pub counting: Counting,
+    /// Of each rate, what it gives up for units to be drawn in advance.
+    pub leases: Vec<LeasedRate>,
+    /// What requests like this may use of each rate, where priorities differ.
+    pub ceiling: Option<EffectiveCeiling>,
+    /// From where on requests are delayed.
+    pub soft: Option<SoftLimit>,
+    /// How many may be open at once.
+    pub concurrent: Option<Concurrency>,
+    /// What the request costs, where the rule counts in a unit.
+    pub unit_cost: Option<UnitCost>,
+}
+
+/// What a request costs in the unit of a rule.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnitCost {
+    /// The unit.
+    pub unit: Box<str>,
+    /// How much of it.
+    pub cost: u64,
+    /// Whether the request says so, or what is absent counts as one.
+    pub stated: bool,
+}
+
+impl UnitCost {
+    fn of(unit: &str, request: &Request<'_>) -> Self {
+        UnitCost {
+            unit: unit.into(),
+            cost: request.cost_in(Some(unit)).map_or(0, Cost::get),
+            stated: request.costs.iter().any(|(named, _)| named == unit),
+        }
+    }
+}
+
+/// A rate of which units are drawn in advance.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LeasedRate {
+    /// How long they may wait to be used.
+    pub duration: Nanos,
+    /// The burst as it was written; nothing for a window, which gives nothing up.
+    pub burst: Option<u64>,
+    /// What can be used at once.
+    pub capacity: u64,
+}
+
+/// How much of a rule's rates a request may use.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EffectiveCeiling {
+    /// By its priority.
+    pub priority: Priority,
+    /// That part of each rate.
+    pub fraction: Permille,
+    /// In units, of how many, for each rate.
+    pub units: Vec<(u64, u64)>,
+}
+
+impl EffectiveOptions {
+    pub(super) fn of(rule: &Rule, rates: &Rates, request: &Request<'_>) -> Self {
+        let limits = rates.limits.iter().zip(&rates.texts);
+        EffectiveOptions {
+            counting: rule.options.counting,
+            leases: limits
+                .filter_map(|(limit, text)| leased_rate(limit, text))
+                .collect(),
+            ceiling: rule.priority.map(|ceilings| {
+                let priority = request.priority();
+                let limits = rates.limits_for(priority).iter();
+                EffectiveCeiling {
+                    priority,
+                    fraction: ceilings.of(priority),
+                    units: limits
+                        .map(|limit| (limit.capacity(), limit.full_capacity()))
+                        .collect(),
+                }
+            }),
+            soft: rule.soft,
+            concurrent: rule.concurrent,
+            unit_cost: rule.unit().map(|unit| UnitCost::of(unit, request)),
+        }
+    }
+}
+
+fn leased_rate(limit: &Limit, text: &str) -> Option<LeasedRate> {
+    let duration = limit.lease_ttl()?;
+    let burst = match parse_rate(text) {
+        Ok(Rate::PerWindow(rate)) => rate.burst.unwrap_or(rate.count),
+        _ => limit.full_capacity(),
+    };
+    Some(LeasedRate {
+        duration,
+        burst: limit.algorithm().takes_burst().then_some(burst),
+        capacity: limit.full_capacity(),
+    })
+}
+
+/// A line for each thing that is not as usual.
+impl fmt::Display for EffectiveOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(UnitCost { unit, cost, stated }) = &self.unit_cost {
+            let absent = if *stated {
+                ""
+            } else {
+                ", because the request names no cost in it"
+            };
+            write!(f, "\n  cost: {cost} {unit}{absent}")?;
+        }
+        if let Some(ceiling) = &self.ceiling {
+            write!(f, "\n  priority: {ceiling}")?;
+        }
+        if let Some(soft) = self.soft {
+            let (threshold, max_delay) = (soft.threshold(), soft.max_delay());
+            write!(
+                f,
+                "\n  soft: delayed from {threshold} in use on, by {max_delay} when all is"
+            )?;
+        }
+        if self.counting != Counting::Exact {
+            write!(f, "\n  counting: {}", self.counting.name())?;
+        }
+        for leased in &self.leases {
+            write!(f, ", {leased}")?;
+        }
+        match self.concurrent {
+            Some(concurrent) => write!(
+                f,
+                "\n  concurrent: {concurrent}, counted by acquire and release alone"
+            ),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for EffectiveCeiling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} may use {}", self.priority.name(), self.fraction)?;
+        for (i, (units, whole)) in self.units.iter().enumerate() {
+            let before = if i == 0 { ":" } else { " and" };
+            write!(f, "{before} {units} of {whole}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for LeasedRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "for {} at most", self.duration)?;
+        match self.burst {
+            Some(burst) => write!(f, " (burst {} of the {burst} written)", self.capacity),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,686 @@
+//! Where this process keeps its counters: in its own memory, or in a store that nodes share.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tidegate::clock::{Clock, SystemClock};
+use tidegate::observe::{DurabilityState, JournalFacts, MemoryFacts, SharedSeries, StoreFacts};
+use tidegate::resilience::{self, PendingUnits, Resilient};
+use tidegate::runtime::TokioRuntime;
+use tidegate::stores::disk::{DiskStore, JournalCounterId, JournalEvent, JournalOpenError};
+use tidegate::stores::memory::MemoryStore;
+use tidegate::stores::redis::{Redis, RedisConfig, RedisStoreError, SecretError};
+use tidegate::{Limiter, Secret};
+use tidegate_core::rules::RuleSet;
+use tidegate_core::store::{
+    Charge, ChargeSet, FailureCause, FailureKind, Inspection, LeaseReply, NodeId, Outcome,
+    PermitReply, PermitRequest, Refund, Refunded, Reserve, Restore, RuleOptions, RunId, Settle,
+    Settled, SingleOutcomes, Store, StoreResult, UnacknowledgedError,
+};
+use tokio::sync::Notify;
+use tokio::time::timeout;
+use tracing::{error, info, warn};
+
+use crate::data_dir;
+use crate::net::rate_limited_log::RateLimitedLog;
+use crate::panics;
+use crate::store_events::StoreObserver;
+use crate::store_health::{StoreHealth, StoreOutage};
+
+/// How long a reply may take before it counts as lost: longer than any decision waits, so that a charge
+/// that is answered late can be given back.
+const MAX_REPLY_TIME: Duration = Duration::from_secs(5);
+/// How long to wait before the store is asked for the secret again.
+const SECRET_RETRY_DELAY: Duration = Duration::from_millis(200);
+
+/// How often to look whether the store still has the secret: often enough that a newcomer waits for it
+/// (`Redis::awaits_secret`).
+const SECRET_CHECK_INTERVAL: Duration = Duration::from_millis(500);
+/// How long a node waits for a connection before it reports why it has none.
+const CONNECT_REPORT_DELAY: Duration = Duration::from_secs(1);
+/// What happens without the store.
+pub(crate) const LOCAL_DECISION_NOTE: &str = "this node decides by its share of each limit";
+/// How long to wait before looking whether decisions are exact.
+const EXACT_POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// The line about refunds that lapse at the memory cap, which any client that refunds a lot can cause.
+static LAPSED_REFUNDS_LOG: RateLimitedLog = RateLimitedLog::new();
+
+/// The line about decisions by shared counters, which any client that invents subjects can cause.
+static OVERFLOW_LOG: RateLimitedLog = RateLimitedLog::new();
+
+/// The counters.
+pub(crate) enum AnyStore {
+    Memory(MemoryStore<SystemClock>),
+    Disk(DiskStore<SystemClock>),
+    Shared(SharedStore),
+}
+
+/// Counters in a store that nodes share.
+pub(crate) struct SharedStore {
+    store: Resilient<Redis, TokioRuntime>,
+    /// The same without what is around it.
+    redis: Redis,
+    series: Arc<SharedSeries>,
+    health: Arc<StoreHealth>,
+    /// Rung when the store has lost something.
+    loss_notify: Arc<Notify>,
+}
+
+/// How a store is. Names no address, user or secret.
+pub(crate) struct StoreCondition {
+    /// Which kind of store it is.
+    pub(crate) kind: &'static str,
+    /// Whether decisions are the store's.
+    pub(crate) is_exact: bool,
+    /// The outage that lasts, if one does.
+    pub(crate) outage: Option<StoreOutage>,
+    /// Why counts are not as safe as rules with `durability` ask, if they are not.
+    pub(crate) durability: Option<DurabilityFailure>,
+    /// How many calls failed since the start, by kind.
+    pub(crate) errors: Vec<(FailureKind, u64)>,
+}
+
+/// Why counts are not as safe as their rules ask. All other rules are decided as ever.
+pub(crate) struct DurabilityFailure {
+    /// Where they should be: `disk` or `replica`, as in `tidegate_durability_failing`.
+    pub(crate) kind: &'static str,
+    /// What is wrong. Names no address, user or path.
+    pub(crate) cause: String,
+}
+
+/// Why a shared store cannot be used at all.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SharedStoreError {
+    #[error("--store: {0}")]
+    Address(#[from] RedisStoreError),
+    #[error("no randomness: {0}")]
+    NoRandomness(#[from] getrandom::Error),
+}
+
+impl AnyStore {
+    pub(crate) fn in_memory(clock: SystemClock, cap: u64) -> Self {
+        AnyStore::Memory(MemoryStore::with_cap(clock, cap))
+    }
+
+    /// Counters in memory that go on from the journal in `folder`, as `rules` have them.
+    pub(crate) fn on_disk(
+        clock: SystemClock,
+        cap: u64,
+        folder: &Path,
+        secret: &Secret,
+        rules: &RuleSet,
+    ) -> Result<Self, JournalOpenError> {
+        let (memory, journal) = (
+            MemoryStore::with_cap(clock, cap),
+            data_dir::journal_path(folder),
+        );
+        let limit = |of: tidegate::stores::disk::JournalCounterId<'_>| {
+            data_dir::limit_for_counter(rules, of)
+        };
+        let opened = panics::without_panic_reports(|| {
+            DiskStore::open(&journal, secret, memory, limit, Box::new(log_journal_event))
+        });
+        let (store, found) = opened?;
+        let (counters, without_rule) = (found.counters, found.without_rule);
+        info!(counters, without_rule, "durable counts go on");
+        Ok(AnyStore::Disk(store))
+    }
+
+    /// Counters in the Redis or Valkey at `url`. Nothing is counted there before [`join`] has learnt the
+    /// secret of the others.
+    pub(crate) fn shared(
+        url: &str,
+        settings: resilience::ResilienceSettings,
+    ) -> Result<Self, SharedStoreError> {
+        let bare = Redis::open(&RedisConfig {
+            reply_timeout: settings.budget.duration().max(MAX_REPLY_TIME),
+            ..RedisConfig::new(url)
+        })?;
+        bare.lock();
+        let series = Arc::<SharedSeries>::default();
+        let (lost, health) = (Arc::<Notify>::default(), Arc::<StoreHealth>::default());
+        let observer = StoreObserver {
+            series: Arc::clone(&series),
+            health: Arc::clone(&health),
+            failures: Arc::clone(&settings.failures),
+            loss_notify: Arc::clone(&lost),
+        };
+        let watcher = Arc::new(move |event| observer.on_event(&event));
+        let store = resilience::resilient(bare.clone(), TokioRuntime::new()?, settings, watcher);
+        Ok(AnyStore::Shared(SharedStore {
+            store,
+            redis: bare,
+            series,
+            health,
+            loss_notify: lost,
+        }))
+    }
+
+    /// Whether a decision is there without waiting.
+    pub(crate) fn never_wait(&self) -> bool {
+        matches!(self, AnyStore::Memory(_))
+    }
+
+    /// Frees some of what has nothing left to tell.
+    pub(crate) fn sweep(&self, tables: usize) {
+        if let Some(store) = self.memory() {
+            store.sweep(tables);
+        }
+    }
+
+    /// Warns of decisions by counters that newcomers share. `reported` is how many there were before.
+    pub(crate) fn report_overflow(&self, reported: &mut u64) {
+        let Some(store) = self.memory() else {
+            return;
+        };
+        let overflowed = store.stats().overflow;
+        if overflowed > *reported && OVERFLOW_LOG.count().is_some() {
+            let decisions = overflowed - *reported;
+            warn!(
+                decisions,
+                "counters are at --memory-cap: clients without one share a few, and are denied together; raise it, or limit \
+                 by address who can invent clients"
+            );
+            *reported = overflowed;
+        }
+    }
+
+    /// Reports how an outage of the store goes on.
+    pub(crate) fn report_health(&self) {
+        let AnyStore::Shared(shared) = self else {
+            return;
+        };
+        let failures = shared.store.failures();
+        let (last, errors) = (failures.last(), failures.total());
+        if let Some(report) = shared.health.tick(Instant::now(), last, errors) {
+            report.log();
+        }
+    }
+
+    /// How the store is, for the operator.
+    pub(crate) fn condition(&self) -> StoreCondition {
+        let kind = match self {
+            AnyStore::Memory(_) => "memory",
+            AnyStore::Disk(_) => "disk",
+            AnyStore::Shared(_) => "shared",
+        };
+        let AnyStore::Shared(shared) = self else {
+            return StoreCondition {
+                kind,
+                is_exact: true,
+                outage: None,
+                durability: self.durability_failure(),
+                errors: Vec::new(),
+            };
+        };
+        let failures = shared.store.failures();
+        let counts = FailureKind::ALL.map(|kind| (kind, failures.of(kind)));
+        StoreCondition {
+            kind,
+            is_exact: shared.series.is_exact() && !shared.series.is_open(),
+            outage: shared.health.outage(),
+            durability: self.durability_failure(),
+            errors: counts.into_iter().filter(|(_, count)| *count > 0).collect(),
+        }
+    }
+
+    fn durability_failure(&self) -> Option<DurabilityFailure> {
+        let (kind, cause) = match self {
+            AnyStore::Memory(_) => return None,
+            AnyStore::Disk(store) => ("disk", store.journal_failure()?.as_ref().to_owned()),
+            AnyStore::Shared(shared) => ("replica", shared.redis.unacknowledged()?.to_string()),
+        };
+        Some(DurabilityFailure { kind, cause })
+    }
+
+    /// Logs why durable charges are not acknowledged, another line when the cause changes, and a last one
+    /// when they are acknowledged again. `logged` is the cause that was logged last.
+    pub(crate) fn log_durability(&self, logged: &mut Option<UnacknowledgedError>) {
+        let AnyStore::Shared(shared) = self else {
+            return;
+        };
+        let why = shared.redis.unacknowledged();
+        match (&why, &*logged) {
+            (Some(why), None) => {
+                warn!("durable charges are not acknowledged: {why}; {LOCAL_DECISION_NOTE}")
+            }
+            (Some(why), Some(before)) if why != before => {
+                warn!("durable charges are not acknowledged for another reason: {why}");
+            }
+            (None, Some(_)) => info!("durable charges are acknowledged again"),
+            _ => return,
+        }
+        *logged = why;
+    }
+
+    fn memory(&self) -> Option<&MemoryStore<SystemClock>> {
+        match self {
+            AnyStore::Memory(store) => Some(store),
+            AnyStore::Disk(store) => Some(store.memory()),
+            AnyStore::Shared(_) => None,
+        }
+    }
+
+    /// Whether a refund that lapsed did so at the memory cap. Its receipt is still good then, but memory has no room
+    /// to remember its id. On a node with a shared store this never happens.
+    fn is_lapsed_at_cap(&self, lapsed: &Refund<'_>) -> bool {
+        let memory = self.memory();
+        memory.is_some_and(|memory| memory.clock().now() < lapsed.expires_at)
+    }
+
+    pub(crate) fn facts(&self) -> StoreFacts<'_> {
+        match self {
+            AnyStore::Shared(shared) => StoreFacts::Shared {
+                series: &shared.series,
+                failures: shared.store.failures(),
+                clock: shared.store.clock_reading(),
+                durability: match shared.redis.unacknowledged() {
+                    Some(_) => DurabilityState::Failing,
+                    None => DurabilityState::Satisfied,
+                },
+                overshoot: shared.store.overshoot(),
+                leases: shared.store.leases(),
+            },
+            AnyStore::Memory(store) => StoreFacts::Memory(memory_facts(store)),
+            AnyStore::Disk(store) => {
+                let stats = store.journal_stats();
+                let journal = JournalFacts {
+                    commits: stats.commits,
+                    written: stats.written,
+                    lost: stats.lost,
+                    failing: stats.failing,
+                };
+                StoreFacts::Memory(MemoryFacts {
+                    journal: Some(journal),
+                    ..memory_facts(store.memory())
+                })
+            }
+        }
+    }
+}
+
+fn memory_facts(store: &MemoryStore<SystemClock>) -> MemoryFacts {
+    let stats = store.stats();
+    MemoryFacts {
+        keys: stats.keys,
+        bytes: stats.bytes,
+        cap_bytes: stats.cap,
+        overflowed: stats.overflow,
+        swept: stats.swept,
+        converted: stats.converted,
+        clock_steps: stats.clock_steps,
+        journal: None,
+    }
+}
+
+/// Says once what changed.
+fn log_journal_event(event: JournalEvent) {
+    match event {
+        JournalEvent::Failing(why) => error!(
+            "{why}; durable counts are in memory alone, and rules with `on_store_failure: deny` refuse"
+        ),
+        JournalEvent::Recovered => {
+            info!("durable counts are on disk again, those of meanwhile too")
+        }
+    }
+}
+
+/// Learns the secret of the nodes that share the store, or gives them `own`, and begins to count
+/// there. Until then this node decides by its share of each limit. A store that has no secret is given the
+/// one that it was last `known` by. The secret, if it counts there now.
+pub(crate) async fn join(
+    limiter: &Limiter<AnyStore>,
+    own: Option<&Secret>,
+    known: Option<&Secret>,
+) -> Option<Secret> {
+    let AnyStore::Shared(shared) = limiter.store() else {
+        return None;
+    };
+    if own.is_none() {
+        shared.await_restored_secret().await;
+    }
+    let secret = match (own, known) {
+        (None, Some(known)) => {
+            let restored = || shared.redis.restore_secret(known, false);
+            shared.agree_on_secret(restored).await
+        }
+        _ => {
+            shared
+                .agree_on_secret(|| shared.redis.share_secret(own))
+                .await
+        }
+    };
+    limiter.use_secret(secret.clone());
+    shared.redis.unlock();
+    Some(secret)
+}
+
+/// Waits until decisions are exact.
+pub(crate) async fn wait_until_exact(limiter: &Limiter<AnyStore>) {
+    let AnyStore::Shared(shared) = limiter.store() else {
+        return;
+    };
+    while !shared.series.is_exact() {
+        tokio::time::sleep(EXACT_POLL_INTERVAL).await;
+    }
+}
+
+/// Puts the secret back whenever the store has lost it, or a newcomer would count under another. Looks
+/// now and then too: the key alone may have been deleted.
+pub(crate) async fn maintain_secret(limiter: &Limiter<AnyStore>, mut secret: Secret, given: bool) {
+    let AnyStore::Shared(shared) = limiter.store() else {
+        return;
+    };
+    loop {
+        let _lost_or_time = timeout(SECRET_CHECK_INTERVAL, shared.loss_notify.notified()).await;
+        let theirs = shared
+            .agree_on_secret(|| shared.redis.restore_secret(&secret, given))
+            .await;
+        if theirs.fingerprint_key() != secret.fingerprint_key() {
+            warn!("the nodes of this store have another secret now; counting under that one");
+            limiter.use_secret(theirs.clone());
+            secret = theirs;
+        }
+        shared.redis.unlock();
+    }
+}
+
+/// Charges that were admitted and are not in the shared store yet.
+pub(crate) fn pending_charges(limiter: &Limiter<AnyStore>) -> Vec<PendingUnits> {
+    match limiter.store() {
+        AnyStore::Shared(shared) => shared.store.pending(),
+        AnyStore::Memory(_) | AnyStore::Disk(_) => Vec::new(),
+    }
+}
+
+/// Goes on with charges that were pending when this node ended.
+pub(crate) fn restore_pending(limiter: &Limiter<AnyStore>, pending: &[PendingUnits]) {
+    let AnyStore::Shared(shared) = limiter.store() else {
+        return;
+    };
+    if pending.is_empty() {
+        return;
+    }
+    let policy = limiter.policy().load();
+    let counters = shared.store.restore_pending(pending, |of| {
+        let counter = JournalCounterId {
+            rule: &of.rule,
+            rate: of.rate,
+            tag: of.limit.tag,
+            subject: of.subject,
+        };
+        let of_rule = || {
+            let rule = policy.rules.rule(of.rule.as_str())?;
+            Some((
+                data_dir::limit_for_counter(&policy.rules, counter)?,
+                *rule.options(),
+            ))
+        };
+        of_rule().or_else(|| Some((of.limit.compile()?, RuleOptions::DEFAULT)))
+    });
+    info!(counters, "pending charges go on");
+    if let without_limit @ 1.. = pending.len() - counters {
+        warn!(
+            without_limit,
+            "pending charges of rules that are gone are dropped"
+        );
+    }
+}
+
+/// Gives back what was drawn in advance, at the end of this node: others can use it at once.
+pub(crate) async fn return_leases(limiter: &Limiter<AnyStore>) {
+    let AnyStore::Shared(shared) = limiter.store() else {
+        return;
+    };
+    let before = shared.store.leases();
+    shared.store.drain().await;
+    let after = shared.store.leases();
+    let units = after.units_returned - before.units_returned;
+    if units > 0 {
+        info!(units, "gave back what was drawn in advance");
+    }
+    let units = after.units_outstanding + after.units_lapsed - before.units_lapsed;
+    if units > 0 {
+        warn!(
+            units,
+            "the store did not take back in time what was drawn in advance"
+        );
+    }
+}
+
+/// Logs why the store is not joined, unless the line of an outage has the cause.
+pub(crate) fn log_not_joined(limiter: &Limiter<AnyStore>) {
+    if limiter.store().condition().outage.is_some() {
+        return;
+    }
+    let fault = join_failure_reason(limiter);
+    warn!(fault, "the store is not met yet; {LOCAL_DECISION_NOTE}");
+}
+
+/// Why the store cannot be used, as far as it is known.
+pub(crate) fn join_failure_reason(limiter: &Limiter<AnyStore>) -> String {
+    let AnyStore::Shared(shared) = limiter.store() else {
+        return String::new();
+    };
+    let fault = shared.redis.last_error().map(|fault| fault.to_string());
+    let outage_cause = || Some(shared.health.outage()?.cause.to_string());
+    let known = fault.or_else(outage_cause);
+    known.unwrap_or_else(|| "it does not answer in time".to_owned())
+}
+
+/// The nodes that share the store, once the list of them is complete.
+pub(crate) fn membership(limiter: &Limiter<AnyStore>) -> Vec<NodeId> {
+    match limiter.store() {
+        AnyStore::Shared(shared) => shared.store.members(),
+        AnyStore::Memory(_) | AnyStore::Disk(_) => Vec::new(),
+    }
+}
+
+impl SharedStore {
+    /// Waits while the secret is missing and a node that knows it is about to restore it.
+    async fn await_restored_secret(&self) {
+        let mut logged = false;
+        loop {
+            self.wait_connected().await;
+            if !matches!(self.redis.awaits_secret().await, Ok(true)) {
+                return;
+            }
+            if !logged {
+                warn!("the store's secret was deleted; waiting for a running node to restore it");
+                logged = true;
+            }
+            tokio::time::sleep(SECRET_RETRY_DELAY).await;
+        }
+    }
+
+    /// Asks for the secret until this node may count there; reports why it may not.
+    async fn agree_on_secret<F>(&self, request_secret: impl Fn() -> F) -> Secret
+    where
+        F: Future<Output = Result<Secret, SecretError>>,
+    {
+        let mut attempts = 0_u32;
+        loop {
+            attempts += 1;
+            self.wait_connected().await;
+            let cause = match request_secret().await {
+                Ok(secret) => {
+                    let errors = self.store.failures().total();
+                    if let Some(report) = self.health.joined(Instant::now(), errors) {
+                        report.log();
+                    }
+                    return secret;
+                }
+                Err(SecretError::Gone) => continue,
+                // One call that fails may be that of a connection that was just replaced.
+                Err(SecretError::Store(_)) if attempts == 1 => None,
+                Err(SecretError::Store(fault)) => Some(fault.cause()),
+                Err(error) => {
+                    self.redis.lock();
+                    Some(FailureCause::new(FailureKind::Other, error.to_string()))
+                }
+            };
+            if let Some(cause) = cause {
+                self.report_join_failure(&cause);
+            }
+            tokio::time::sleep(SECRET_RETRY_DELAY).await;
+        }
+    }
+
+    /// Waits for a connection, and reports why there is none.
+    async fn wait_connected(&self) {
+        while timeout(CONNECT_REPORT_DELAY, self.redis.ready())
+            .await
+            .is_err()
+        {
+            if let Some(fault) = self.redis.last_error() {
+                self.report_join_failure(&fault.cause());
+            }
+        }
+    }
+
+    /// Reports why this node has not joined the store. Does nothing once it has: failed calls are reported by the
+    /// breaker then.
+    fn report_join_failure(&self, cause: &FailureCause) {
+        if !self.redis.is_locked() {
+            return;
+        }
+        let failures = self.store.failures();
+        failures.record(cause);
+        let (now, errors) = (Instant::now(), failures.total());
+        if let Some(report) = self.health.not_joined(now, cause, errors) {
+            report.log();
+        }
+    }
+}
+
+/// One verb, on whichever store it is. What waits goes to the heap: memory, which never does, would
+/// carry the room for it through every decision.
+macro_rules! dispatch {
+    ($self:ident, $store:ident => $reply:expr) => {
+        match $self {
+            AnyStore::Memory($store) => $reply.await,
+            AnyStore::Disk($store) => Box::pin($reply).await,
+            AnyStore::Shared(shared) => {
+                let $store = &shared.store;
+                Box::pin($reply).await
+            }
+        }
+    };
+}
+
+impl Store for AnyStore {
+    fn run_id(&self, terms: &RuleOptions) -> Option<RunId> {
+        match self {
+            AnyStore::Memory(store) => store.run_id(terms),
+            AnyStore::Disk(store) => store.run_id(terms),
+            AnyStore::Shared(shared) => shared.store.run_id(terms),
+        }
+    }
+
+    async fn charge(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
+        dispatch!(self, store => store.charge(set))
+    }
+
+    async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
+        dispatch!(self, store => store.charge_each(sets))
+    }
+
+    async fn charge_singles(&self, charges: &[Charge<'_>], replies: &mut SingleOutcomes) {
+        dispatch!(self, store => store.charge_singles(charges, replies));
+    }
+
+    async fn peek(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
+        dispatch!(self, store => store.peek(set))
+    }
+
+    async fn refund(&self, refund: &Refund<'_>) -> StoreResult<Refunded> {
+        let refunded = dispatch!(self, store => store.refund(refund));
+        if matches!(refunded, Ok(Refunded::Lapsed))
+            && self.is_lapsed_at_cap(refund)
+            && let Some(times) = LAPSED_REFUNDS_LOG.count()
+        {
+            warn!(
+                times,
+                "not refunded: at --memory-cap there is no room to remember that a receipt was used"
+            );
+        }
+        refunded
+    }
+
+    async fn draw(&self, charge: &Charge<'_>) -> StoreResult<LeaseReply> {
+        dispatch!(self, store => store.draw(charge))
+    }
+
+    async fn force(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
+        dispatch!(self, store => store.force(set))
+    }
+
+    async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
+        dispatch!(self, store => store.reserve(reserve))
+    }
+
+    async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
+        dispatch!(self, store => store.settle(settle))
+    }
+
+    async fn restore(&self, seeds: &[Restore<'_>]) -> StoreResult<()> {
+        dispatch!(self, store => store.restore(seeds))
+    }
+
+    async fn acquire(&self, hold: &PermitRequest<'_>) -> StoreResult<PermitReply> {
+        dispatch!(self, store => store.acquire(hold))
+    }
+
+    async fn renew(&self, hold: &PermitRequest<'_>) -> StoreResult<PermitReply> {
+        dispatch!(self, store => store.renew(hold))
+    }
+
+    async fn release(&self, hold: &PermitRequest<'_>) -> StoreResult<()> {
+        dispatch!(self, store => store.release(hold))
+    }
+
+    async fn inspect(&self, set: &ChargeSet<'_>) -> StoreResult<Vec<Option<Inspection>>> {
+        dispatch!(self, store => store.inspect(set))
+    }
+
+    async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
+        dispatch!(self, store => store.reset(set))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_core::units::Nanos;
+
+    use super::*;
+
+    /// Good receipts at the cap and late ones both get `lapsed`. The log line is about the first alone: only they
+    /// are a reason to raise the cap.
+    #[tokio::test]
+    async fn refunds_that_lapse_at_the_memory_cap_are_not_taken_for_late_ones() {
+        const MAX_REFUNDS: u128 = 1_000_000;
+        let clock = SystemClock::new();
+        let counters = AnyStore::in_memory(clock, 1 << 20);
+        let good = clock.now().plus(Nanos::from_secs(3_600));
+        let refund = |id, expires_at| Refund {
+            id,
+            charged_at: clock.now(),
+            expires_at,
+            set: ChargeSet::default(),
+        };
+        let late = refund(MAX_REFUNDS, Nanos::ZERO);
+        assert_eq!(counters.refund(&late).await.unwrap(), Refunded::Lapsed);
+        assert!(!counters.is_lapsed_at_cap(&late));
+        let mut done = 0;
+        while counters.refund(&refund(done, good)).await.unwrap() == Refunded::Done {
+            done += 1;
+            assert!(done < MAX_REFUNDS, "the cap bounds nothing");
+        }
+        assert!(done > 0);
+        assert!(counters.is_lapsed_at_cap(&refund(done, good)));
+        let again = counters.refund(&refund(0, good)).await.unwrap();
+        assert_eq!(again, Refunded::Already, "a used receipt stays used");
+    }
+}

@@ -1,0 +1,112 @@
+//! The folder that a node keeps things in between two runs, for its owner alone.
+//!
+//! | file | what |
+//! |---|---|
+//! | `counts.redb` | the journal of durable counts, with counters in memory |
+//! | `roster`, `roster.lock` | the list of nodes, with a store that they share |
+//! | `pending` | charges that were admitted and are not in that store yet |
+//! | `store-secret` | what counters are named by in that store, as this node last knew it |
+//! | `secret` | what counters are named by, unless `--secret-file` says it: or no count were found again |
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use tidegate::Secret;
+use tidegate::clock::{Clock, SystemClock};
+use tidegate::stores::disk::{self, JournalCounterId};
+use tidegate_core::algorithms::Limit;
+use tidegate_core::rules::RuleSet;
+
+/// Where the journal of the node is.
+pub(crate) fn journal_path(folder: &Path) -> PathBuf {
+    folder.join("counts.redb")
+}
+
+/// Makes the folder if it is missing. The only place that does.
+pub(crate) fn create_dir(folder: &Path) -> Result<(), String> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.map_err(|error| error_message(folder, &error))
+}
+
+/// The secret of this node: drawn at its first start, the same at every later one. One that was lost
+/// beside counts is not drawn anew: none of them would be found again.
+pub(crate) fn load_or_create_secret(folder: &Path) -> Result<Secret, String> {
+    let file = folder.join("secret");
+    let bytes = match fs::read(&file) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let (journal, now) = (journal_path(folder), SystemClock::new().now());
+            if disk::has_counts(&journal, now).map_err(|error| error.to_string())? {
+                return Err(format!(
+                    "{}: is missing, and {} beside it holds counts that only this secret can name; put the \
+                     secret back from a copy, or move the journal away to begin with no counts",
+                    file.display(),
+                    journal.display()
+                ));
+            }
+            create_secret(folder, &file).map_err(|error| error_message(&file, &error))?
+        }
+        Err(error) => return Err(error_message(&file, &error)),
+    };
+    Secret::from_bytes(&bytes).map_err(|error| format!("{}: {error}", file.display()))
+}
+
+/// The secret of the shared store as this node last knew it. One that cannot be read counts as none: the
+/// store has it.
+pub(crate) fn load_store_secret(folder: &Path) -> Option<Secret> {
+    let text = fs::read_to_string(store_secret_path(folder)).ok()?;
+    Secret::from_hex(text.trim())
+}
+
+/// Keeps the secret of the shared store, so that pending charges are found again after a restart without it.
+pub(crate) fn save_store_secret(folder: &Path, secret: &Secret) -> Result<(), String> {
+    let file = store_secret_path(folder);
+    write_secret(folder, &file, &secret.to_hex()).map_err(|error| error_message(&file, &error))
+}
+
+fn store_secret_path(folder: &Path) -> PathBuf {
+    folder.join("store-secret")
+}
+
+/// Appears whole or not at all: half a secret would name other counters.
+fn create_secret(folder: &Path, file: &Path) -> io::Result<Vec<u8>> {
+    let mut random = [0; 32];
+    getrandom::fill(&mut random).map_err(io::Error::other)?;
+    let text: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    write_secret(folder, file, &text)?;
+    Ok(text.into_bytes())
+}
+
+fn write_secret(folder: &Path, file: &Path, text: &str) -> io::Result<()> {
+    let temporary = file.with_extension("new");
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let mut temporary_file = options.open(&temporary)?;
+    temporary_file.write_all(text.as_bytes())?;
+    temporary_file.sync_all()?;
+    fs::rename(&temporary, file)?;
+    File::open(folder)?.sync_all()
+}
+
+/// The limit that a counter of the journal has under `rules`: the very one it was made under if the rule
+/// still has it, else the rule's usual one.
+pub(crate) fn limit_for_counter(rules: &RuleSet, counter: JournalCounterId<'_>) -> Option<Limit> {
+    let rule = rules.rule(counter.rule.as_str())?;
+    let current_limit = || {
+        let limits = rule.limits(None, "");
+        limits.get(usize::from(counter.rate)).or(limits.last())
+    };
+    let limit = rule
+        .limit_with_tag(counter.rate.into(), counter.tag)
+        .or_else(current_limit)?;
+    Some(limit.for_subject(counter.subject.seed()))
+}
+
+fn error_message(path: &Path, error: &io::Error) -> String {
+    format!(
+        "{}: {error}; see whether the folder of --data can be written",
+        path.display()
+    )
+}

@@ -1,0 +1,135 @@
+//! Whether the user may do what counting takes: every command is tried, under keys of our own.
+
+use tidegate::stores::redis::{AdminConnection, MissingPermission, RedisStoreError};
+
+use super::finding::DoctorFinding;
+use super::probe::{SilentServer, unless_silent};
+
+/// A script that does nothing, and what a server knows it by.
+const NOOP_SCRIPT: &[u8] = b"return 1";
+const NOOP_SCRIPT_HASH: &[u8] = b"e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
+/// The subject of a key that nobody counts under, of the form that counters have.
+const SUBJECT: &str = "doctor";
+/// What is left over goes by itself.
+const TTL_SECS: &[u8] = b"60";
+const TTL_MILLIS: &[u8] = b"60000";
+/// A moment long gone: what is to expire then goes at once.
+const PAST_MILLIS: &[u8] = b"1";
+
+/// One command, tried.
+#[derive(Clone, Debug)]
+pub(super) struct CommandTrial {
+    /// As `ACL SETUSER` writes it, without the plus.
+    command: &'static str,
+    error: Option<RedisStoreError>,
+}
+
+/// Tries every command of the recipe in docs/redis.md, as far as this store takes it, on keys that begin
+/// with `prefix`, and removes them.
+pub(super) async fn try_commands(
+    console: &AdminConnection,
+    prefix: &str,
+) -> Result<Vec<CommandTrial>, SilentServer> {
+    let [text, hash, scores] = ["text", "hash", "scores"].map(|kind| format!("{prefix}:{kind}"));
+    let [text, hash, scores] = [&text, &hash, &scores].map(|key| key.as_bytes());
+    let counter = format!("tg:{{{}}}:doctor", console.tag().unwrap_or(SUBJECT));
+    let in_cluster: [(&'static str, &[&[u8]]); 3] = [
+        ("cluster|slots", &[b"CLUSTER", b"SLOTS"]),
+        ("cluster|info", &[b"CLUSTER", b"INFO"]),
+        ("pexpire", &[b"PEXPIRE", hash, TTL_MILLIS]),
+    ];
+    let commands: [(&'static str, &[&[u8]]); 26] = [
+        ("ping", &[b"PING"]),
+        ("info", &[b"INFO", b"server"]),
+        ("time", &[b"TIME"]),
+        ("script|load", &[b"SCRIPT", b"LOAD", NOOP_SCRIPT]),
+        ("eval", &[b"EVAL", NOOP_SCRIPT, b"0"]),
+        ("evalsha", &[b"EVALSHA", NOOP_SCRIPT_HASH, b"0"]),
+        ("eval_ro", &[b"EVAL_RO", NOOP_SCRIPT, b"0"]),
+        ("evalsha_ro", &[b"EVALSHA_RO", NOOP_SCRIPT_HASH, b"0"]),
+        ("set", &[b"SET", text, b"1", b"EX", TTL_SECS]),
+        ("get", &[b"GET", counter.as_bytes()]),
+        ("get", &[b"GET", text]),
+        // Earlier than it expires, so that nothing changes.
+        ("expireat", &[b"EXPIREAT", text, b"1", b"GT"]),
+        ("hset", &[b"HSET", hash, b"a", b"1"]),
+        ("hsetnx", &[b"HSETNX", hash, b"b", b"1"]),
+        ("hgetall", &[b"HGETALL", hash]),
+        ("hdel", &[b"HDEL", hash, b"a", b"b"]),
+        ("zadd", &[b"ZADD", scores, b"1", b"a"]),
+        ("pexpireat", &[b"PEXPIREAT", scores, PAST_MILLIS]),
+        ("zscore", &[b"ZSCORE", scores, b"a"]),
+        ("zcount", &[b"ZCOUNT", scores, b"0", b"1"]),
+        ("zrangebyscore", &[b"ZRANGEBYSCORE", scores, b"0", b"1"]),
+        ("zrange", &[b"ZRANGE", scores, b"-1", b"-1"]),
+        (
+            "zremrangebyscore",
+            &[b"ZREMRANGEBYSCORE", scores, b"2", b"3"],
+        ),
+        ("zrem", &[b"ZREM", scores, b"a"]),
+        ("unlink", &[b"UNLINK", scores]),
+        ("del", &[b"DEL", text, hash, scores]),
+    ];
+    let mut trials = Vec::with_capacity(commands.len());
+    let in_cluster = match console.tag() {
+        Some(_) => &in_cluster[..],
+        None => &[],
+    };
+    for (command, words) in in_cluster.iter().chain(&commands) {
+        let error = unless_silent(console.query(words).await)?.err();
+        trials.push(CommandTrial { command, error });
+    }
+    Ok(trials)
+}
+
+pub(super) fn permissions(trials: &[CommandTrial]) -> DoctorFinding {
+    let check = "permissions";
+    let errors = || {
+        let all = trials.iter();
+        all.filter_map(|trial| Some((trial.command, trial.error.as_ref()?)))
+            // Nothing was there to run: the command itself is permitted.
+            .filter(|(_, fault)| fault.code() != "NOSCRIPT")
+    };
+    let denied_commands = |what| {
+        let of_kind = errors().filter(move |(_, fault)| fault.missing_permission() == Some(what));
+        of_kind.map(|(command, _)| command).collect::<Vec<_>>()
+    };
+    let (commands, keys) = (
+        denied_commands(MissingPermission::Command),
+        denied_commands(MissingPermission::Key),
+    );
+    if !commands.is_empty() {
+        return missing_commands(check, &commands);
+    }
+    if let Some(command) = keys.first() {
+        let found = format!("the user may run {command}, but not on keys that begin with tg:");
+        return DoctorFinding::fail(check, found, "ACL SETUSER USER ~tg:*");
+    }
+    let (read_only, other): (Vec<_>, Vec<_>) =
+        errors().partition(|(_, fault)| fault.code() == "READONLY");
+    match (other.first(), read_only.is_empty()) {
+        (Some((command, fault)), _) => DoctorFinding::fail(
+            check,
+            format!("{command} is refused: {}", fault.problem()),
+            fault.cure(),
+        ),
+        (None, false) => {
+            let found = "commands that write cannot be tried on a replica";
+            DoctorFinding::warn(check, found, "ask the primary")
+        }
+        (None, true) => DoctorFinding::ok(check, "every command that counting takes, on keys tg:*"),
+    }
+}
+
+/// Scripts that only read are run as such where that is permitted, and else like all others.
+fn missing_commands(check: &'static str, commands: &[&str]) -> DoctorFinding {
+    let permissions: Vec<String> = commands.iter().map(|name| format!("+{name}")).collect();
+    let found = format!("the user may not run {}", commands.join(", "));
+    let cure = format!("ACL SETUSER USER {}", permissions.join(" "));
+    let is_optional =
+        commands.contains(&"eval_ro") && commands.iter().all(|name| name.ends_with("_ro"));
+    match is_optional {
+        true => DoctorFinding::warn(check, found, cure),
+        false => DoctorFinding::fail(check, found, cure),
+    }
+}

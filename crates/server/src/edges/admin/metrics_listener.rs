@@ -1,0 +1,58 @@
+//! A door for scrapers alone: the page of metrics, to whoever asks, and nothing else.
+//!
+//! The reference service has one; its deployments are scraped there. Nothing can be changed here, and
+//! no client is named, so there is no token.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::{HeaderValue, Method, header};
+use hyper::Request;
+use hyper::body::Incoming;
+
+use super::serve::metrics_page;
+use crate::edges::http::error::ApiError;
+use crate::listen_address::EndpointAddress;
+use crate::net::connection::{HttpHandler, HttpResponse};
+use crate::net::unread_responses::ConnectionUnread;
+use crate::service::Service;
+
+/// The listener for scrapers.
+#[derive(Clone)]
+pub(crate) struct MetricsListener {
+    pub(crate) service: Arc<Service>,
+    /// Where the page is.
+    pub(crate) path: Arc<str>,
+}
+
+impl HttpHandler for MetricsListener {
+    async fn handle(
+        &self,
+        _: &EndpointAddress,
+        _: &ConnectionUnread,
+        request: Request<Incoming>,
+    ) -> HttpResponse {
+        let error = match (request.uri().path() == &*self.path, request.method()) {
+            (true, &Method::GET) => None,
+            (true, _) => Some(ApiError::Method { allow: "GET" }),
+            (false, _) => Some(ApiError::NotFound),
+        };
+        let mut response = match error {
+            None => metrics_page(&self.service),
+            Some(error) => error.to_response(&self.service.ids.next()),
+        };
+        let no_store = HeaderValue::from_static("no-store");
+        response
+            .headers_mut()
+            .insert(header::CACHE_CONTROL, no_store);
+        response
+    }
+
+    fn panic_response(&self) -> HttpResponse {
+        ApiError::Internal.to_response(&self.service.ids.next())
+    }
+
+    fn is_trusted(&self, peer: IpAddr) -> bool {
+        peer.to_canonical().is_loopback()
+    }
+}

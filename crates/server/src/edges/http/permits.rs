@@ -1,0 +1,117 @@
+//! Requests that are open for a while: `/v1/acquire`, `/v1/renew` and `/v1/release`.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use serde_json::json;
+use tidegate::http::{BodyStyle, acquired, concurrency_denied};
+use tidegate::{AcquireError, Acquired, Ticket, TicketError};
+use tidegate_core::request::Edge;
+
+use super::error::{ApiError, json_response};
+use super::serve::{store_unavailable, to_response};
+use super::units;
+use super::wire::{self, InputError};
+use crate::decision_ids::DecisionId;
+use crate::net::connection::HttpResponse;
+use crate::service::Service;
+use crate::store_error_log::log_store_error;
+
+/// Opens a request, or says who refuses.
+pub(super) async fn acquire(
+    service: &Arc<Service>,
+    id: &DecisionId,
+    style: BodyStyle,
+    body: &[u8],
+) -> Result<HttpResponse, ApiError> {
+    let parsed = wire::parse_acquire(body)?;
+    units::check(service, &parsed.request)?;
+    let (ttl, receipt) = (parsed.ttl, parsed.receipt);
+    let result = service.acquire(parsed.request, ttl).await;
+    let mut context = service.context(id, style);
+    let reparse = || wire::parse_acquire(body).ok().map(|parsed| parsed.request);
+    let response = match result.map_err(|error| acquire_error(&error))? {
+        Acquired::Open {
+            permit,
+            decision,
+            limits,
+        } => {
+            let receipt = service.receipt(receipt, &decision);
+            context.receipt = receipt.as_deref();
+            let token = service.limiter.seal(&permit);
+            acquired(&decision, &limits, &token, ttl, &context)
+        }
+        Acquired::Denied(decision) => {
+            service.log_denial(id, Edge::Http, &decision, reparse);
+            tidegate::http::response(&decision, &context)
+        }
+        Acquired::Full(denied) => {
+            service.log_concurrency_denial(id, Edge::Http, &denied);
+            concurrency_denied(&denied, &context)
+        }
+    };
+    Ok(to_response(response))
+}
+
+/// Lets a request stay open.
+pub(super) async fn renew(
+    service: &Service,
+    id: &DecisionId,
+    body: &[u8],
+) -> Result<HttpResponse, ApiError> {
+    let ticket = parse_ticket(service, body)?;
+    let renewed = service
+        .limiter
+        .renew(&ticket)
+        .await
+        .map_err(store_unavailable)?;
+    let ttl_ms = ticket.ttl().millis_up();
+    let body = json!({"id": id.as_str(), "held": renewed, "ttl_ms": ttl_ms});
+    Ok(json_response(StatusCode::OK, body.to_string().into(), id))
+}
+
+/// Ends a request. To end it twice is as good as once.
+pub(super) async fn release(
+    service: &Service,
+    id: &DecisionId,
+    body: &[u8],
+) -> Result<HttpResponse, ApiError> {
+    let ticket = parse_ticket(service, body)?;
+    service
+        .limiter
+        .release(&ticket)
+        .await
+        .map_err(store_unavailable)?;
+    let body = json!({"id": id.as_str(), "released": true});
+    Ok(json_response(StatusCode::OK, body.to_string().into(), id))
+}
+
+fn parse_ticket(service: &Service, body: &[u8]) -> Result<Ticket, ApiError> {
+    let text = wire::parse_permit(body)?;
+    service
+        .limiter
+        .unseal(&text)
+        .map_err(|error| invalid_ticket(&error))
+}
+
+fn invalid_ticket(error: &TicketError) -> ApiError {
+    let bad = InputError {
+        field: "slot".to_owned(),
+        reason: error.to_string(),
+    };
+    bad.into()
+}
+
+fn acquire_error(error: &AcquireError) -> ApiError {
+    match error {
+        AcquireError::Ticket(error) => invalid_ticket(error),
+        AcquireError::Store(error) => {
+            log_store_error(error);
+            ApiError::StoreUnavailable
+        }
+        AcquireError::NoRandomness(error) => {
+            tracing::error!(%error, "no slot");
+            ApiError::Internal
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! The API key that a proxied request shows. Pure.
+//!
+//! A key is sent in `X-API-Key` or as the token of `Authorization: Bearer`. The service behind the proxy
+//! reads one of them, and nothing here knows which. A request with two different keys is therefore
+//! rejected: otherwise a blocked key would pass beside an invented one. Where both headers have a purpose
+//! of their own, `?key=x-api-key` or `?key=authorization` names the one to read.
+//!
+//! A proxy may join lines of the same name by commas (RFC 9110, section 5.2). So a comma is rejected like
+//! a second line. Empty headers count as absent: that is how proxies send variables without a value.
+
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderName};
+
+use super::wire::invalid_input;
+use crate::edges::http::wire::InputError;
+
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+const BEARER: &[u8] = b"bearer";
+
+/// The header that holds the key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum KeyHeader {
+    ApiKey,
+    Authorization,
+}
+
+impl KeyHeader {
+    /// As the query writes it.
+    pub(super) fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "x-api-key" => Some(KeyHeader::ApiKey),
+            "authorization" => Some(KeyHeader::Authorization),
+            _ => None,
+        }
+    }
+}
+
+/// The one key of a request, from the header named or from either.
+pub(super) fn api_key(
+    headers: &HeaderMap,
+    from: Option<KeyHeader>,
+) -> Result<Option<&str>, InputError> {
+    reject_lookalike(headers)?;
+    match from {
+        Some(KeyHeader::ApiKey) => api_key_header(headers),
+        Some(KeyHeader::Authorization) => bearer_token(headers),
+        None => match (api_key_header(headers)?, bearer_token(headers)?) {
+            (Some(key), Some(token)) if key != token => Err(invalid_input(
+                "x-api-key",
+                "differs from the bearer token; say ?key=x-api-key or ?key=authorization",
+            )),
+            (key, token) => Ok(key.or(token)),
+        },
+    }
+}
+
+/// Rejects `X_API_Key` and its kin: services that read headers as CGI variables take it for `X-API-Key`.
+fn reject_lookalike(headers: &HeaderMap) -> Result<(), InputError> {
+    let is_lookalike = |name: &&HeaderName| {
+        let name = name.as_str();
+        name.contains('_') && name.replace('_', "-") == API_KEY.as_str()
+    };
+    if headers.keys().any(|name| is_lookalike(&name)) {
+        return Err(invalid_input(
+            API_KEY.as_str(),
+            "written with an underscore; send it as x-api-key",
+        ));
+    }
+    Ok(())
+}
+
+fn api_key_header(headers: &HeaderMap) -> Result<Option<&str>, InputError> {
+    let value = single_line(headers, &API_KEY)?;
+    value.map(|value| single_word(&API_KEY, value)).transpose()
+}
+
+/// The token of `Authorization: Bearer`. Other schemes are no keys.
+fn bearer_token(headers: &HeaderMap) -> Result<Option<&str>, InputError> {
+    let Some(value) = single_line(headers, &AUTHORIZATION)? else {
+        return Ok(None);
+    };
+    let (scheme, rest) = split_word(value);
+    if !scheme.eq_ignore_ascii_case(BEARER) {
+        return match has_later_bearer(rest) {
+            true => Err(invalid_input(AUTHORIZATION.as_str(), "given twice")),
+            false => Ok(None),
+        };
+    }
+    if rest.is_empty() {
+        return Ok(None);
+    }
+    single_word(&AUTHORIZATION, rest).map(Some)
+}
+
+/// The only line of a header that is not empty, without the white space around it.
+fn single_line<'a>(
+    headers: &'a HeaderMap,
+    name: &HeaderName,
+) -> Result<Option<&'a [u8]>, InputError> {
+    let lines = headers.get_all(name).iter();
+    let mut lines = lines
+        .map(|line| line.as_bytes().trim_ascii())
+        .filter(|line| !line.is_empty());
+    let first = lines.next();
+    if lines.next().is_some() {
+        return Err(invalid_input(name.as_str(), "given twice"));
+    }
+    Ok(first)
+}
+
+/// A value that can be one key only.
+fn single_word<'a>(name: &HeaderName, value: &'a [u8]) -> Result<&'a str, InputError> {
+    let printable = value.iter().all(u8::is_ascii_graphic);
+    let text = std::str::from_utf8(value).ok();
+    text.filter(|text| printable && !text.contains(','))
+        .ok_or_else(|| {
+            invalid_input(
+                name.as_str(),
+                "not one key; a key is printable ASCII without white space and commas",
+            )
+        })
+}
+
+/// The word before the first white space, and what follows the white space.
+fn split_word(value: &[u8]) -> (&[u8], &[u8]) {
+    let end = value.iter().position(u8::is_ascii_whitespace);
+    let (word, rest) = value.split_at(end.unwrap_or(value.len()));
+    (word, rest.trim_ascii_start())
+}
+
+/// Whether one of several joined lines, not the first, is a bearer token.
+fn has_later_bearer(rest: &[u8]) -> bool {
+    let mut elements = rest.split(|byte| *byte == b',').skip(1);
+    elements.any(|element| {
+        let (scheme, token) = split_word(element.trim_ascii_start());
+        scheme.eq_ignore_ascii_case(BEARER) && !token.is_empty()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    /// The key that these header lines show, `-` for none, or the header that is rejected.
+    #[track_caller]
+    fn check(lines: &[(&'static str, &[u8])], from: Option<KeyHeader>, want: &str) {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(*name, HeaderValue::from_bytes(value).unwrap());
+        }
+        let got = match api_key(&headers, from) {
+            Ok(key) => key.unwrap_or("-").to_owned(),
+            Err(InputError { field, .. }) => format!("rejected: {field}"),
+        };
+        assert_eq!(got, want, "{lines:?}");
+    }
+
+    const KEY: &str = "x-api-key";
+    const AUTH: &str = "authorization";
+
+    #[test]
+    fn a_key_is_read_from_either_header() {
+        for value in [&b"k"[..], b" k", b"k\t"] {
+            check(&[(KEY, value)], None, "k");
+        }
+        for value in [
+            &b"Bearer k"[..],
+            b"bearer k",
+            b"BEARER   k",
+            b"Bearer\tk",
+            b"Bearer \t k",
+            b"\tBearer k ",
+        ] {
+            check(&[(AUTH, value)], None, "k");
+        }
+        check(&[(KEY, b"k"), (AUTH, b"Bearer k")], None, "k");
+        check(&[], None, "-");
+    }
+
+    #[test]
+    fn an_empty_header_counts_as_absent() {
+        check(&[(KEY, b"")], None, "-");
+        check(&[(KEY, b"  ")], None, "-");
+        check(&[(AUTH, b"Bearer")], None, "-");
+        check(&[(AUTH, b"Bearer ")], None, "-");
+        check(&[(KEY, b""), (AUTH, b"Bearer k")], None, "k");
+        check(&[(KEY, b""), (KEY, b"k"), (AUTH, b"")], None, "k");
+        check(&[(AUTH, b""), (AUTH, b"Bearer k")], None, "k");
+    }
+
+    #[test]
+    fn other_schemes_are_no_keys() {
+        check(&[(AUTH, b"Basic YTpi")], None, "-");
+        check(&[(AUTH, b"Bearerk")], None, "-");
+        let digest = b"Digest username=\"bearer\", realm=\"a, bearerx\", nc=1";
+        check(&[(AUTH, digest)], None, "-");
+        check(&[(AUTH, b"Basic \xff"), (KEY, b"k")], None, "k");
+    }
+
+    #[test]
+    fn two_keys_are_rejected_however_they_are_written() {
+        let key = "rejected: x-api-key";
+        check(&[(KEY, b"junk"), (AUTH, b"Bearer k")], None, key);
+        check(&[(KEY, b"junk"), (KEY, b"k")], None, key);
+        check(&[(KEY, b"k"), (KEY, b"k")], None, key);
+        check(&[(KEY, b"junk,k")], None, key);
+        check(&[(KEY, b"junk, k")], None, key);
+        check(&[(KEY, b"junk k")], None, key);
+        check(&[(KEY, b"\xff"), (AUTH, b"Bearer k")], None, key);
+        let auth = "rejected: authorization";
+        check(&[(AUTH, b"Basic a"), (AUTH, b"Bearer k")], None, auth);
+        check(&[(AUTH, b"Bearer k"), (AUTH, b"Basic a")], None, auth);
+        check(&[(AUTH, b"Basic a, Bearer k")], None, auth);
+        check(&[(AUTH, b"Basic a,bearer\tk")], None, auth);
+        check(&[(AUTH, b"Bearer junk,Bearer k")], None, auth);
+        check(&[(AUTH, b"Bearer junk k")], None, auth);
+        check(&[(AUTH, b"Bearer \xff")], None, auth);
+    }
+
+    /// A blocked key passed by it, and the service behind read the key.
+    #[test]
+    fn a_key_written_with_underscores_is_rejected() {
+        for name in ["x_api_key", "x-api_key", "x_api-key"] {
+            check(&[(name, b"k")], None, "rejected: x-api-key");
+            check(&[(KEY, b"j"), (name, b"k")], None, "rejected: x-api-key");
+        }
+        check(&[("x_api_keys", b"k"), ("x_apikey1", b"k")], None, "-");
+    }
+
+    #[test]
+    fn a_named_header_is_the_only_one_that_is_read() {
+        let both: &[(&str, &[u8])] = &[(KEY, b"app"), (AUTH, b"Bearer user")];
+        check(both, Some(KeyHeader::ApiKey), "app");
+        check(both, Some(KeyHeader::Authorization), "user");
+        check(&both[1..], Some(KeyHeader::ApiKey), "-");
+        check(&both[..1], Some(KeyHeader::Authorization), "-");
+        let doubled: &[(&str, &[u8])] = &[(KEY, b"app"), (AUTH, b"Bearer a, Bearer b")];
+        check(doubled, Some(KeyHeader::ApiKey), "app");
+    }
+}

@@ -1,0 +1,324 @@
+//! From the headers of a proxy's sub-request to a request. Pure.
+//!
+//! nginx and HAProxy are told by their operator to send `X-Original-URI`, `-Method` and `-Host`; Traefik
+//! and Caddy send `X-Forwarded-Uri`, `-Method` and `-Host`. Each passes the other family through
+//! as the client wrote it, so one family is read and never a mixture: where both are present and
+//! differ nobody can tell which is true, and the request is refused unless `?from=original` or
+//! `?from=forwarded` says which to read. Without either the request is refused too: an operator's
+//! forgotten line must not skip every rule that has a path. For the same reason a method or host that is
+//! absent or empty is rejected while a rule in force looks at it.
+//!
+//! The address is found by walking `X-Forwarded-For` from the peer. Loopback and unix peers are
+//! trusted, others only if the rules name them. The API key is found by `credentials`. Of all other
+//! headers only those are read that a rule names as `header.NAME`, and each may come once; whatever else
+//! a client sends cannot get its request rejected.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use ipnet::IpNet;
+use tidegate::identity::TrustedProxies;
+use tidegate::identity::forwarded::{self, ForwardingHeader};
+use tidegate_core::request::{
+    Edge, PRIORITY, Priority, Request, check_host, normalize_host, normalize_method, normalize_path,
+};
+use tidegate_core::rules::RuleSet;
+use tidegate_core::units::Nanos;
+
+use super::credentials::{KeyHeader, api_key};
+use crate::edges::http::digest_key;
+use crate::edges::http::wire::{InputError, MAX_VALUE_BYTES};
+use crate::listen_address::EndpointAddress;
+
+const TOO_LONG: &str = "a value has at most 4096 bytes";
+
+/// What the rules have to do with reading a sub-request.
+#[derive(Debug)]
+pub(crate) struct ProxyHeaderPolicy {
+    /// The rules this was made for.
+    pub(crate) rules: Arc<RuleSet>,
+    trusted: TrustedProxies,
+    /// Headers that rules name, with the attribute each is.
+    headers: Vec<(HeaderName, String)>,
+    /// Whether a rule looks at the path as it was sent.
+    raw_path: bool,
+    /// Whether a rule in force looks at the method.
+    needs_method: bool,
+    /// Whether a rule in force looks at the host.
+    needs_host: bool,
+}
+
+impl ProxyHeaderPolicy {
+    /// For these rules.
+    pub(crate) fn of(rules: &Arc<RuleSet>) -> Self {
+        let loopback = ["127.0.0.0/8", "::1/128"];
+        let loopback = loopback.map(|net| net.parse::<IpNet>().expect("a network"));
+        let named = rules.identity().trusted_proxies.iter().copied();
+        let attributes = rules.attributes();
+        let raw_path = attributes.contains("raw_path");
+        let headers = attributes.into_iter().filter_map(|attribute| {
+            let name = attribute.strip_prefix("header.")?;
+            Some((name.parse().ok()?, attribute.to_owned()))
+        });
+        let enforced = rules.enforced_attributes();
+        ProxyHeaderPolicy {
+            needs_method: enforced.contains("method"),
+            needs_host: enforced.contains("host"),
+            rules: Arc::clone(rules),
+            trusted: TrustedProxies::new(loopback.into_iter().chain(named)),
+            headers: headers.collect(),
+            raw_path,
+        }
+    }
+
+    /// Whether this peer speaks for its clients: one on this machine, or a proxy the rules name.
+    pub(crate) fn trusts(&self, peer: IpAddr) -> bool {
+        self.trusted.trusts(peer)
+    }
+}
+
+/// What the URL of the sub-request says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct ProxyAuthOptions {
+    /// The status of a denial that is not a block, where the proxy does not pass 429 on.
+    pub(crate) deny_status: Option<StatusCode>,
+    /// Which family of headers to believe.
+    from: Option<HeaderFamily>,
+    /// Which header holds the API key, where both have a purpose of their own.
+    key: Option<KeyHeader>,
+    /// How much the request matters. Said here because no client writes the address that a proxy asks at.
+    priority: Option<Priority>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum HeaderFamily {
+    Original,
+    Forwarded,
+}
+
+/// The headers of one family, and what to write where one that a rule needs is missing.
+struct HeaderFamilyNames {
+    uri: &'static str,
+    method: &'static str,
+    method_missing: &'static str,
+    host: &'static str,
+    host_missing: &'static str,
+}
+
+const ORIGINAL: HeaderFamilyNames = HeaderFamilyNames {
+    uri: "x-original-uri",
+    method: "x-original-method",
+    method_missing: "missing; a rule looks at the method of the client's request, so the proxy must send it \
+                     (nginx: proxy_set_header X-Original-Method $request_method)",
+    host: "x-original-host",
+    host_missing: "missing; a rule looks at the host of the client's request, so the proxy must send it \
+                   (nginx: proxy_set_header X-Original-Host $host)",
+};
+
+const FORWARDED: HeaderFamilyNames = HeaderFamilyNames {
+    uri: "x-forwarded-uri",
+    method: "x-forwarded-method",
+    method_missing: "missing; a rule looks at the method of the client's request, so the proxy must send it \
+                     (Caddy: header_up X-Forwarded-Method {method})",
+    host: "x-forwarded-host",
+    host_missing: "missing; a rule looks at the host of the client's request, so the proxy must send it \
+                   (Caddy: header_up X-Forwarded-Host {host})",
+};
+
+impl ProxyAuthOptions {
+    /// Reads a query such as `deny_status=403&from=original&priority=sheddable`.
+    pub(crate) fn parse(query: Option<&str>) -> Result<Self, InputError> {
+        let mut options = ProxyAuthOptions::default();
+        let mut seen = Vec::new();
+        let pairs = query
+            .unwrap_or_default()
+            .split('&')
+            .filter(|pair| !pair.is_empty());
+        for pair in pairs {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            if seen.contains(&name) {
+                return Err(invalid_input("query", "has a parameter twice, keep one"));
+            }
+            seen.push(name);
+            match (name, value) {
+                ("deny_status", "401") => options.deny_status = Some(StatusCode::UNAUTHORIZED),
+                ("deny_status", "403") => options.deny_status = Some(StatusCode::FORBIDDEN),
+                ("deny_status", "429") => options.deny_status = Some(StatusCode::TOO_MANY_REQUESTS),
+                ("deny_status", _) => {
+                    return Err(invalid_input("deny_status", "write 401, 403 or 429"));
+                }
+                ("from", "original") => options.from = Some(HeaderFamily::Original),
+                ("from", "forwarded") => options.from = Some(HeaderFamily::Forwarded),
+                ("from", _) => return Err(invalid_input("from", "write original or forwarded")),
+                ("key", name) => {
+                    let invalid = || invalid_input("key", "write x-api-key or authorization");
+                    options.key = Some(KeyHeader::from_name(name).ok_or_else(invalid)?);
+                }
+                // Makes the URL one that no client has written: see `docs/proxies/Caddyfile`.
+                ("nonce", _) => {}
+                ("priority", name) => {
+                    let invalid =
+                        || invalid_input("priority", "write critical, normal or sheddable");
+                    options.priority = Some(Priority::from_name(name).ok_or_else(invalid)?);
+                }
+                _ => {
+                    return Err(invalid_input(
+                        "query",
+                        "unknown parameter, write deny_status, from, key, nonce or priority",
+                    ));
+                }
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// The request that the proxy asks about.
+pub(crate) fn parse_request<'a>(
+    headers: &'a HeaderMap,
+    options: ProxyAuthOptions,
+    peer: &EndpointAddress,
+    policy: &'a ProxyHeaderPolicy,
+) -> Result<Request<'a>, InputError> {
+    let original = original_request(headers, options, policy)?;
+    let mut request = Request {
+        edge: Edge::Auth,
+        ip: Some(client_ip(headers, peer, &policy.trusted)),
+        api_key: api_key(headers, options.key)?.map(digest_key),
+        // A proxy cannot hold a request back: a delay is a refusal with that wait.
+        max_delay: Some(Nanos::ZERO),
+        ..Request::default()
+    };
+    let path = normalize_path(original.target)
+        .map_err(|error| invalid_input("path", &error.to_string()))?;
+    if path.len() > MAX_VALUE_BYTES {
+        return Err(invalid_input("path", TOO_LONG));
+    }
+    request = request.with("path", path);
+    if policy.raw_path {
+        if original.target.len() > MAX_VALUE_BYTES {
+            return Err(invalid_input("raw_path", TOO_LONG));
+        }
+        request = request.with("raw_path", original.target);
+    }
+    if let Some(method) = original.method {
+        request = request.with("method", normalize_method(method));
+    }
+    if let Some(host) = original.host {
+        request = request.with("host", normalize_host(host));
+    }
+    if let Some(priority) = options.priority {
+        request = request.with(PRIORITY, priority.name());
+    }
+    for (name, attribute) in &policy.headers {
+        if let Some(value) = single_attribute(headers, name.as_str())? {
+            request = request.with(attribute.as_str(), value);
+        }
+    }
+    Ok(request)
+}
+
+fn client_ip(headers: &HeaderMap, peer: &EndpointAddress, trusted: &TrustedProxies) -> IpAddr {
+    let peer = match peer {
+        EndpointAddress::Tcp(addr) => addr.ip(),
+        EndpointAddress::Unix(_) => IpAddr::V4(Ipv4Addr::LOCALHOST),
+    };
+    let chain = ForwardingHeader::XForwardedFor;
+    let lines = headers.get_all(chain.header()).iter();
+    forwarded::client(peer, chain, lines.map(HeaderValue::as_bytes), trusted).client
+}
+
+/// What a proxy says about the request it asks for.
+struct OriginalRequest<'a> {
+    target: &'a str,
+    method: Option<&'a str>,
+    host: Option<&'a str>,
+}
+
+/// What one of the two families says, if it can be told which.
+fn original_request<'h>(
+    headers: &'h HeaderMap,
+    options: ProxyAuthOptions,
+    policy: &ProxyHeaderPolicy,
+) -> Result<OriginalRequest<'h>, InputError> {
+    let read_pair = |names: [&str; 2]| {
+        Ok((
+            single_header(headers, names[0])?,
+            single_attribute(headers, names[1])?,
+        ))
+    };
+    let original = read_pair([ORIGINAL.uri, ORIGINAL.method])?;
+    let forwarded = read_pair([FORWARDED.uri, FORWARDED.method])?;
+    let absent = (None, None);
+    let family = match options.from {
+        Some(family) => family,
+        None if forwarded == absent => HeaderFamily::Original,
+        None if original == absent || original == forwarded => HeaderFamily::Forwarded,
+        None => {
+            let reason =
+                "differs from x-forwarded-uri or -method; say ?from=original or ?from=forwarded";
+            return Err(invalid_input("x-original-uri", reason));
+        }
+    };
+    let (names, (target, method)) = match family {
+        HeaderFamily::Original => (&ORIGINAL, original),
+        HeaderFamily::Forwarded => (&FORWARDED, forwarded),
+    };
+    let host = single_attribute(headers, names.host)?;
+    let missing = "missing; the proxy must say what is asked for (nginx: proxy_set_header X-Original-URI $request_uri)";
+    let target = target.filter(|target| !target.is_empty());
+    let target = target.ok_or_else(|| invalid_input(names.uri, missing))?;
+    if !(target.starts_with('/') || target.contains("://") || target == "*") {
+        let reason = "neither a path nor a URL; is the proxy's variable spelt right?";
+        return Err(invalid_input(names.uri, reason));
+    }
+    let is_absent = |value: Option<&str>| value.is_none_or(str::is_empty);
+    if policy.needs_method && is_absent(method) {
+        return Err(invalid_input(names.method, names.method_missing));
+    }
+    if policy.needs_host && is_absent(host) {
+        return Err(invalid_input(names.host, names.host_missing));
+    }
+    // Another server may take it for a host that a rule names.
+    if let Some(Err(error)) = host.map(check_host) {
+        return Err(invalid_input(names.host, &format!("no host: {error}")));
+    }
+    Ok(OriginalRequest {
+        target,
+        method,
+        host,
+    })
+}
+
+/// The value of a header that may be there once and is an attribute.
+fn single_attribute<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, InputError> {
+    let value = single_header(headers, name)?;
+    if value.is_some_and(|value| value.len() > MAX_VALUE_BYTES) {
+        return Err(invalid_input(name, TOO_LONG));
+    }
+    Ok(value)
+}
+
+/// The value of a header that may be there once. Which of two lines counts is up to the service behind.
+fn single_header<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, InputError> {
+    let mut lines = headers.get_all(name).iter();
+    let Some(value) = lines.next() else {
+        return Ok(None);
+    };
+    if lines.next().is_some() {
+        return Err(invalid_input(name, "given twice"));
+    }
+    let text = std::str::from_utf8(value.as_bytes());
+    text.map(Some).map_err(|_| invalid_input(name, "not UTF-8"))
+}
+
+pub(super) fn invalid_input(field: &str, reason: &str) -> InputError {
+    InputError {
+        field: field.to_owned(),
+        reason: reason.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

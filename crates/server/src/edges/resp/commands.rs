@@ -1,0 +1,153 @@
+//! The commands there are, by name.
+
+use super::connection_commands::ConnectionCommand;
+use super::pipeline::NextStep;
+use super::reply::{self, echo};
+use super::throttle::ThrottleDialect;
+use super::transaction::TransactionCommand;
+use super::wire::Arguments;
+
+/// A command.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum RespCommand {
+    /// Charges a key under the limit it brings.
+    Throttle(ThrottleDialect),
+    /// Decides by rules.
+    Check,
+    /// The same without charging.
+    Peek,
+    /// Gives back what a receipt says was charged.
+    Refund,
+    /// Keeps commands and runs them.
+    Transaction(TransactionCommand),
+    /// Anything that charges nothing.
+    Connection(ConnectionCommand),
+}
+
+/// A command and what clients may want to know of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CommandSpec {
+    pub(super) name: &'static str,
+    pub(super) command: RespCommand,
+    /// How many words it has with its name; at least so many if negative.
+    pub(super) arity: i8,
+    /// Whether the first word after its name is a key.
+    pub(super) has_key: bool,
+}
+
+const fn spec(name: &'static str, command: RespCommand, arity: i8) -> CommandSpec {
+    CommandSpec {
+        name,
+        has_key: matches!(command, RespCommand::Throttle(_)),
+        command,
+        arity,
+    }
+}
+
+/// Every command, those that clients send most first.
+pub(super) const COMMANDS: [CommandSpec; 18] = [
+    spec(
+        "CL.THROTTLE",
+        RespCommand::Throttle(ThrottleDialect::RedisCell),
+        -5,
+    ),
+    spec(
+        "THROTTLE",
+        RespCommand::Throttle(ThrottleDialect::Throttlecrab),
+        -5,
+    ),
+    spec("TG.CHECK", RespCommand::Check, -1),
+    spec("TG.PEEK", RespCommand::Peek, -1),
+    spec("TG.REFUND", RespCommand::Refund, 2),
+    spec(
+        "MULTI",
+        RespCommand::Transaction(TransactionCommand::Multi),
+        1,
+    ),
+    spec(
+        "EXEC",
+        RespCommand::Transaction(TransactionCommand::Exec),
+        1,
+    ),
+    spec(
+        "DISCARD",
+        RespCommand::Transaction(TransactionCommand::Discard),
+        1,
+    ),
+    spec("PING", RespCommand::Connection(ConnectionCommand::Ping), -1),
+    spec(
+        "HELLO",
+        RespCommand::Connection(ConnectionCommand::Hello),
+        -1,
+    ),
+    spec(
+        "CLIENT",
+        RespCommand::Connection(ConnectionCommand::Client),
+        -2,
+    ),
+    spec("AUTH", RespCommand::Connection(ConnectionCommand::Auth), -2),
+    spec("INFO", RespCommand::Connection(ConnectionCommand::Info), -1),
+    spec(
+        "SELECT",
+        RespCommand::Connection(ConnectionCommand::Select),
+        2,
+    ),
+    spec("ECHO", RespCommand::Connection(ConnectionCommand::Echo), 2),
+    spec(
+        "COMMAND",
+        RespCommand::Connection(ConnectionCommand::Command),
+        -1,
+    ),
+    spec(
+        "RESET",
+        RespCommand::Connection(ConnectionCommand::Reset),
+        1,
+    ),
+    spec("QUIT", RespCommand::Connection(ConnectionCommand::Quit), -1),
+];
+
+impl CommandSpec {
+    /// The command called `name`, in either case.
+    pub(super) fn of(name: &[u8]) -> Option<&'static Self> {
+        let mut specs = COMMANDS.iter();
+        specs.find(|known| name.eq_ignore_ascii_case(known.name.as_bytes()))
+    }
+
+    /// Whether it may have so many words, its name included.
+    pub(super) fn accepts_arity(&self, words: usize) -> bool {
+        let arity = usize::from(self.arity.unsigned_abs());
+        words == arity || (self.arity < 0 && words > arity)
+    }
+}
+
+impl RespCommand {
+    /// Whether it is answered before the password is shown.
+    pub(super) fn allowed_unauthenticated(self) -> bool {
+        matches!(self, RespCommand::Connection(command) if command.allowed_unauthenticated())
+    }
+
+    /// Whether it is answered at once between `MULTI` and `EXEC`.
+    pub(super) fn runs_in_transaction(self) -> bool {
+        matches!(
+            self,
+            RespCommand::Transaction(_)
+                | RespCommand::Connection(ConnectionCommand::Quit | ConnectionCommand::Reset)
+        )
+    }
+}
+
+/// Answers a command that is none. Words of another protocol are not answered: a browser can be made to
+/// send those.
+pub(super) fn reply_unknown_command(out: &mut Vec<u8>, arguments: &Arguments<'_>) -> NextStep {
+    let name = &arguments[0];
+    if name.eq_ignore_ascii_case(b"POST") || name.eq_ignore_ascii_case(b"HOST:") {
+        return NextStep::Close;
+    }
+    let name = echo(name);
+    let mut message = format!("ERR unknown command '{name}', with args beginning with: ");
+    for argument in arguments[1..].iter().take(4) {
+        message += &format!("'{}' ", echo(&argument[..argument.len().min(32)]));
+    }
+    reply::error(out, &message);
+    NextStep::Continue
+}

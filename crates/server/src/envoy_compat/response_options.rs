@@ -1,0 +1,66 @@
+//! How a reference deployment wants to be answered.
+
+use http::HeaderName;
+use tidegate_core::envoy::{ChargeOnDenial, DescriptorOptions, ZeroHits};
+
+use super::env_values::EnvValues;
+use crate::edges::envoy::ReferenceHeaderNames;
+
+/// What is decided in which manner, and what is told beside the decision.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct ResponseOptions {
+    pub(crate) descriptor_options: DescriptorOptions,
+    /// The three headers of the reference, if they are wanted.
+    pub(crate) headers: Option<ReferenceHeaderNames>,
+    /// Whether dynamic metadata is told.
+    pub(crate) dynamic_metadata: bool,
+    /// From which part of a limit on it counts as nearly reached.
+    pub(crate) near_ratio: f64,
+    /// Whether health waits for a configuration that names a domain.
+    pub(crate) healthy_when_configured: bool,
+}
+
+pub(super) fn read(values: &mut EnvValues<'_>) -> ResponseOptions {
+    // The reference charges every limit of a refused request, unless it is told to stop.
+    let denied = match values.flag("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT") {
+        true => ChargeOnDenial::Violated,
+        false => ChargeOnDenial::All,
+    };
+    ResponseOptions {
+        descriptor_options: DescriptorOptions {
+            charge_on_denial: denied,
+            zero_hits: ZeroHits::OverAboveLimit,
+            all_quota: values.flag("QUOTA_MODE"),
+            all_shadow: values.flag("SHADOW_MODE"),
+        },
+        headers: headers(values),
+        dynamic_metadata: values.flag("RESPONSE_DYNAMIC_METADATA"),
+        near_ratio: near_ratio(values),
+        healthy_when_configured: values.flag("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED"),
+    }
+}
+
+fn headers(values: &mut EnvValues<'_>) -> Option<ReferenceHeaderNames> {
+    let wanted = values.flag("LIMIT_RESPONSE_HEADERS_ENABLED");
+    let mut name = |variable, usual: String| {
+        let is_name = |text: &str| text.parse::<HeaderName>().is_ok().then(|| text.to_owned());
+        let given = values.read(variable, "write the name of a header", is_name);
+        given.unwrap_or(usual)
+    };
+    let usual = ReferenceHeaderNames::default();
+    let names = ReferenceHeaderNames {
+        limit: name("LIMIT_LIMIT_HEADER", usual.limit),
+        remaining: name("LIMIT_REMAINING_HEADER", usual.remaining),
+        reset: name("LIMIT_RESET_HEADER", usual.reset),
+    };
+    wanted.then_some(names)
+}
+
+fn near_ratio(values: &mut EnvValues<'_>) -> f64 {
+    let read = |text: &str| {
+        let ratio: f64 = text.parse().ok()?;
+        (0.0..=1.0).contains(&ratio).then_some(ratio)
+    };
+    let ratio = values.read("NEAR_LIMIT_RATIO", "write a part between 0 and 1", read);
+    ratio.unwrap_or(0.8)
+}

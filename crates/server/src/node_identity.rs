@@ -1,0 +1,175 @@
+//! What a node that shares its store keeps in `--data` over a restart, and when it is written: the list of
+//! nodes, the secret of the store, and the charges that are pending.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tidegate::{Limiter, Secret};
+use tidegate_core::store::NodeId;
+use tracing::warn;
+
+use crate::any_store::{self, AnyStore};
+use crate::data_dir;
+use crate::membership_file::{MembershipFile, MembershipFileError, MembershipList};
+use crate::net::rate_limited_log::RateLimitedLog;
+use crate::pending_file::PendingFile;
+use crate::service::Service;
+
+/// How often to look whether the list of nodes is another. It is needed after the next start only.
+const MEMBERSHIP_POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// How often pending charges are written.
+const PENDING_WRITE_INTERVAL: Duration = Duration::from_millis(90);
+
+/// Who this node is, and whom it knew before it was started.
+pub(crate) struct NodeIdentity {
+    id: NodeId,
+    /// The list from before. Without one it is not known how many nodes there are.
+    last_membership: Option<MembershipList>,
+    membership_file: Option<MembershipFile>,
+    pending_file: Option<Arc<PendingFile>>,
+    /// The secret of the store, as this node last knew it.
+    store_secret: Option<Secret>,
+}
+
+impl NodeIdentity {
+    /// Of `folder`, if there is one; it has been made. A list that cannot be read counts as none.
+    pub(crate) fn open(folder: Option<&Path>) -> Result<Self, MembershipFileError> {
+        let membership_file = folder.map(lock_membership_file).transpose()?.flatten();
+        let last_membership = membership_file.as_ref().and_then(|file| {
+            file.read().unwrap_or_else(|error| {
+                let path = file.path().display();
+                warn!(%path, %error, "the list of nodes from before cannot be read");
+                None
+            })
+        });
+        let owned_folder = folder.filter(|_| membership_file.is_some());
+        let secret = owned_folder.and_then(data_dir::load_store_secret);
+        let id = match &last_membership {
+            Some(known) => known.own_id(),
+            None => NodeId(getrandom::u64().map_err(MembershipFileError::NoRandomness)?),
+        };
+        Ok(NodeIdentity {
+            id,
+            last_membership,
+            membership_file,
+            pending_file: owned_folder.map(|folder| Arc::new(PendingFile::new(folder))),
+            store_secret: secret,
+        })
+    }
+
+    /// The id of this node, the same as before if there was one.
+    pub(crate) fn id(&self) -> NodeId {
+        self.id
+    }
+
+    /// The secret of the store, if this node has met it before.
+    pub(crate) fn store_secret(&self) -> Option<&Secret> {
+        self.store_secret.as_ref()
+    }
+
+    /// Where pending charges are kept, if they are.
+    pub(crate) fn pending_file(&self) -> Option<Arc<PendingFile>> {
+        self.pending_file.clone()
+    }
+
+    /// Goes on with the charges that were pending when this node ended. A file that cannot be read is a
+    /// warning and counts as none.
+    pub(crate) fn restore_pending(&self, limiter: &Limiter<AnyStore>) {
+        let Some(file) = &self.pending_file else {
+            return;
+        };
+        match file.read() {
+            Ok(pending) => any_store::restore_pending(limiter, &pending),
+            Err(error) => {
+                let path = file.path().display();
+                warn!(%path, %error, "the pending charges from before cannot be read");
+            }
+        }
+    }
+
+    /// The nodes as last known; none if that is not known.
+    pub(crate) fn last_nodes(&self) -> Vec<NodeId> {
+        let known = self.last_membership.as_ref();
+        known.map_or_else(Vec::new, |known| known.nodes().to_vec())
+    }
+
+    /// Keeps the list of nodes from now on, beside everything else.
+    pub(crate) fn spawn_persistence(self, service: &Arc<Service>) {
+        let Some(file) = self.membership_file else {
+            return;
+        };
+        if let Some(pending) = self.pending_file {
+            tokio::spawn(persist_pending(Arc::clone(service), pending));
+        }
+        let service = Arc::clone(service);
+        tokio::spawn(persist_membership(
+            service,
+            self.id,
+            self.last_membership,
+            Arc::new(file),
+        ));
+    }
+}
+
+/// The roster of a folder, unless another process has it.
+fn lock_membership_file(folder: &Path) -> Result<Option<MembershipFile>, MembershipFileError> {
+    match MembershipFile::lock(folder) {
+        Err(taken @ MembershipFileError::Locked(_)) => {
+            warn!("{taken}; this node keeps nothing and counts as a new one");
+            Ok(None)
+        }
+        locked => locked.map(Some),
+    }
+}
+
+/// Writes what is pending every 100 ms while there is anything, and once more when there is nothing left. A
+/// long list is written less often: no more than a tenth of the time is spent on it.
+async fn persist_pending(service: Arc<Service>, file: Arc<PendingFile>) {
+    // The file may hold charges from before a restart that are in the store by now.
+    let (mut written, failed) = (None, RateLimitedLog::new());
+    loop {
+        let began = Instant::now();
+        let pending = any_store::pending_charges(&service.limiter);
+        if Some(&pending) != written.as_ref() {
+            let (writing, next) = (Arc::clone(&file), pending.clone());
+            let done = tokio::task::spawn_blocking(move || writing.write(&next));
+            match done.await.map_err(io::Error::other).flatten() {
+                Ok(()) => written = Some(pending),
+                Err(error) => {
+                    if let Some(attempts) = failed.count() {
+                        let path = file.path().display();
+                        warn!(%path, %error, attempts, "pending charges cannot be kept");
+                    }
+                }
+            }
+        }
+        tokio::time::sleep(PENDING_WRITE_INTERVAL.max(10 * began.elapsed())).await;
+    }
+}
+
+async fn persist_membership(
+    service: Arc<Service>,
+    id: NodeId,
+    mut last_written: Option<MembershipList>,
+    file: Arc<MembershipFile>,
+) {
+    let mut tick = tokio::time::interval(MEMBERSHIP_POLL_INTERVAL);
+    loop {
+        tick.tick().await;
+        let nodes = any_store::membership(&service.limiter);
+        let now = MembershipList::new(id, &nodes);
+        if nodes.is_empty() || last_written.as_ref() == Some(&now) {
+            continue;
+        }
+        let (writing, membership) = (Arc::clone(&file), now.clone());
+        let written = tokio::task::spawn_blocking(move || writing.write(&membership));
+        if let Ok(Err(error)) = written.await {
+            let path = file.path().display();
+            warn!(%path, %error, "the list of nodes cannot be kept");
+        }
+        // Also if it failed: it is tried again when there is news, not twice a second.
+        last_written = Some(now);
+    }
+}

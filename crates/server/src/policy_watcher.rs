@@ -1,0 +1,451 @@
+//! Rules and keys in force: read at the start, again when their files change or a control plane says
+//! so, last good ones kept.
+//!
+//! The following itself is the library's, or that of [`xds`]; here the news become log lines
+//! and metrics, and the series of rules are found when they come into force.
+
+mod ignored_files;
+mod reload_warnings;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tidegate::clock::Clock;
+use tidegate::live::FileState;
+use tidegate::{Policy, PolicyEvent, PolicyFollower, PolicyOptions};
+use tidegate_core::rules::{SourceFile, Warning};
+use tracing::{info, warn};
+
+use self::ignored_files::IgnoredFiles;
+use self::reload_warnings::ReloadWarnings;
+use crate::config::RulesSource;
+use crate::first_config::ConfigSource;
+use crate::logs::SanitizedText;
+use crate::service::Service;
+use crate::xds::{self, XdsSubscription};
+
+/// The rules that run when none are named.
+pub(crate) const BUILT_IN_RULES: &str = include_str!("builtin.yaml");
+
+/// Longer than it takes to read the largest files that are accepted.
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(10);
+
+const BUILT_IN_FILE: SourceFile<'_> = SourceFile {
+    name: "built-in",
+    text: BUILT_IN_RULES,
+};
+
+/// What keeps rules and keys up to date. Stops when dropped.
+#[derive(Debug)]
+pub(crate) struct PolicyWatcher {
+    follower: Option<PolicyFollower>,
+    control_plane: Option<XdsSubscription>,
+    status: Arc<Mutex<PolicyStatus>>,
+    ignored_files: Arc<IgnoredFiles>,
+}
+
+/// What came of a reload that somebody requested.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum ReloadOutcome {
+    /// Other rules or keys are in force.
+    Done,
+    /// The files say what is in force already.
+    Unchanged,
+    /// The files cannot be used, and what was in force stays.
+    Rejected { why: String },
+    /// The files are still being read.
+    Slow,
+    /// The rules did not come from files.
+    NoFiles,
+}
+
+impl ReloadOutcome {
+    pub(crate) fn status(&self) -> &'static str {
+        match self {
+            ReloadOutcome::Done => "reloaded",
+            ReloadOutcome::Unchanged => "unchanged",
+            ReloadOutcome::Rejected { .. } => "rejected",
+            ReloadOutcome::Slow => "reading",
+            ReloadOutcome::NoFiles => "no-files",
+        }
+    }
+}
+
+/// Why what is on disk is not in force. Nothing: it is.
+#[derive(Default, Debug)]
+struct PolicyStatus {
+    rules: Option<String>,
+    keys: Option<String>,
+    xds: Option<String>,
+    /// The version whose warnings were logged last, and these.
+    logged_warnings: Option<(u64, Vec<Warning>)>,
+}
+
+/// The rules at `path`, or the built-in ones.
+pub(crate) fn load_policy(
+    path: Option<&Path>,
+    reading: impl Into<PolicyOptions>,
+) -> Result<Policy, String> {
+    match path {
+        None => Policy::parse_for(&[BUILT_IN_FILE], reading).map_err(|error| error.to_string()),
+        Some(path) => Policy::load_for(path, reading).map_err(|error| error.to_string()),
+    }
+}
+
+/// What to decide by at the start: nothing yet, if a control plane will say it, or if there is to be a
+/// start without.
+pub(crate) fn initial_policy(from: &RulesSource, reading: PolicyOptions) -> Result<Policy, String> {
+    let no_policy = || Policy::none(reading.clone()).map_err(|error| error.to_string());
+    match (&from.path, &from.xds) {
+        (None, Some(_)) => no_policy(),
+        (path, _) => {
+            load_policy(path.as_deref(), reading.clone()).or_else(|why| {
+                match from.allow_bad_rules {
+                    // Why is told by whoever follows the files.
+                    true => no_policy(),
+                    false => Err(why),
+                }
+            })
+        }
+    }
+}
+
+impl PolicyWatcher {
+    /// Goes on watching where rules come from; what was there at first is in force already.
+    pub(crate) fn start(service: &Arc<Service>, from: &RulesSource) -> std::io::Result<Self> {
+        let status = Arc::<Mutex<PolicyStatus>>::default();
+        // One for both sources: what is in force comes from files and control plane together.
+        let reload_warnings = Arc::<ReloadWarnings>::default();
+        let path = from.path.as_deref();
+        let ignored_files = Arc::new(IgnoredFiles::of(path, from.pick));
+        tokio::spawn(ignored_files::watch_for_ignored_files(Arc::downgrade(
+            &ignored_files,
+        )));
+        let follower = match &from.path {
+            None => {
+                record_in_force(service, "rules", &mut lock_status(&status));
+                None
+            }
+            Some(path) => {
+                let (observer, known) = (Arc::clone(service), Arc::clone(&status));
+                let policy = Arc::clone(service.limiter.policy());
+                let observed_files = Arc::clone(&ignored_files);
+                let costs = Arc::clone(&reload_warnings);
+                let on_event = move |event: PolicyEvent<'_>| {
+                    on_file_event(&observer, &known, event);
+                    if let PolicyEvent::Rules(_) = event {
+                        observed_files.warn();
+                    }
+                    if let PolicyEvent::Rules(FileState::Current)
+                    | PolicyEvent::Keys(FileState::Current) = event
+                    {
+                        costs.warn(&observer);
+                    }
+                };
+                Some(PolicyFollower::start(policy, path, on_event)?)
+            }
+        };
+        let plane = from.xds.clone();
+        let control_plane = plane.map(|plane| {
+            let (observer, known) = (Arc::clone(service), Arc::clone(&status));
+            let on_event = move |event: xds::XdsEvent<'_>| {
+                let is_applied = matches!(event, xds::XdsEvent::Applied { .. });
+                on_xds_event(&observer, &known, event);
+                if is_applied {
+                    reload_warnings.warn(&observer);
+                }
+            };
+            XdsSubscription::start(plane, xds_applier(service), Arc::new(on_event))
+        });
+        Ok(PolicyWatcher {
+            follower,
+            control_plane,
+            status,
+            ignored_files,
+        })
+    }
+
+    /// Waits for the first word of the control plane, if there is one.
+    pub(crate) async fn wait_for_control_plane(&self) {
+        if let Some(following) = &self.control_plane {
+            following.wait_for_first_response().await;
+        }
+    }
+
+    /// Reads the files again, waits for the outcome and logs it. Blocks.
+    pub(crate) fn reload(&self, service: &Service) -> ReloadOutcome {
+        let reload = self.reload_files(service);
+        self.ignored_files.warn();
+        let (status, version) = (reload.status(), service.limiter.policy().version());
+        match &reload {
+            ReloadOutcome::Rejected { why } => warn!(status, version, why, "reload"),
+            _ => info!(status, version, "reload"),
+        }
+        reload
+    }
+
+    fn reload_files(&self, service: &Service) -> ReloadOutcome {
+        let Some(follower) = &self.follower else {
+            return ReloadOutcome::NoFiles;
+        };
+        let before = service.limiter.policy().version();
+        if !follower.look(RELOAD_TIMEOUT) {
+            return ReloadOutcome::Slow;
+        }
+        match self.stale() {
+            Some(why) => ReloadOutcome::Rejected { why },
+            None if service.limiter.policy().version() == before => ReloadOutcome::Unchanged,
+            None => ReloadOutcome::Done,
+        }
+    }
+
+    /// Why what is on disk is not in force, if it is not.
+    pub(crate) fn stale(&self) -> Option<String> {
+        lock_status(&self.status).stale()
+    }
+}
+
+impl PolicyStatus {
+    /// Takes note of the news. Rules that name no keys file leave none to be stale.
+    fn record(&mut self, event: PolicyEvent<'_>, has_keys: bool) {
+        let why = |state: &FileState| match state {
+            FileState::Current => None,
+            FileState::Stale(why) => Some(why.to_string()),
+        };
+        match event {
+            PolicyEvent::Rules(state) => self.rules = why(state),
+            PolicyEvent::Keys(state) => self.keys = why(state),
+        }
+        if !has_keys {
+            self.keys = None;
+        }
+    }
+
+    fn stale(&self) -> Option<String> {
+        let all = [
+            ("rules", &self.rules),
+            ("keys", &self.keys),
+            ("xds", &self.xds),
+        ];
+        let reasons = all
+            .into_iter()
+            .filter_map(|(what, why)| Some(format!("{what}: {}", why.as_ref()?)));
+        reasons.reduce(|one, next| format!("{one}\n{next}"))
+    }
+}
+
+fn lock_status(status: &Mutex<PolicyStatus>) -> MutexGuard<'_, PolicyStatus> {
+    status.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Called by the thread of the rules and by that of the keys. The lock is held to the end, so that
+/// the last to write is the one with the last policy.
+fn on_file_event(service: &Service, status: &Mutex<PolicyStatus>, event: PolicyEvent<'_>) {
+    let mut status = lock_status(status);
+    status.record(event, service.limiter.policy().load().keys.is_some());
+    let (what, state) = match event {
+        PolicyEvent::Rules(state) => ("rules", state),
+        PolicyEvent::Keys(state) => ("keys", state),
+    };
+    match state {
+        FileState::Current => {
+            if let PolicyEvent::Rules(_) = event {
+                service.first_config.record_loaded(ConfigSource::Files);
+            }
+            record_in_force(service, what, &mut status);
+        }
+        FileState::Stale(why) => log_rejected(service, ConfigSource::Files, what, &why.to_string()),
+    }
+}
+
+/// Puts what a control plane sends in force, beside the files.
+fn xds_applier(service: &Arc<Service>) -> xds::ApplyResources {
+    let live = Arc::clone(service.limiter.policy());
+    Arc::new(move |resources| {
+        let domains = xds::decode_domains(resources)?;
+        let replaced = live.replace_with(|| live.load().with_domains(domains));
+        replaced.map(drop).map_err(|faults| faults.to_string())
+    })
+}
+
+/// Called by the task that follows the control plane.
+fn on_xds_event(service: &Service, status: &Mutex<PolicyStatus>, event: xds::XdsEvent<'_>) {
+    let mut status = lock_status(status);
+    match event {
+        xds::XdsEvent::Connected => {
+            // What was refused stays refused.
+            let is_away = |why: &String| {
+                why.starts_with(CONTROL_PLANE_LOST) || why.starts_with(CONTROL_PLANE_SILENT)
+            };
+            if status.xds.as_ref().is_some_and(is_away) {
+                status.xds = None;
+            }
+            info!("the control plane is met");
+        }
+        xds::XdsEvent::Applied { version } => {
+            status.xds = None;
+            let version = SanitizedText(version).to_string();
+            info!(version, "the control plane sent limits");
+            service
+                .first_config
+                .record_loaded(ConfigSource::ControlPlane);
+            record_in_force(service, "xds", &mut status);
+        }
+        xds::XdsEvent::Rejected { version, why } => {
+            status.xds = Some(why.to_owned());
+            let version = SanitizedText(version).to_string();
+            warn!(version, "the control plane sent limits with faults");
+            log_rejected(service, ConfigSource::ControlPlane, "xds", why);
+        }
+        xds::XdsEvent::Disconnected { why, wait_ms } => {
+            let why = SanitizedText(why).to_string();
+            let is_loaded = service.first_config.is_loaded(ConfigSource::ControlPlane);
+            let reason = if is_loaded {
+                CONTROL_PLANE_LOST
+            } else {
+                CONTROL_PLANE_SILENT
+            };
+            if status.xds.is_none() {
+                status.xds = Some(format!("{reason}: {why}"));
+            }
+            if is_loaded {
+                warn!(
+                    why,
+                    wait_ms, "{CONTROL_PLANE_LOST}, what it sent last stays in force"
+                );
+            } else {
+                warn!(
+                    why,
+                    wait_ms, "{CONTROL_PLANE_SILENT}, and calls of Envoy fail until it does"
+                );
+            }
+        }
+    }
+}
+
+const CONTROL_PLANE_LOST: &str = "the control plane is lost";
+/// Before its first good configuration.
+const CONTROL_PLANE_SILENT: &str = "the control plane has sent no good limits yet";
+
+/// Of files, or of the plane: the last good configuration of that source stays in force, if there is one.
+fn log_rejected(service: &Service, source: ConfigSource, what: &str, why: &str) {
+    service.metrics.reload.successful.set(0);
+    service.metrics.reload.rejected.inc();
+    if service.first_config.is_loaded(source) {
+        warn!(what, why, "not taken, the last good ones stay in force");
+    } else {
+        warn!(what, why, "not taken, and nothing is in force yet");
+    }
+}
+
+fn record_in_force(service: &Service, what: &str, status: &mut PolicyStatus) {
+    let policy = service.limiter.policy().get();
+    if !policy.is_configured() {
+        warn!("there is no configuration yet, so requests get errors");
+        return;
+    }
+    service.metrics.load(&policy.rules);
+    // The reference has no keys, and the version counts what is read twice at the start.
+    if let (Some(statistics), true) = (&service.envoy_statistics, what != "keys") {
+        statistics.record_load();
+    }
+    let reload = &service.metrics.reload;
+    let stale = status.stale();
+    reload.successful.set(u64::from(stale.is_none()));
+    if stale.is_none() {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        reload
+            .success_epoch_secs
+            .set(now.map_or(0, |now| now.as_secs()));
+    }
+    let hash = hex(policy.digest());
+    info!(
+        what,
+        version = policy.version(),
+        rules = policy.rules.rules().len(),
+        keys = policy.keys.as_ref().map(|keys| keys.len()),
+        hash = hash.get(..12).unwrap_or_default(),
+        "rules in force"
+    );
+    *reload.hash.lock() = hash;
+    let (version, warnings) = (policy.version(), policy.lint(service.clock.now()));
+    log_warnings(&warnings, what, version, status.logged_warnings.as_ref());
+    status.logged_warnings = Some((version, warnings));
+}
+
+/// Logs what `tidegate lint` says of rules that come into force: the first few in words, the others counted.
+/// Of what was logged last, nothing is repeated for the same version, or where the rules of the files are the same.
+fn log_warnings(
+    warnings: &[Warning],
+    what: &str,
+    version: u64,
+    last: Option<&(u64, Vec<Warning>)>,
+) {
+    const MAX_LOGGED: usize = 10;
+    let repeated = match last {
+        Some((known, last)) if *known == version || what != "rules" => &last[..],
+        _ => &[],
+    };
+    let identity = |warning: &'_ Warning| (warning.location.clone(), warning.message.clone());
+    let repeated: BTreeSet<_> = repeated.iter().map(identity).collect();
+    let fresh = warnings
+        .iter()
+        .filter(|warning| !repeated.contains(&identity(warning)));
+    for warning in fresh.clone().take(MAX_LOGGED) {
+        warn!("{warning}");
+    }
+    if let more @ 1.. = fresh.count().saturating_sub(MAX_LOGGED) {
+        let cure = match what {
+            "xds" => "correct those above first",
+            _ => "see `tidegate lint`",
+        };
+        warn!(more, "the rules have more warnings; {cure}");
+    }
+}
+
+fn hex(digest: &[u8; 32]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate::live::FileError;
+    use tidegate_core::store::Capabilities;
+
+    #[test]
+    fn the_built_in_rules_are_good_and_raise_no_warning() {
+        assert_eq!(
+            tidegate_core::rules::lint(&load_policy(None, Capabilities::MEMORY).unwrap().rules),
+            []
+        );
+    }
+
+    /// Good keys hid rules that were still refused, and good rules hid keys.
+    #[test]
+    fn only_good_rules_with_good_keys_are_not_stale() {
+        let reason = "line 3".to_owned();
+        let bad = &FileState::Stale(FileError::Rejected { reason });
+        let good = &FileState::Current;
+        let mut status = PolicyStatus::default();
+        for (event, has_keys, want) in [
+            (PolicyEvent::Rules(good), true, None),
+            (PolicyEvent::Rules(bad), true, Some("rules: line 3")),
+            (PolicyEvent::Keys(good), true, Some("rules: line 3")),
+            (
+                PolicyEvent::Keys(bad),
+                true,
+                Some("rules: line 3\nkeys: line 3"),
+            ),
+            (PolicyEvent::Rules(good), true, Some("keys: line 3")),
+            (PolicyEvent::Keys(good), true, None),
+            (PolicyEvent::Keys(bad), true, Some("keys: line 3")),
+            (PolicyEvent::Rules(good), false, None),
+        ] {
+            status.record(event, has_keys);
+            assert_eq!(status.stale().as_deref(), want, "after {event:?}");
+        }
+    }
+}

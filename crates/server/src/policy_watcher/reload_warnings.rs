@@ -1,0 +1,192 @@
+//! Warns of limits and blocks that a reload takes away, and of counts that begin anew.
+//!
+//! It compares what is in force with what was in force before, from whatever source. It changes nothing, and does not know
+//! whether the loss was meant.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tidegate::clock::Clock;
+use tidegate::identity::keys::{Digest, KeyOwner, KeyTable};
+use tidegate_core::rules::{
+    LiftedLimits, ListEntry, Mode, Rule, RuleSet, lifted_blocks, lifted_descriptor_limits,
+};
+use tidegate_core::units::Nanos;
+use tracing::warn;
+
+use crate::config::LogSubjects;
+use crate::denials::listed_subject;
+use crate::service::Service;
+
+/// What a reload costs: rules and blocks that it drops or switches off, because nobody who lost a file of a rules folder would
+/// notice that its limits are gone, and rates that it moves, because counts are kept by the place of a rate in its list.
+#[derive(Default)]
+pub(super) struct ReloadWarnings {
+    previous: Mutex<Option<PolicyInForce>>,
+}
+
+/// The rules and keys that were in force last.
+struct PolicyInForce {
+    rules: Arc<RuleSet>,
+    keys: Option<Arc<KeyTable>>,
+}
+
+impl ReloadWarnings {
+    /// How many are named.
+    const MAX_NAMED: usize = 10;
+
+    pub(super) fn warn(&self, service: &Service) {
+        let policy = service.limiter.policy().get();
+        let (rules, keys) = (&policy.rules, policy.keys.as_deref());
+        let now_in_force = PolicyInForce {
+            rules: Arc::clone(rules),
+            keys: policy.keys.clone(),
+        };
+        let mut previous = self.previous.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(before) = previous.replace(now_in_force) else {
+            return;
+        };
+        let now = service.clock.now();
+        if !Arc::ptr_eq(&before.rules, rules) {
+            warn_of_lost_limits(&before.rules, rules);
+            warn_of_lifted_blocks(&before.rules, rules, now, service.log_subjects);
+        }
+        if let Some(before) = before.keys
+            && !keys.is_some_and(|keys| std::ptr::eq(keys, &*before))
+        {
+            warn_of_unblocked_keys(rules, &before, keys, now);
+        }
+    }
+}
+
+/// Warns of rules of `before` that limit less in `after`, or count anew. Limits of descriptors may share a name:
+/// what is said of a rule holds for all rules that have its name now.
+fn warn_of_lost_limits(before: &RuleSet, after: &RuleSet) {
+    let mut found: HashMap<&str, Vec<&Rule>> = HashMap::new();
+    for rule in after.rules() {
+        found.entry(rule.name().as_str()).or_default().push(rule);
+    }
+    let names = |is_meant: &dyn Fn(&Rule, &[&Rule]) -> bool| -> Vec<&str> {
+        let new = |old: &Rule| found.get(old.name().as_str()).map_or(&[][..], |new| new);
+        let chosen = before.rules().iter().filter(|old| is_meant(old, new(old)));
+        chosen.map(|old| old.name().as_str()).collect()
+    };
+    if let Some((count, rules)) = summarize(&names(&|_, new| new.is_empty())) {
+        warn!(
+            count,
+            rules, "rules are no longer in force, their limits are gone"
+        );
+    }
+    let is_eased = |old: &Rule, new: &[&Rule]| {
+        old.mode() == Mode::Enforce
+            && !new.is_empty()
+            && new.iter().all(|new| new.mode() != Mode::Enforce)
+    };
+    if let Some((count, rules)) = summarize(&names(&is_eased)) {
+        warn!(
+            count,
+            rules, "rules no longer deny, because their mode is now off or shadow"
+        );
+    }
+    let limits = LiftedLimits::new(before, after);
+    let is_lifted =
+        |old: &Rule, new: &[&Rule]| !new.is_empty() && new.iter().all(|new| limits.lifts(old, new));
+    if let Some((count, rules)) = summarize(&names(&is_lifted)) {
+        warn!(
+            count,
+            rules,
+            "rules no longer limit some or all of their clients, because a rate is gone or unlimited, `concurrent` is gone, or an unlimited rule replaces them"
+        );
+    }
+    let freed = lifted_descriptor_limits(before, after);
+    let is_freed = |old: &Rule, new: &[&Rule]| {
+        let denies = new.iter().any(|new| new.mode() == Mode::Enforce);
+        denies && freed.names.contains(old.name().as_str())
+    };
+    if let Some((count, rules)) = summarize(&names(&is_freed)) {
+        warn!(
+            count,
+            rules,
+            "limits of descriptors no longer hold for some values, because a descriptor without a limit comes first or an unlimited one replaces them"
+        );
+    }
+    if freed.is_truncated {
+        warn!("too many descriptors to find out whether a limit no longer holds for some values");
+    }
+    let is_moved = |old: &Rule, new: &[&Rule]| new.iter().any(|new| is_reordered(old, new));
+    if let Some((count, rules)) = summarize(&names(&is_moved)) {
+        warn!(
+            count,
+            rules,
+            "rates have changed their place in the list of a rule and begin anew; put new rates at the end"
+        );
+    }
+}
+
+/// Whether a rate of `old` is still there, at another place.
+fn is_reordered(old: &Rule, new: &Rule) -> bool {
+    let windows = |rule: &Rule| -> Vec<Nanos> {
+        let limits = rule.limits(None, "").iter();
+        limits.map(|limit| limit.per()).collect()
+    };
+    let (old, new) = (windows(old), windows(new));
+    let old = old.iter().enumerate();
+    let mut moved = old.filter(|(place, window)| new.get(*place) != Some(window));
+    moved.any(|(_, window)| new.contains(window))
+}
+
+/// Warns of clients that `before` blocks and `after` does not.
+fn warn_of_lifted_blocks(before: &RuleSet, after: &RuleSet, now: Nanos, shown: LogSubjects) {
+    let lifted = lifted_blocks(before, after, now);
+    let texts = |entries: &[&ListEntry]| -> Vec<String> {
+        let first = entries.iter().take(ReloadWarnings::MAX_NAMED);
+        first
+            .map(|entry| listed_subject(&entry.target, shown))
+            .collect()
+    };
+    if let count @ 1.. = lifted.dropped.len() {
+        let entries = texts(&lifted.dropped).join(", ");
+        warn!(
+            count,
+            entries,
+            "entries of `block` are no longer in force, these clients are no longer blocked"
+        );
+    }
+    if let count @ 1.. = lifted.allowed.len() {
+        let entries = texts(&lifted.allowed).join(", ");
+        warn!(
+            count,
+            entries, "new entries of `allow` override `block`, these clients are no longer blocked"
+        );
+    }
+}
+
+/// Warns of keys that the lists blocked under the names that `before` gave them, and no longer do.
+fn warn_of_unblocked_keys(
+    rules: &RuleSet,
+    before: &KeyTable,
+    after: Option<&KeyTable>,
+    now: Nanos,
+) {
+    let is_unblocked = |(digest, holder): &(Digest, KeyOwner<'_>)| {
+        let is_blocked = |name| rules.blocks_key(name, digest.as_bytes(), now);
+        let name = || after.and_then(|keys| keys.get(digest)).map(|now| now.name);
+        is_blocked(holder.name) && !is_blocked(name().unwrap_or_default())
+    };
+    let unblocked: Vec<_> = before.iter().filter(is_unblocked).collect();
+    if let count @ 1.. = unblocked.len() {
+        let first = unblocked.iter().take(ReloadWarnings::MAX_NAMED);
+        let keys: Vec<_> = first.map(|(digest, _)| digest.to_string()).collect();
+        warn!(
+            count,
+            keys = keys.join(", "),
+            "keys are no longer blocked, because the keys file no longer lists them under the names in `block`, or lists them under one in `allow`; block them by their digests"
+        );
+    }
+}
+
+/// How many there are, and the first of them; nothing if there are none.
+fn summarize(names: &[&str]) -> Option<(usize, String)> {
+    let first = &names[..names.len().min(ReloadWarnings::MAX_NAMED)];
+    (!names.is_empty()).then(|| (names.len(), first.join(", ")))
+}

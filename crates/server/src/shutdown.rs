@@ -1,0 +1,308 @@
+//! The end of the service, in order: not ready, still serving, no more connections, finished.
+//!
+//! SIGTERM and SIGINT begin it; signals that arrive within [`SIGNAL_DEBOUNCE`] of the first are the same one (a
+//! terminal and a supervisor often both send it); a later one ends the process at once. SIGHUP ends a
+//! process that has a controlling terminal, because that was closed, and else asks for a reload. Kept true:
+//! phases only move forward, and the process ends by the deadline.
+
+use std::fs::{self, File};
+use std::time::Duration;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep, timeout};
+use tracing::{info, warn};
+
+/// Signals this close together are one.
+const SIGNAL_DEBOUNCE: Duration = Duration::from_millis(250);
+
+/// How far along the end is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum ShutdownPhase {
+    /// Not at all.
+    Serving,
+    /// `/readyz` says no, everything else goes on, connections are asked to close.
+    Draining,
+    /// Nothing new; what is in flight is finished.
+    Closing,
+}
+
+/// How the end went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ShutdownOutcome {
+    /// Everything was finished.
+    Clean,
+    /// The deadline came first.
+    TimedOut,
+    /// A second signal came first.
+    Forced,
+}
+
+/// What the parts of the service share about the end: a phase to watch, and a thing to hold while
+/// work is in flight.
+#[derive(Clone, Debug)]
+pub(crate) struct ShutdownHandle {
+    phase: watch::Sender<ShutdownPhase>,
+    in_flight: mpsc::Sender<()>,
+}
+
+/// The other end of a [`ShutdownHandle`]: knows when nobody holds it any more.
+#[derive(Debug)]
+pub(crate) struct ShutdownWaiter(mpsc::Receiver<()>);
+
+impl ShutdownHandle {
+    /// A service that is serving.
+    pub(crate) fn new() -> (Self, ShutdownWaiter) {
+        let (busy, idle) = mpsc::channel(1);
+        (
+            ShutdownHandle {
+                phase: watch::Sender::new(ShutdownPhase::Serving),
+                in_flight: busy,
+            },
+            ShutdownWaiter(idle),
+        )
+    }
+
+    /// Follows the phase.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<ShutdownPhase> {
+        self.phase.subscribe()
+    }
+
+    /// To be kept until a connection is finished.
+    pub(crate) fn in_flight_guard(&self) -> mpsc::Sender<()> {
+        self.in_flight.clone()
+    }
+
+    fn advance_to(&self, next: ShutdownPhase) {
+        self.phase.send_if_modified(|now| {
+            let forward = next > *now;
+            *now = next.max(*now);
+            forward
+        });
+    }
+}
+
+/// The signals, listened to from before the listeners open so that none is lost.
+#[derive(Debug)]
+pub(crate) struct Signals {
+    term: Signal,
+    int: Signal,
+    hup: Signal,
+    hangup_action: SignalAction,
+}
+
+/// What a signal asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum SignalAction {
+    /// End; a person at a terminal waits for it.
+    StopNow,
+    /// End; a balancer has to notice first.
+    Stop,
+    Reload,
+}
+
+impl Signals {
+    /// Starts listening.
+    pub(crate) fn listen() -> std::io::Result<Self> {
+        // Before there is a handler: afterwards SIGHUP is no longer ignored.
+        let hangup = SignalAction::of_hangup(Terminal::of_process(), Disposition::of_hangup());
+        Ok(Signals {
+            hangup_action: hangup,
+            term: signal(SignalKind::terminate())?,
+            int: signal(SignalKind::interrupt())?,
+            hup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// Waits until one asks for the end.
+    pub(crate) async fn wait_for_stop(&mut self) {
+        while self.next_action().await == SignalAction::Reload {}
+    }
+
+    async fn next_action(&mut self) -> SignalAction {
+        tokio::select! {
+            _ = self.term.recv() => SignalAction::Stop,
+            _ = self.int.recv() => SignalAction::StopNow,
+            _ = self.hup.recv() => self.hangup_action,
+        }
+    }
+}
+
+/// Whether the process has a controlling terminal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Terminal {
+    Controlling,
+    None,
+}
+
+impl Terminal {
+    fn of_process() -> Self {
+        match File::open("/dev/tty") {
+            Ok(_) => Terminal::Controlling,
+            Err(_) => Terminal::None,
+        }
+    }
+}
+
+/// What a signal did when the process began.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Disposition {
+    /// Nothing: `nohup` started the process.
+    Ignored,
+    Default,
+}
+
+impl Disposition {
+    /// Of SIGHUP. Systems without `/proc` do not say.
+    fn of_hangup() -> Self {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        Disposition::read(&status)
+    }
+
+    fn read(status: &str) -> Self {
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+        let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        match mask.unwrap_or(0) & 1 {
+            0 => Disposition::Default,
+            _ => Disposition::Ignored,
+        }
+    }
+}
+
+impl SignalAction {
+    /// What SIGHUP asks for. A process that was started to outlive its terminal reloads, like one that
+    /// never had any.
+    fn of_hangup(terminal: Terminal, disposition: Disposition) -> Self {
+        match (terminal, disposition) {
+            (Terminal::Controlling, Disposition::Default) => SignalAction::StopNow,
+            _ => SignalAction::Reload,
+        }
+    }
+}
+
+/// Runs until a signal ends the service, then ends it. `reload` is called at each SIGHUP until then.
+pub(crate) async fn run_until_shutdown(
+    mut signals: Signals,
+    drain: ShutdownHandle,
+    idle: ShutdownWaiter,
+    delay: Duration,
+    deadline: Duration,
+    reload: impl Fn(),
+) -> ShutdownOutcome {
+    let action = loop {
+        match signals.next_action().await {
+            SignalAction::Reload => reload(),
+            action => break action,
+        }
+    };
+    let first = Instant::now();
+    let delay = if action == SignalAction::StopNow {
+        Duration::ZERO
+    } else {
+        delay
+    };
+    info!(delay_ms = delay.as_millis() as u64, "draining");
+    tokio::select! {
+        end = drain_connections(drain, idle, delay, deadline) => end,
+        () = wait_for_second_signal(&mut signals, first) => ShutdownOutcome::Forced,
+    }
+}
+
+async fn wait_for_second_signal(signals: &mut Signals, first: Instant) {
+    loop {
+        let action = signals.next_action().await;
+        if action != SignalAction::Reload && first.elapsed() > SIGNAL_DEBOUNCE {
+            warn!("second signal, leaving at once");
+            return;
+        }
+    }
+}
+
+async fn drain_connections(
+    drain: ShutdownHandle,
+    ShutdownWaiter(mut idle): ShutdownWaiter,
+    delay: Duration,
+    deadline: Duration,
+) -> ShutdownOutcome {
+    drain.advance_to(ShutdownPhase::Draining);
+    sleep(delay).await;
+    drain.advance_to(ShutdownPhase::Closing);
+    drop(drain);
+    // Nothing is ever sent: this ends when the last connection lets go of its sender.
+    match timeout(deadline, idle.recv()).await {
+        Ok(_) => ShutdownOutcome::Clean,
+        Err(_) => ShutdownOutcome::TimedOut,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn it_ends_when_the_last_connection_has_finished() {
+        let (drain, idle) = ShutdownHandle::new();
+        let (busy, mut phases) = (drain.in_flight_guard(), drain.subscribe());
+        let connection = tokio::spawn(async move {
+            phases
+                .wait_for(|phase| *phase == ShutdownPhase::Closing)
+                .await
+                .unwrap();
+            sleep(Duration::from_secs(3)).await;
+            drop(busy);
+        });
+        let begun = Instant::now();
+        let end =
+            drain_connections(drain, idle, Duration::from_secs(1), Duration::from_secs(10)).await;
+        assert_eq!(end, ShutdownOutcome::Clean);
+        assert_eq!(begun.elapsed().as_secs(), 4);
+        connection.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_ends_by_the_deadline_whatever_a_connection_does() {
+        let (drain, idle) = ShutdownHandle::new();
+        let _stuck = drain.in_flight_guard();
+        let begun = Instant::now();
+        let end = drain_connections(drain, idle, Duration::ZERO, Duration::from_secs(10)).await;
+        assert_eq!(end, ShutdownOutcome::TimedOut);
+        assert_eq!(begun.elapsed().as_secs(), 10);
+    }
+
+    #[test]
+    fn a_hangup_ends_only_what_lives_in_a_terminal() {
+        for (terminal, disposition, want) in [
+            (
+                Terminal::Controlling,
+                Disposition::Default,
+                SignalAction::StopNow,
+            ),
+            (
+                Terminal::Controlling,
+                Disposition::Ignored,
+                SignalAction::Reload,
+            ),
+            (Terminal::None, Disposition::Default, SignalAction::Reload),
+            (Terminal::None, Disposition::Ignored, SignalAction::Reload),
+        ] {
+            assert_eq!(SignalAction::of_hangup(terminal, disposition), want);
+        }
+    }
+
+    #[test]
+    fn an_ignored_hangup_is_the_first_bit_of_the_mask() {
+        let status = |mask| format!("SigBlk:\t0000000000000001\nSigIgn:\t{mask}\n");
+        let read = |mask| Disposition::read(&status(mask));
+        assert_eq!(read("0000000000001001"), Disposition::Ignored);
+        assert_eq!(read("0000000000001000"), Disposition::Default);
+        assert_eq!(Disposition::read(""), Disposition::Default);
+    }
+
+    #[test]
+    fn a_phase_never_goes_back() {
+        let (drain, _idle) = ShutdownHandle::new();
+        drain.advance_to(ShutdownPhase::Closing);
+        drain.advance_to(ShutdownPhase::Draining);
+        assert_eq!(*drain.subscribe().borrow(), ShutdownPhase::Closing);
+    }
+}

@@ -1,0 +1,17 @@
+//! The log line about requests that get an error because the store did not reply. Any client can cause them by the
+//! thousand while the store is away, so one line every 10 s counts them and names the last cause.
+
+use tidegate_core::store::StoreError;
+use tracing::warn;
+
+use crate::net::rate_limited_log::RateLimitedLog;
+
+static UNANSWERED_LOG: RateLimitedLog = RateLimitedLog::new();
+
+/// Logs that a request got an error, with its cause.
+pub(crate) fn log_store_error(error: &StoreError) {
+    let (StoreError::Unavailable { source, .. } | StoreError::Rejected { source, .. }) = error;
+    if let Some(times) = UNANSWERED_LOG.count() {
+        warn!(times, cause = %source, "store gave no answer");
+    }
+}

@@ -1,0 +1,515 @@
+//! Costs known only at the end: what calls used keeps the limit, each is settled once, and whatever was not
+//! used comes back, also if nobody says so.
+//!
+//! What is judged is what clients know: what they estimated, used and were told. What it must have done to
+//! the counters is judged step by step in [`super::reservation_oracle`].
+
+use std::collections::BTreeMap;
+
+use tidegate::Settlement;
+use tidegate_core::algorithms::Limit;
+use tidegate_core::invariants::{Admission, Violation, within_bound};
+use tidegate_core::store::{OnStoreFailure, Settled, Source};
+use tidegate_core::units::Nanos;
+
+use super::bounds::{limit_plus_shares, scaled, segments, shares_limit};
+use super::{BrokenPromise, CheckCase, reservation_oracle};
+use crate::history::{ReservationCall, ReserveReply, SettleCall};
+use crate::model::{ReservationEvent, ReservationEventKind};
+use crate::reservation_clients::RESERVATION_SWEEP_INTERVAL;
+use crate::scenario::{ReservationWork, SimFault};
+
+pub(super) fn judge(case: &CheckCase<'_>, of: ReservationWork, findings: &mut Vec<BrokenPromise>) {
+    let mut found = |promise, detail: Option<String>| {
+        findings.extend(detail.map(|detail| BrokenPromise { promise, detail }));
+    };
+    found("what is used keeps the limit", over_limit(case));
+    found("a reservation is settled once", settled_twice(case));
+    let mismatch = reservation_oracle::first_mismatch(case, of);
+    found("what is charged is what was used", mismatch);
+    let promise = "an estimate comes back by itself at its end";
+    found(promise, not_returned(case));
+    found("a settlement is answered in time", settled_late(case));
+    found("what is open is found", not_settleable(case));
+    let promise = "a settlement ends a remembered refusal";
+    found(promise, stale_denial(case));
+    match of.max_used_in_long_window {
+        Some(_) => found("in the end the books show what was used", miscounted(case)),
+        None => found("in the end all of it can be had", not_all_available(case)),
+    }
+}
+
+/// The answer to a call that may pass.
+fn admitted_reply(call: &ReservationCall) -> Option<&ReserveReply> {
+    call.reply.as_ref().filter(|reply| reply.id.is_some())
+}
+
+/// The calls that a counter is charged for.
+fn calls_of<'a>(
+    case: &'a CheckCase<'_>,
+    counter: usize,
+) -> impl Iterator<Item = &'a ReservationCall> {
+    let ceiling = counter == case.scenario.subjects.len();
+    let calls = case.history.reservation_calls.iter();
+    calls.filter(move |call| ceiling || call.subject == counter)
+}
+
+/// When an estimate may come back because nobody settled it, as a client must reckon.
+fn expires_at(case: &CheckCase<'_>, call: &ReservationCall, reply: &ReserveReply) -> Nanos {
+    let (fault, begins) = (case.scenario.fault, case.scenario.fault_begins);
+    // The store measures a life by its own clock, which may be fast, or be set ahead.
+    let early = match fault {
+        SimFault::Drift => Nanos::new(call.lasts.get() / 8),
+        _ => Nanos::ZERO,
+    };
+    let expires_at = reply
+        .done
+        .plus(call.lasts.since(early))
+        .since(case.budget());
+    match fault.steps_clock() && reply.done <= begins {
+        true => expires_at.min(begins),
+        false => expires_at,
+    }
+}
+
+/// What is charged at `now` for a call that may pass, within its estimate: all of it while the call is under
+/// way, what was used once it is settled. Nothing of one that is settled late or never: others may use its
+/// estimate from its end on, and what it used itself comes on top.
+fn charged_at(
+    case: &CheckCase<'_>,
+    call: &ReservationCall,
+    reply: &ReserveReply,
+    now: Nanos,
+) -> u64 {
+    let expires_at = expires_at(case, call, reply);
+    let settled = |settlement: &&SettleCall| match settlement.reply {
+        Some((done, Settlement::Done)) => done <= now && done < expires_at,
+        _ => false,
+    };
+    let unsettled = call
+        .settlements
+        .first()
+        .is_none_or(|settlement| settlement.sent > now);
+    match call.settlements.iter().find(settled) {
+        Some(_) => call.used.min(call.estimate),
+        None if now >= expires_at => 0,
+        None if unsettled => call.estimate,
+        None => call.used.min(call.estimate), // it is being settled
+    }
+}
+
+/// The calls of a counter that may pass by such decisions, in the order they were answered.
+fn admitted<'a>(
+    case: &'a CheckCase<'_>,
+    counter: usize,
+    which: &dyn Fn(Source) -> bool,
+) -> Vec<(&'a ReservationCall, &'a ReserveReply)> {
+    let calls = calls_of(case, counter);
+    let passed = calls.filter_map(|call| Some((call, admitted_reply(call)?)));
+    let mut passed: Vec<_> = passed.filter(|(_, reply)| which(reply.source)).collect();
+    passed.sort_by_key(|(_, reply)| reply.done);
+    passed
+}
+
+/// How what was charged at any moment exceeds a limit and so much more, if it does.
+fn exceeds(
+    case: &CheckCase<'_>,
+    limit: &Limit,
+    passed: &[(&ReservationCall, &ReserveReply)],
+    more: u64,
+) -> Option<Violation> {
+    for (i, (_, newest)) in passed.iter().enumerate() {
+        let charged = passed[..=i].iter().map(|(call, reply)| Admission {
+            at: reply.at,
+            units: charged_at(case, call, reply, newest.done),
+        });
+        let mut charged: Vec<Admission> = charged.filter(|one| one.units > 0).collect();
+        let segments = segments(case, &mut charged);
+        let violations = segments
+            .iter()
+            .filter_map(|segment| within_bound(limit, segment).err());
+        let mut over = violations.filter(|found| found.admitted > found.bound + more);
+        if let Some(found) = over.next() {
+            return Some(found);
+        }
+    }
+    None
+}
+
+/// At any moment and in any interval, what is charged within estimates is at most what the limit allows; by
+/// nodes without the store, their share; by both, both. What was used beyond an estimate, or settled late,
+/// comes on top, as the documents say.
+fn over_limit(case: &CheckCase<'_>) -> Option<String> {
+    if case.scenario.fault == SimFault::FailoverSkewed {
+        return over_limit_by_true_time(case);
+    }
+    let mut counters = 0..case.scenario.counters();
+    counters.find_map(|counter| {
+        let spec = case.scenario.spec(counter);
+        let exact = admitted(case, counter, &|source| source == Source::Exact);
+        let local = admitted(case, counter, &|source| source == Source::Fallback);
+        let any = admitted(case, counter, &|_| true);
+        let describe = |found: Violation| format!("counter {counter}: {found}");
+        let check = |limit: &Limit, passed: &[(&ReservationCall, &ReserveReply)], slack| {
+            exceeds(case, limit, passed, slack).map(describe)
+        };
+        if !case.scenario.fault.loses_counts()
+            && let Some(over) = check(&case.scenario.promised_limit(counter), &exact, 0)
+        {
+            return Some(over);
+        }
+        if case.scenario.on_failure == OnStoreFailure::Deny {
+            let first = local.first();
+            return first.map(|(call, _)| format!("without the store: {call:?}"));
+        }
+        // Before anybody knows who is there, nobody knows the store's time either.
+        let shares_only = match case.scenario.fault {
+            SimFault::LateStore => None,
+            _ => check(&shares_limit(spec), &local, 0),
+        };
+        shares_only.or_else(|| check(&limit_plus_shares(spec), &any, lost_units(case, counter)))
+    })
+}
+
+/// Where the clock itself jumps by less than states can tell: one window more.
+fn over_limit_by_true_time(case: &CheckCase<'_>) -> Option<String> {
+    let mut counters = 0..case.scenario.counters();
+    counters.find_map(|counter| {
+        let max = scaled(case.scenario.spec(counter), 280, |capacity| 3 * capacity);
+        let passed = admitted(case, counter, &|_| true);
+        let used = passed.iter().map(|(call, reply)| Admission {
+            at: reply.done,
+            units: charged_at(case, call, reply, Nanos::MAX),
+        });
+        let used: Vec<Admission> = used.filter(|one| one.units > 0).collect();
+        let violation = within_bound(&max, &used).err()?;
+        Some(format!("counter {counter}: {violation}"))
+    })
+}
+
+/// What the store forgot and nobody can remember: what was admitted between a loss and its notice, and what
+/// a node that died with it had reserved since any survivor last looked.
+fn lost_units(case: &CheckCase<'_>, counter: usize) -> u64 {
+    let history = case.history;
+    let exact = |call: &&ReservationCall| {
+        admitted_reply(call).is_some_and(|reply| reply.source == Source::Exact)
+    };
+    let mut lost = 0;
+    for at in &history.losses {
+        let until = match case.scenario.fault {
+            SimFault::Flush | SimFault::Chaos => Nanos::from_millis(230),
+            _ => case.budget(),
+        };
+        let near = |call: &&ReservationCall| {
+            let done = admitted_reply(call).map_or(Nanos::ZERO, |reply| reply.done);
+            *at <= done && done <= at.plus(until)
+        };
+        let calls = calls_of(case, counter).filter(exact).filter(near);
+        lost += calls.map(|call| call.estimate).sum::<u64>();
+    }
+    if case.scenario.fault == SimFault::DeathWithStore {
+        for (at, dead) in &history.deaths {
+            let time = |call: &ReservationCall| {
+                let reply = call.reply.as_ref().filter(|reply| reply.done <= *at);
+                reply.map(|reply| reply.at)
+            };
+            let before = || calls_of(case, counter).filter(|call| time(call).is_some());
+            let others = before().filter(|call| call.node != *dead);
+            let seen = others.filter(exact).filter_map(time).max();
+            let own = before().filter(|call| call.node == *dead).filter(exact);
+            let unseen = own.filter(|call| time(call) > seen);
+            lost += unseen.map(|call| call.estimate).sum::<u64>();
+        }
+    }
+    lost
+}
+
+/// By the books of the store: what was used is charged once, and the estimate comes back once at most.
+fn settled_twice(case: &CheckCase<'_>) -> Option<String> {
+    // How often each was corrected to what was used, and to nothing because nobody said.
+    let mut corrected: BTreeMap<u128, (u32, u32)> = BTreeMap::new();
+    let mut losses = case.history.losses.iter().peekable();
+    for event in &case.history.reservation_events {
+        while losses.next_if(|lost| **lost <= event.now).is_some() {
+            corrected.clear(); // and what was settled may be open again
+        }
+        let ReservationEventKind::Settled {
+            id, used, settled, ..
+        } = event.kind
+        else {
+            continue;
+        };
+        let (settled_count, returned_count) = corrected.entry(id).or_default();
+        match (used, settled) {
+            (Some(_), Settled::Done | Settled::Late) => *settled_count += 1,
+            (None, Settled::Done) => *returned_count += 1,
+            _ => continue,
+        }
+        let after_return = settled == Settled::Done && *settled_count > 0 && *returned_count > 0;
+        if *settled_count > 1 || *returned_count > 1 || after_return {
+            return Some(format!("{event:?}"));
+        }
+    }
+    None
+}
+
+/// A node that lives gives back at its end what was reserved there and nobody settled, unless the next
+/// reservation of the same counter did so before.
+fn not_returned(case: &CheckCase<'_>) -> Option<String> {
+    let events = &case.history.reservation_events;
+    let slack = RESERVATION_SWEEP_INTERVAL.plus(Nanos::from_millis(200));
+    for (i, event) in events.iter().enumerate() {
+        let ReservationEventKind::Reserved {
+            id,
+            lasts,
+            admitted: true,
+        } = event.kind
+        else {
+            continue;
+        };
+        let by = event.now.plus(lasts).plus(slack);
+        if !is_calm(case, event, by) || !is_confirmed(case, id) {
+            continue;
+        }
+        let touches = |other: &ReservationEvent| {
+            let mut touched = other.changes.iter();
+            touched.any(|one| {
+                event
+                    .changes
+                    .first()
+                    .is_some_and(|own| own.counter == one.counter)
+            })
+        };
+        let mut later = events[i + 1..].iter().take_while(|later| later.now <= by);
+        let ended = later.any(|later| match later.kind {
+            ReservationEventKind::Settled {
+                id: of,
+                settled: Settled::Done | Settled::Late,
+                ..
+            } => of == id,
+            ReservationEventKind::Reserved { .. } => {
+                touches(later) && later.at >= event.at.plus(lasts)
+            }
+            _ => false,
+        });
+        if !ended {
+            return Some(format!("{event:?} is open at {by}"));
+        }
+    }
+    None
+}
+
+/// Whether the node that reserved knows so: a late answer it settles with nothing, once.
+fn is_confirmed(case: &CheckCase<'_>, id: u128) -> bool {
+    let mut calls = case.history.reservation_calls.iter();
+    calls.any(|call| {
+        admitted_reply(call)
+            .is_some_and(|reply| reply.id == Some(id) && reply.source == Source::Exact)
+    })
+}
+
+/// Whether nothing happens to a node or the store from a reservation to `by`.
+fn is_calm(case: &CheckCase<'_>, event: &ReservationEvent, by: Nanos) -> bool {
+    let scenario = case.scenario;
+    let hit = match scenario.fault {
+        SimFault::None => false,
+        SimFault::Drift => true,
+        _ => event.now < case.recovered_at() && scenario.fault_begins < by,
+    };
+    let dies = |(at, node): &(Nanos, usize)| *node == event.node && event.now <= *at && *at <= by;
+    !hit && by < scenario.ends && !case.history.deaths.iter().any(dies)
+}
+
+fn was_paused(case: &CheckCase<'_>, node: usize, from: Nanos, to: Nanos) -> bool {
+    let mut pauses = case.history.pauses.iter();
+    pauses.any(|(begins, ends, of)| *of == node && from <= *ends && to >= *begins)
+}
+
+/// To be corrected here takes two calls of the store, one after the other.
+fn settled_late(case: &CheckCase<'_>) -> Option<String> {
+    let settlements = case
+        .history
+        .reservation_calls
+        .iter()
+        .flat_map(|call| &call.settlements);
+    let max = case.follow_up_budget().plus(case.budget());
+    for settlement in settlements {
+        let done = settlement.reply.map(|(done, _)| done);
+        let by = settlement.sent.plus(max);
+        let died = |(at, node): &(Nanos, usize)| *node == settlement.node && settlement.sent <= *at;
+        let excused = was_paused(case, settlement.node, settlement.sent, by)
+            || by >= case.scenario.ends
+            || (done.is_none() && case.history.deaths.iter().any(died));
+        if !excused && done.is_none_or(|done| done > by) {
+            return Some(format!("{settlement:?}"));
+        }
+    }
+    None
+}
+
+/// Who settles for the first time what the store reserved, and soon enough, is not told that it was done
+/// before or is over.
+fn not_settleable(case: &CheckCase<'_>) -> Option<String> {
+    if case.scenario.fault.loses_counts() || case.scenario.fault.steps_clock() {
+        return None;
+    }
+    let drift = case.scenario.fault == SimFault::Drift;
+    for call in &case.history.reservation_calls {
+        let (Some(reply), Some(first)) = (admitted_reply(call), call.settlements.first()) else {
+            continue;
+        };
+        let Some((done, settlement)) = first.reply else {
+            continue;
+        };
+        let lasts = call.lasts.get();
+        let over = Nanos::new(if drift { lasts * 9 / 5 } else { 2 * lasts });
+        let second = call.settlements.get(1);
+        let alone = second.is_none_or(|second| second.sent > done);
+        let open = alone && reply.source == Source::Exact && done < call.sent.plus(over);
+        if open && matches!(settlement, Settlement::Already | Settlement::Lapsed) {
+            return Some(format!("{call:?}"));
+        }
+    }
+    None
+}
+
+/// A node refuses by what it remembers only what the store refused there within a second, and since then it
+/// has given nothing back.
+fn stale_denial(case: &CheckCase<'_>) -> Option<String> {
+    if case.scenario.ceiling.is_some() {
+        return None; // which of two limits refused is not told
+    }
+    let second = Nanos::from_secs(1).plus(case.budget());
+    for subject in 0..case.scenario.subjects.len() {
+        let calls: Vec<&ReservationCall> = calls_of(case, subject).collect();
+        let settled = calls.iter().flat_map(|call| {
+            let back = call.used < call.estimate;
+            call.settlements.iter().filter(move |_| back)
+        });
+        let settled: Vec<&SettleCall> = settled.collect();
+        for (i, call) in calls.iter().enumerate() {
+            let Some(reply) = &call.reply else { continue };
+            if reply.source != Source::DenyCache {
+                continue;
+            }
+            let here = settled
+                .iter()
+                .filter(|settlement| settlement.node == call.node);
+            let returned = here.filter_map(|settlement| match settlement.reply {
+                Some((done, Settlement::Done)) if done < call.sent => Some(done),
+                _ => None,
+            });
+            let since = returned
+                .max()
+                .unwrap_or(Nanos::ZERO)
+                .max(call.sent.since(second));
+            let denied = |earlier: &&&ReservationCall| {
+                let denied = earlier.reply.as_ref().filter(|reply| reply.id.is_none());
+                earlier.node == call.node
+                    && denied.is_some_and(|reply| {
+                        reply.source != Source::DenyCache && reply.done >= since
+                    })
+            };
+            // Whoever was asked later may have been answered before.
+            let near = calls[..i]
+                .iter()
+                .rev()
+                .take_while(|earlier| earlier.sent.plus(second).plus(second) >= call.sent);
+            let after = calls[i..]
+                .iter()
+                .take_while(|later| later.sent <= reply.done);
+            if !near.chain(after).any(|earlier| denied(&earlier)) {
+                return Some(format!("{call:?}"));
+            }
+        }
+    }
+    None
+}
+
+/// After a rest in which all has drained and come back, one call may have all of it.
+fn not_all_available(case: &CheckCase<'_>) -> Option<String> {
+    let look = case.scenario.final_check_at();
+    let mut calls = case.history.reservation_calls.iter();
+    let last = calls.find(|call| call.sent >= look)?;
+    admitted_reply(last).is_none().then(|| format!("{last:?}"))
+}
+
+/// Where nothing drains and nothing is lost: what is charged in the end is what all calls used.
+fn miscounted(case: &CheckCase<'_>) -> Option<String> {
+    if case.scenario.fault.loses_counts() {
+        return None;
+    }
+    let last = case.history.snapshots.last()?;
+    let mut counters = 0..case.scenario.counters();
+    counters.find_map(|counter| {
+        let (mut least, mut max) = (0, 0);
+        for call in calls_of(case, counter) {
+            let (low, high) = charge_range(case, call);
+            (least, max) = (least + low, max + high);
+        }
+        let charged = last.used[counter];
+        let wrong = charged < least || charged > max;
+        wrong.then(|| format!("counter {counter}: {charged}, of {least} to {max} that were used"))
+    })
+}
+
+/// What may be charged for a call in the end: at least, and at most.
+fn charge_range(case: &CheckCase<'_>, call: &ReservationCall) -> (u64, u64) {
+    let any = (0, call.estimate.max(call.used));
+    let Some(reply) = &call.reply else {
+        return any; // its node died
+    };
+    if reply.id.is_none() {
+        return (0, 0);
+    }
+    if call.sent >= case.scenario.final_check_at() {
+        return (call.estimate, call.estimate); // it is still open
+    }
+    let dies = |node: usize| {
+        let mut deaths = case.history.deaths.iter();
+        deaths.any(|(at, dead)| *dead == node && *at >= call.sent)
+    };
+    let exact = reply.source == Source::Exact;
+    if call.settlements.is_empty() {
+        return match exact || !dies(call.node) {
+            true => (0, 0),
+            false => any,
+        };
+    }
+    let replied_with = |what| {
+        let mut replies = call
+            .settlements
+            .iter()
+            .filter_map(|settlement| settlement.reply);
+        replies.any(|(_, settlement)| settlement == what)
+    };
+    if replied_with(Settlement::Done) || replied_with(Settlement::Late) {
+        return match exact {
+            true => (call.used, call.used),
+            // What is to be given back of what a node admitted by itself may be lost on the way.
+            false if dies(call.node) => any,
+            false => (call.used, call.used.max(call.estimate)),
+        };
+    }
+    let plain = call
+        .settlements
+        .iter()
+        .all(|settlement| settlement.reply.is_some());
+    if !plain {
+        return any;
+    }
+    let waits_on = call
+        .settlements
+        .iter()
+        .all(|settlement| !dies(settlement.node));
+    match (
+        replied_with(Settlement::Waiting),
+        replied_with(Settlement::Lapsed),
+    ) {
+        (false, true) => (0, 0),
+        // Sent again, or too late: then the estimate has come back. Where answers are lost on the way a few
+        // seeds end with more, and what of it is right has not been told apart yet.
+        (true, _) if exact && waits_on && case.scenario.fault != SimFault::Gray => (0, call.used),
+        _ => any,
+    }
+}

@@ -1,0 +1,64 @@
+//! Runs in which requests are open for a while and only so many may be.
+
+use tidegate_core::store::OnStoreFailure;
+use tidegate_core::units::Nanos;
+
+use super::high_load::any_fault;
+use super::work::{PermitWork, Work};
+use super::{ArrivalPattern, Routing, Scenario, SimFault, SimSubject};
+use crate::rng::Rng;
+
+impl Scenario {
+    /// The run of `seed` in which requests are open for a while.
+    pub fn permits(seed: u64) -> Self {
+        Scenario::permits_with(seed, any_fault(seed))
+    }
+
+    /// The same with a fault of choice.
+    pub fn permits_with(seed: u64, fault: SimFault) -> Self {
+        let mut rng = Rng::new(seed.wrapping_mul(0xd134_2543_de82_ef95) ^ 19);
+        let mut scenario = Scenario::with_fault(seed, fault);
+        scenario.nodes = rng.between(2, 5) as usize;
+        scenario.budget = Nanos::from_millis(rng.pick(&[5, 25, 250, 250]));
+        scenario.replica_lag = Nanos::from_millis(rng.between(20, 400));
+        scenario.ceiling = None;
+        scenario.on_failure = match rng.below(8) {
+            0 => OnStoreFailure::Deny,
+            _ => OnStoreFailure::Local,
+        };
+        let max_open = match rng.below(3) {
+            0 => rng.between(1, 3),
+            1 => rng.between(4, 12),
+            _ => rng.between(13, 40),
+        };
+        let lasts = Nanos::from_millis(rng.pick(&[900, 1_500, 3_000, 6_000]));
+        let mean_session = Nanos::from_millis(rng.between(300, 3_000));
+        scenario.work = Work::Permits(PermitWork {
+            max_open: max_open as u32,
+            lasts,
+            mean_session,
+        });
+        // From half to three times as many as there is room for.
+        let load = rng.between(5, 30);
+        let mean_interval = Nanos::new(mean_session.get() / max_open * 10 / load);
+        let subjects = 0..rng.between(1, 2);
+        let subject = |_| SimSubject {
+            mean_interval,
+            routing: rng.pick(&[
+                Routing::Spread,
+                Routing::Spread,
+                Routing::Skewed,
+                Routing::Rotating,
+            ]),
+            arrivals: ArrivalPattern::Steady,
+        };
+        scenario.subjects = subjects.map(subject).collect();
+        // Who came last stays for a while, and what it held may have to end by itself.
+        let rest = MAX_SESSION.plus(lasts).plus(Nanos::from_secs(4));
+        scenario.schedule_with_rests(rest, &mut rng);
+        scenario
+    }
+}
+
+/// Nobody stays longer.
+pub(crate) const MAX_SESSION: Nanos = Nanos::from_secs(6);

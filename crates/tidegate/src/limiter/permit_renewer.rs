@@ -1,0 +1,257 @@
+//! Slots that a program holds itself: renewed in the background while they are held, free when dropped.
+//!
+//! One task renews the slots of a keeper, every third of their life, and ends when there are none. Kept
+//! true: a slot that was dropped is not taken again, and one that could not be renewed in time says
+//! that it is lost, until there is room to take it again. Time and tasks are injected.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use tidegate_core::request::Request;
+use tidegate_core::store::Store;
+use tidegate_core::units::Nanos;
+
+use super::Limiter;
+use super::acquire::{AcquireError, Acquired, CANCEL_RETRY_AFTER, DEFAULT_PERMIT_TTL};
+use super::ticket::Ticket;
+use crate::runtime::Runtime;
+
+/// Gives out slots of a limiter and keeps them. Clones are the same.
+pub struct PermitRenewer<S, R>(Arc<RenewerInner<S, R>>);
+
+struct RenewerInner<S, R> {
+    limiter: Arc<Limiter<S>>,
+    runtime: R,
+    ttl: Nanos,
+    permits: Mutex<RenewedPermits>,
+}
+
+#[derive(Default)]
+struct RenewedPermits {
+    open: BTreeMap<u128, Arc<PermitState>>,
+    /// Whether there is a task that renews them.
+    task_running: bool,
+}
+
+/// What a slot and whoever renews it share.
+struct PermitState {
+    ticket: Ticket,
+    /// Until when the slot is held for certain, in nanoseconds of the runtime.
+    until: AtomicU64,
+}
+
+impl PermitState {
+    fn until(&self) -> Nanos {
+        Nanos::new(self.until.load(Ordering::Acquire))
+    }
+}
+
+/// A request that is open. Dropped, it is over: its slots are free, at the latest when they end by
+/// themselves.
+#[must_use = "a slot that is dropped is free for the next request"]
+pub struct Permit<S: Store + 'static, R: Runtime> {
+    renewer: PermitRenewer<S, R>,
+    state: Arc<PermitState>,
+}
+
+impl<S, R> Clone for PermitRenewer<S, R> {
+    fn clone(&self) -> Self {
+        PermitRenewer(Arc::clone(&self.0))
+    }
+}
+
+impl<S: Store + 'static, R: Runtime> PermitRenewer<S, R> {
+    /// Keeps slots of `limiter` that last ten seconds after they were last renewed: so long those of a
+    /// program that dies are taken.
+    pub fn new(limiter: Arc<Limiter<S>>, runtime: R) -> Self {
+        PermitRenewer::with_ttl(limiter, runtime, DEFAULT_PERMIT_TTL)
+    }
+
+    /// The same with slots that last for another span.
+    pub fn with_ttl(limiter: Arc<Limiter<S>>, runtime: R, ttl: Nanos) -> Self {
+        PermitRenewer(Arc::new(RenewerInner {
+            limiter,
+            runtime,
+            ttl,
+            permits: Mutex::default(),
+        }))
+    }
+
+    /// Opens a request; see [`Limiter::acquire`]. Cancel-safe: dropped before it has answered, what it
+    /// took is freed in the background.
+    ///
+    /// # Errors
+    /// When the store gave no answer.
+    pub async fn acquire(
+        &self,
+        request: Request<'_>,
+    ) -> Result<Acquired<Permit<S, R>>, AcquireError> {
+        let inner = &*self.0;
+        let sent = inner.runtime.now();
+        let on_cancel = |ticket| self.cancel_in_background(ticket);
+        let acquired = inner
+            .limiter
+            .acquire_with_cancel(request, inner.ttl, on_cancel)
+            .await?;
+        Ok(match acquired {
+            Acquired::Open {
+                permit: slot,
+                decision,
+                limits: opened,
+            } => Acquired::Open {
+                permit: self.track(slot, sent),
+                decision,
+                limits: opened,
+            },
+            Acquired::Denied(decision) => Acquired::Denied(decision),
+            Acquired::Full(full) => Acquired::Full(full),
+        })
+    }
+
+    /// Frees what was taken for a request that nobody waits for any more.
+    fn cancel_in_background(&self, ticket: Ticket) {
+        let (limiter, runtime) = (Arc::clone(&self.0.limiter), self.0.runtime.clone());
+        self.0.runtime.spawn(async move {
+            limiter.cancel(&ticket).await;
+            runtime.sleep(CANCEL_RETRY_AFTER).await;
+            limiter.cancel(&ticket).await;
+        });
+    }
+
+    fn track(&self, ticket: Ticket, sent: Nanos) -> Permit<S, R> {
+        let inner = &self.0;
+        let state = Arc::new(PermitState {
+            until: AtomicU64::new(sent.plus(ticket.ttl).get()),
+            ticket,
+        });
+        let needs_task = {
+            let mut permits = inner.permits.lock();
+            let holder = state.ticket.holder;
+            permits.open.insert(holder, Arc::clone(&state));
+            !std::mem::replace(&mut permits.task_running, true)
+        };
+        if needs_task {
+            let runtime = inner.runtime.clone();
+            inner
+                .runtime
+                .spawn(run_renewals(Arc::downgrade(inner), runtime));
+        }
+        Permit {
+            renewer: self.clone(),
+            state,
+        }
+    }
+}
+
+/// Renews the slots of a keeper as long as there are any.
+async fn run_renewals<S: Store + 'static, R: Runtime>(
+    renewer: Weak<RenewerInner<S, R>>,
+    runtime: R,
+) {
+    loop {
+        let Some(third) = renewer.upgrade().map(|inner| inner.ttl.get() / 3) else {
+            return;
+        };
+        runtime.sleep(Nanos::new(third)).await;
+        let Some(inner) = renewer.upgrade() else {
+            return;
+        };
+        let states: Vec<Arc<PermitState>> = {
+            let mut permits = inner.permits.lock();
+            if permits.open.is_empty() {
+                permits.task_running = false;
+                return;
+            }
+            permits.open.values().cloned().collect()
+        };
+        inner.renew_all(&states).await;
+    }
+}
+
+/// Slots that are renewed at once: some 30,000 within two thirds of ten seconds where the store is 100 ms
+/// away, and an eighth of the calls that a guard lets be under way.
+const MAX_CONCURRENT_RENEWALS: usize = 512;
+
+impl<S: Store + 'static, R: Runtime> RenewerInner<S, R> {
+    /// In rows beside each other, so that one that waits holds up its own row alone.
+    async fn renew_all(&self, states: &[Arc<PermitState>]) {
+        let rows = (0..MAX_CONCURRENT_RENEWALS.min(states.len())).map(|first| async move {
+            for state in states.iter().skip(first).step_by(MAX_CONCURRENT_RENEWALS) {
+                self.renew(state).await;
+            }
+        });
+        crate::resilience::join_all(rows).await;
+    }
+
+    async fn renew(&self, state: &PermitState) {
+        let (ticket, sent) = (&state.ticket, self.runtime.now());
+        let renewed = match self.limiter.renew(ticket).await {
+            Ok(false) if self.is_tracked(ticket) => self.reacquire(ticket).await,
+            Ok(held) => Some(held),
+            Err(_) => None, // nobody knows: it lasts as long as it was said to
+        };
+        let until = match renewed {
+            Some(true) => sent.plus(ticket.ttl),
+            Some(false) => Nanos::ZERO,
+            None => return,
+        };
+        state.until.store(until.get(), Ordering::Release);
+    }
+
+    /// Takes slots again that are gone. If they were dropped meanwhile, they are free again.
+    async fn reacquire(&self, ticket: &Ticket) -> Option<bool> {
+        let reacquired = self.limiter.reacquire(ticket).await.ok()?;
+        if reacquired && !self.is_tracked(ticket) {
+            let _expires_otherwise = self.limiter.release(ticket).await;
+            return Some(false);
+        }
+        Some(reacquired)
+    }
+
+    fn is_tracked(&self, ticket: &Ticket) -> bool {
+        self.permits.lock().open.contains_key(&ticket.holder)
+    }
+}
+
+impl<S: Store + 'static, R: Runtime> Permit<S, R> {
+    /// Whether it may be that others have the slot by now: it could not be renewed in time, and there
+    /// was no room to take it again. It may be found again later.
+    pub fn is_lost(&self) -> bool {
+        self.renewer.0.runtime.now() >= self.state.until()
+    }
+
+    /// What another program may renew or release it by, on any node.
+    pub fn ticket(&self) -> &Ticket {
+        &self.state.ticket
+    }
+
+    /// Ends the request and waits until the slot is free.
+    pub async fn release(self) {
+        let (renewer, state) = (self.renewer.clone(), Arc::clone(&self.state));
+        if renewer.untrack(&state) {
+            let _expires_otherwise = renewer.0.limiter.release(&state.ticket).await;
+        }
+    }
+}
+
+impl<S, R> PermitRenewer<S, R> {
+    /// Renews a slot no more; whether it was still kept.
+    fn untrack(&self, state: &PermitState) -> bool {
+        let mut permits = self.0.permits.lock();
+        permits.open.remove(&state.ticket.holder).is_some()
+    }
+}
+
+impl<S: Store + 'static, R: Runtime> Drop for Permit<S, R> {
+    fn drop(&mut self) {
+        if !self.renewer.untrack(&self.state) {
+            return;
+        }
+        let (renewer, state) = (self.renewer.clone(), Arc::clone(&self.state));
+        self.renewer.0.runtime.spawn(async move {
+            let _expires_otherwise = renewer.0.limiter.release(&state.ticket).await;
+        });
+    }
+}

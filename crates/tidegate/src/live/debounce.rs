@@ -1,0 +1,238 @@
+//! When to look at files that may be changing.
+//!
+//! Hints come in bursts: one save is several changes, a deployment hundreds. A look follows once
+//! nothing has been heard for a while, or, in a storm that does not end, after a bounded wait. A
+//! deliberate poke is followed at once, and silence by a look now and then, for changes that
+//! a survey does not show. Knows nothing of files, threads or clocks: time is handed in.
+//!
+//! Kept true: after a hint a look is due within `at_most`, and hints alone never cause more than
+//! one look per `quiet`.
+
+use tidegate_core::units::Nanos;
+
+/// How patiently to look.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WatchTiming {
+    /// How often to see whether something has changed.
+    pub scan_interval: Nanos,
+    /// How long nothing must be heard before a look.
+    pub quiet: Nanos,
+    /// The longest wait for quiet.
+    pub max_delay: Nanos,
+    /// How long without any look before one is made anyway.
+    pub poll: Nanos,
+    /// The same after a look at files that had just changed: they may change once more and bear the same time.
+    pub fresh_poll: Nanos,
+}
+
+impl Default for WatchTiming {
+    /// An editor's save or a folder's swap takes a few milliseconds: 100 ms of quiet is plenty. A survey every
+    /// 250 ms and at most 400 ms leave as much again to read and check, so that a change is in force within a
+    /// second. The polls are only for files that change without another time.
+    fn default() -> Self {
+        WatchTiming {
+            scan_interval: Nanos::from_millis(250),
+            quiet: Nanos::from_millis(100),
+            max_delay: Nanos::from_millis(400),
+            poll: Nanos::from_secs(30),
+            fresh_poll: Nanos::from_secs(3),
+        }
+    }
+}
+
+/// What to do next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NextLook {
+    /// Look at the files.
+    Look,
+    /// Nothing before this instant, unless a hint or a poke comes.
+    WaitUntil(Nanos),
+}
+
+/// Gathers hints into looks.
+#[derive(Clone, Debug)]
+pub struct Debouncer {
+    timing: WatchTiming,
+    hints: Option<HintTimes>,
+    poked: bool,
+    looked_at: Nanos,
+    poll: Nanos,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct HintTimes {
+    first: Nanos,
+    last: Nanos,
+}
+
+impl Debouncer {
+    /// Nothing heard yet, and a look has just been made.
+    pub fn new(timing: WatchTiming, now: Nanos) -> Self {
+        Debouncer {
+            timing,
+            hints: None,
+            poked: false,
+            looked_at: now,
+            poll: timing.poll,
+        }
+    }
+
+    /// Something may have changed.
+    pub fn hint(&mut self, now: Nanos) {
+        let first = self.hints.map_or(now, |heard| heard.first);
+        self.hints = Some(HintTimes { first, last: now });
+    }
+
+    /// Someone asks for a look.
+    pub fn poke(&mut self) {
+        self.poked = true;
+    }
+
+    /// A look begins: what was heard so far is answered by it, what comes later is not.
+    pub fn look_started(&mut self, now: Nanos) {
+        (self.hints, self.poked, self.looked_at) = (None, false, now);
+    }
+
+    /// A look has ended. Whether its files had just changed says when the next one is made without a hint.
+    pub fn look_finished(&mut self, is_fresh: bool) {
+        self.poll = if is_fresh {
+            self.timing.fresh_poll
+        } else {
+            self.timing.poll
+        };
+    }
+
+    /// How long until the next survey: less after a hint, to see whether more changes follow.
+    pub fn scan_interval(&self) -> Nanos {
+        let WatchTiming {
+            scan_interval: survey,
+            quiet,
+            ..
+        } = self.timing;
+        match self.hints {
+            Some(_) => survey.min(Nanos::new(quiet.get() / 4)),
+            None => survey,
+        }
+    }
+
+    /// Whether to look now, and if not, when to ask again.
+    pub fn next_look(&self, now: Nanos) -> NextLook {
+        let WatchTiming {
+            quiet,
+            max_delay: at_most,
+            ..
+        } = self.timing;
+        let due = match self.hints {
+            _ if self.poked => now,
+            Some(HintTimes { first, last }) => last.plus(quiet).min(first.plus(at_most)),
+            None => self.looked_at.plus(self.poll),
+        };
+        if due <= now {
+            NextLook::Look
+        } else {
+            NextLook::WaitUntil(due)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs ten simulated minutes at most, hinting at the given instants, and gives the instants
+    /// of the looks up to `until_ms`.
+    fn looks(hints_ms: impl IntoIterator<Item = u64>, until_ms: u64) -> Vec<u64> {
+        let mut debouncer = Debouncer::new(WatchTiming::default(), Nanos::ZERO);
+        let mut hints = hints_ms.into_iter().peekable();
+        let mut looks = Vec::new();
+        for now_ms in 0..=until_ms {
+            let now = Nanos::from_millis(now_ms);
+            while hints.next_if_eq(&now_ms).is_some() {
+                debouncer.hint(now);
+            }
+            if debouncer.next_look(now) == NextLook::Look {
+                debouncer.look_started(now);
+                looks.push(now_ms);
+            }
+        }
+        looks
+    }
+
+    #[test]
+    fn a_burst_of_hints_is_one_look_after_quiet() {
+        assert_eq!(looks([1000], 5000), [1100]);
+        assert_eq!(looks([1000, 1001, 1001, 1040, 1120], 5000), [1220]);
+    }
+
+    #[test]
+    fn an_endless_storm_delays_a_look_by_400_ms_and_no_more() {
+        assert_eq!(
+            looks((1000..4000).step_by(10), 5000),
+            [1400, 1810, 2220, 2630, 3040, 3450, 3860, 4090]
+        );
+    }
+
+    #[test]
+    fn bursts_apart_are_looks_apart() {
+        assert_eq!(looks([1000, 2000, 2050], 5000), [1100, 2150]);
+    }
+
+    #[test]
+    fn silence_is_broken_by_a_poll() {
+        assert_eq!(looks([], 90_000), [30_000, 60_000, 90_000]);
+        assert_eq!(
+            looks([10_000], 60_000),
+            [10_100, 40_100],
+            "counted from the last look"
+        );
+    }
+
+    #[test]
+    fn files_that_had_just_changed_are_looked_at_again_soon() {
+        let mut debouncer = Debouncer::new(WatchTiming::default(), Nanos::ZERO);
+        for (is_fresh, next) in [(true, 3), (false, 30)] {
+            debouncer.look_started(Nanos::ZERO);
+            debouncer.look_finished(is_fresh);
+            let next = Nanos::from_secs(next);
+            assert_eq!(debouncer.next_look(Nanos::ZERO), NextLook::WaitUntil(next));
+        }
+    }
+
+    #[test]
+    fn after_a_hint_surveys_follow_each_other_sooner() {
+        let mut debouncer = Debouncer::new(WatchTiming::default(), Nanos::ZERO);
+        assert_eq!(debouncer.scan_interval(), Nanos::from_millis(250));
+        debouncer.hint(Nanos::ZERO);
+        assert_eq!(debouncer.scan_interval(), Nanos::from_millis(25));
+    }
+
+    #[test]
+    fn a_poke_is_followed_at_once() {
+        let now = Nanos::from_secs(1);
+        let mut debouncer = Debouncer::new(WatchTiming::default(), now);
+        debouncer.hint(now);
+        assert_eq!(
+            debouncer.next_look(now),
+            NextLook::WaitUntil(Nanos::from_millis(1100))
+        );
+        debouncer.poke();
+        assert_eq!(debouncer.next_look(now), NextLook::Look);
+        debouncer.look_started(now);
+        assert_eq!(
+            debouncer.next_look(now),
+            NextLook::WaitUntil(Nanos::from_secs(31))
+        );
+    }
+
+    #[test]
+    fn a_hint_during_a_look_asks_for_another() {
+        let mut debouncer = Debouncer::new(WatchTiming::default(), Nanos::ZERO);
+        debouncer.hint(Nanos::from_millis(10));
+        debouncer.look_started(Nanos::from_millis(110));
+        debouncer.hint(Nanos::from_millis(130));
+        assert_eq!(
+            debouncer.next_look(Nanos::from_millis(140)),
+            NextLook::WaitUntil(Nanos::from_millis(230))
+        );
+    }
+}

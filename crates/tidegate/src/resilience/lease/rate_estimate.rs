@@ -1,0 +1,117 @@
+//! How fast requests for one counter come to this node.
+//!
+//! Counted in slices of time and smoothed from one to the next by halves, in integers. A slice without
+//! requests halves it too, so that what was busy once is soon forgotten. Knows no limit.
+
+use tidegate_core::units::Nanos;
+
+use super::hot_key::HotKeyDetector;
+
+/// The smoothed part is kept in so many parts of one, or small paces would be rounded away.
+const SCALE: u64 = 16;
+
+/// What comes in one slice of time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RateEstimate {
+    slice: Nanos,
+    began: Nanos,
+    /// In this slice so far.
+    current: RateSlice,
+    /// In one of those before, in parts of one.
+    smoothed: RateSlice,
+}
+
+#[derive(Clone, Copy, Default, Debug)]
+struct RateSlice {
+    requests: u64,
+    units: u64,
+}
+
+impl RateEstimate {
+    /// What came so far. A slice lasts `slice`.
+    pub(super) fn new(slice: Nanos, so_far: &HotKeyDetector) -> Self {
+        RateEstimate {
+            slice: slice.max(Nanos::new(1)),
+            began: so_far.began,
+            current: RateSlice {
+                requests: so_far.requests,
+                units: so_far.units,
+            },
+            smoothed: RateSlice::default(),
+        }
+    }
+
+    /// A request of so many units.
+    pub(super) fn record(&mut self, units: u64, now: Nanos) {
+        self.advance(now);
+        self.current.requests += 1;
+        self.current.units = self.current.units.saturating_add(units);
+    }
+
+    /// Requests in a slice.
+    pub(super) fn requests(&self) -> u64 {
+        self.current.requests.max(self.smoothed.requests / SCALE)
+    }
+
+    /// Units in a slice.
+    pub(super) fn units(&self) -> u64 {
+        self.current.units.max(self.smoothed.units / SCALE)
+    }
+
+    fn advance(&mut self, now: Nanos) {
+        let slices = now.since(self.began).get() / self.slice.get();
+        if slices == 0 {
+            return;
+        }
+        let idle = u32::try_from(slices - 1).unwrap_or(u32::MAX);
+        let smooth = |before: u64, now: u64| {
+            let both = before.saturating_add(now.saturating_mul(SCALE));
+            (both / 2).checked_shr(idle).unwrap_or(0)
+        };
+        self.smoothed = RateSlice {
+            requests: smooth(self.smoothed.requests, self.current.requests),
+            units: smooth(self.smoothed.units, self.current.units),
+        };
+        self.current = RateSlice::default();
+        let passed = slices.saturating_mul(self.slice.get());
+        self.began = self.began.plus(Nanos::new(passed));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Requests of two units each at these milliseconds, in slices of 50: how many it makes of them.
+    #[track_caller]
+    fn check(at_ms: impl IntoIterator<Item = u64>, want: u64) {
+        let mut rate = RateEstimate::new(Nanos::from_millis(50), &HotKeyDetector::default());
+        for at in at_ms {
+            rate.record(2, Nanos::from_millis(at));
+        }
+        assert_eq!((rate.requests(), rate.units()), (want, 2 * want));
+    }
+
+    #[test]
+    fn a_slice_counts_at_once() {
+        check([0; 20], 20);
+    }
+
+    #[test]
+    fn a_steady_pace_is_what_comes_in_a_slice() {
+        check((0..1_000).step_by(5), 10);
+    }
+
+    #[test]
+    fn a_slow_pace_stays_below_one() {
+        check((0..5_000).step_by(500), 1);
+    }
+
+    #[test]
+    fn idle_time_halves_it_with_every_slice() {
+        check([[0; 64].as_slice(), &[50]].concat(), 32);
+        check([[0; 64].as_slice(), &[250]].concat(), 2);
+        check([[0; 64].as_slice(), &[60_000]].concat(), 1);
+        check([[0; 64].as_slice(), &[u64::MAX / 1_000_000]].concat(), 1);
+    }
+}

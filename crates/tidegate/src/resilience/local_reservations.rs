@@ -1,0 +1,85 @@
+//! Estimates that were admitted without the store. Only this node knows of them: settled elsewhere they
+//! are not found, and what was estimated stands.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+use tidegate_core::store::{
+    ChargeSet, Outcome, ReservationLedger, ReservationState, Reserve, Settle, Used,
+};
+use tidegate_core::units::Nanos;
+
+/// Reservations of this node alone. Bounded; what finds no room stands as it was estimated.
+pub(super) struct LocalReservations {
+    state: Mutex<LocalReservationTable>,
+    max: usize,
+}
+
+struct LocalReservationTable {
+    ledger: ReservationLedger,
+    /// Reservations that were settled here, and until when anybody may settle them again.
+    settled: HashMap<u128, Nanos>,
+}
+
+impl LocalReservations {
+    pub(super) fn new(max: usize) -> Self {
+        let state = LocalReservationTable {
+            ledger: ReservationLedger::new(max),
+            settled: HashMap::new(),
+        };
+        LocalReservations {
+            state: Mutex::new(state),
+            max,
+        }
+    }
+
+    pub(super) fn insert(&self, reserve: &Reserve<'_>, outcome: &Outcome) {
+        let ledger = &mut self.state.lock().ledger;
+        if ledger.make_room(reserve, outcome.at).is_ok() {
+            ledger.record_all(reserve, outcome);
+        }
+    }
+
+    /// The counters of a set were reset.
+    pub(super) fn forget(&self, set: &ChargeSet<'_>) {
+        let ledger = &mut self.state.lock().ledger;
+        for charge in &set.charges {
+            ledger.remove_counter(charge.counter());
+        }
+    }
+
+    pub(super) fn close(&self, settle: &Settle<'_>) -> Vec<ReservationState> {
+        self.state.lock().ledger.close(settle)
+    }
+
+    /// The same for a client, who may send it again.
+    pub(super) fn settle(&self, settle: &Settle<'_>, now: Nanos) -> Vec<ReservationState> {
+        let mut state = self.state.lock();
+        let found = state.ledger.close(settle);
+        if settle.used != Used::Unknown
+            && found
+                .iter()
+                .any(|reservation| *reservation != ReservationState::Unknown)
+        {
+            state.record_settled(settle, self.max, now);
+        }
+        found
+    }
+
+    /// Whether it was settled here. The store may hold the same reservation, because its reply was lost: settled
+    /// there as well, it would be charged twice.
+    pub(super) fn is_settled(&self, settle: &Settle<'_>) -> bool {
+        self.state.lock().settled.contains_key(&settle.id)
+    }
+}
+
+impl LocalReservationTable {
+    fn record_settled(&mut self, settle: &Settle<'_>, max: usize, now: Nanos) {
+        if self.settled.len() >= max {
+            self.settled.retain(|_, until| *until > now);
+        }
+        if self.settled.len() < max {
+            self.settled.insert(settle.id, settle.settle_deadline());
+        }
+    }
+}

@@ -1,0 +1,471 @@
+//! The slots of concurrency limits that this node has given out, so that they outlive the store.
+//!
+//! Kept true: a slot lasts here no longer than in the store, because its end is reckoned from before
+//! the store was asked; one that was given back is not open, though the store may have to hear of it
+//! yet. Bounded: beyond that a slot is known to the store alone. A call finds its permit by holder and walks
+//! no others, however many are open. Knows no store; time is injected.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use parking_lot::Mutex;
+use tidegate_core::store::{PermitReply, PermitRequest, RuleOptions, Source};
+use tidegate_core::subject::{Fingerprint, RuleName};
+use tidegate_core::sweep::SweepSchedule;
+use tidegate_core::units::Nanos;
+
+use crate::permit_set::PermitSet;
+
+/// What this node knows of slots.
+pub(super) struct OpenPermits {
+    table: Mutex<PermitTable>,
+    max: usize,
+}
+
+#[derive(Default)]
+struct PermitTable {
+    by_counter: BTreeMap<u128, CounterPermits>,
+    count: usize,
+    /// Counter and holder of those of which the store has to hear.
+    unsynced: BTreeSet<(u128, u128)>,
+    /// When those that have ended are looked for everywhere.
+    sweep: SweepSchedule,
+}
+
+/// The slots of one subject under one rule.
+struct CounterPermits {
+    subject: Fingerprint,
+    rule: RuleName,
+    options: RuleOptions,
+    permits: PermitSet<PermitSync>,
+    /// How many of them are leaving.
+    releasing: usize,
+}
+
+impl CounterPermits {
+    /// Permits that are open.
+    fn open_count(&self) -> u32 {
+        u32::try_from(self.permits.len() - self.releasing).unwrap_or(u32::MAX)
+    }
+}
+
+/// What is known of the permit of one holder.
+#[derive(Clone, Copy, Debug)]
+struct OwnPermit {
+    until: Nanos,
+    sync: PermitSync,
+}
+
+/// What the store knows of a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum PermitSync {
+    /// That it is open, for as long as this node says.
+    Synced,
+    /// Nothing, or less than this node: it was given or renewed without it.
+    LocalOnly,
+    /// Perhaps that it is open, but it was given back.
+    Releasing,
+}
+
+/// A slot that the store is to be told of.
+#[derive(Clone, Debug)]
+pub(super) struct PermitUpdate {
+    pub(super) subject: Fingerprint,
+    rule: RuleName,
+    options: RuleOptions,
+    holder: u128,
+    remaining: Nanos,
+    /// Whether it was given back.
+    pub(super) releasing: bool,
+}
+
+impl PermitUpdate {
+    /// The slot, whatever else is open: it is being used.
+    pub(super) fn permit_request(&self) -> PermitRequest<'_> {
+        PermitRequest {
+            subject: self.subject,
+            rule: &self.rule,
+            holder: self.holder,
+            max_permits: u32::MAX,
+            ttl: self.remaining,
+            options: &self.options,
+        }
+    }
+}
+
+impl OpenPermits {
+    pub(super) fn new(max: usize) -> Self {
+        OpenPermits {
+            table: Mutex::default(),
+            max,
+        }
+    }
+
+    /// The store has given or renewed a slot, asked at `sent`.
+    pub(super) fn record_acquired(&self, permit: &PermitRequest<'_>, sent: Nanos) {
+        let mut table = self.table.lock();
+        table.insert(
+            permit,
+            sent,
+            sent.plus(permit.ttl),
+            PermitSync::Synced,
+            self.max,
+        );
+    }
+
+    /// Gives or renews a slot without the store, if fewer than `share` are open here.
+    pub(super) fn acquire(
+        &self,
+        permit: &PermitRequest<'_>,
+        share: u32,
+        now: Nanos,
+    ) -> PermitReply {
+        let mut table = self.table.lock();
+        let (open, own) = table.find(permit, now);
+        let has = own.is_some_and(|own| own.sync != PermitSync::Releasing);
+        let until = now.plus(permit.ttl);
+        let granted = (has || open < share)
+            && table.insert(permit, now, until, PermitSync::LocalOnly, self.max);
+        permit_reply(granted, open + u32::from(granted && !has))
+    }
+
+    /// Renews a slot without the store; nothing if this node does not know it.
+    pub(super) fn renew(&self, permit: &PermitRequest<'_>, now: Nanos) -> Option<PermitReply> {
+        let mut table = self.table.lock();
+        let (open, own) = table.find(permit, now);
+        let granted = match own?.sync {
+            PermitSync::Synced | PermitSync::LocalOnly => table.insert(
+                permit,
+                now,
+                now.plus(permit.ttl),
+                PermitSync::LocalOnly,
+                self.max,
+            ),
+            PermitSync::Releasing => false,
+        };
+        Some(permit_reply(granted, open))
+    }
+
+    /// A slot is given back, and the store has to hear of it: also of one that it may have given
+    /// without this node having heard so.
+    pub(super) fn begin_release(&self, permit: &PermitRequest<'_>, now: Nanos) {
+        let mut table = self.table.lock();
+        let (_, own) = table.find(permit, now);
+        let until = own.map_or(now.plus(permit.ttl), |own| own.until);
+        table.insert(permit, now, until, PermitSync::Releasing, self.max);
+    }
+
+    /// The store knows that a slot is not open.
+    pub(super) fn released(&self, permit: &PermitRequest<'_>) {
+        self.table.lock().remove(permit);
+    }
+
+    /// The slots of a counter were freed, whoever held them.
+    pub(super) fn forget(&self, counter: u128) {
+        let mut table = self.table.lock();
+        if let Some(owners) = table.by_counter.remove(&counter) {
+            table.count -= owners.permits.len();
+            for (holder, _, _) in owners.permits.iter() {
+                table.unsynced.remove(&(counter, holder));
+            }
+        }
+    }
+
+    /// Whether the store may not know of a slot that is open.
+    pub(super) fn is_local_only(&self, permit: &PermitRequest<'_>, now: Nanos) -> bool {
+        let (_, own) = self.table.lock().find(permit, now);
+        own.is_some_and(|own| own.sync == PermitSync::LocalOnly)
+    }
+
+    /// Whether a slot is open as far as this node knows.
+    pub(super) fn is_open(&self, permit: &PermitRequest<'_>, now: Nanos) -> bool {
+        let (_, own) = self.table.lock().find(permit, now);
+        own.is_some_and(|own| own.sync != PermitSync::Releasing)
+    }
+
+    /// Every slot that is open here, of subjects that `in_store` names: for a store that has lost them.
+    pub(super) fn open_permits(
+        &self,
+        in_store: impl Fn(Fingerprint) -> bool,
+        now: Nanos,
+    ) -> Vec<PermitUpdate> {
+        let table = self.table.lock();
+        let owners = table
+            .by_counter
+            .values()
+            .filter(|owners| in_store(owners.subject));
+        let updates = owners.flat_map(|owners| {
+            let holders = owners.permits.iter().map(|(holder, ..)| holder);
+            holders.filter_map(|holder| owners.update_of(holder, now))
+        });
+        updates.filter(|update| !update.releasing).collect()
+    }
+
+    /// Every slot of which the store has to hear. Walks no others.
+    pub(super) fn unsynced(
+        &self,
+        in_store: impl Fn(Fingerprint) -> bool,
+        now: Nanos,
+    ) -> Vec<PermitUpdate> {
+        let table = self.table.lock();
+        let updates = table.unsynced.iter().filter_map(|(counter, holder)| {
+            let owners = table
+                .by_counter
+                .get(counter)
+                .filter(|own| in_store(own.subject))?;
+            owners.update_of(*holder, now)
+        });
+        updates.collect()
+    }
+}
+
+impl CounterPermits {
+    fn update_of(&self, holder: u128, now: Nanos) -> Option<PermitUpdate> {
+        let (until, sync) = self.permits.get(holder).filter(|(until, _)| *until > now)?;
+        Some(PermitUpdate {
+            subject: self.subject,
+            rule: self.rule.clone(),
+            options: self.options,
+            holder,
+            remaining: until.since(now),
+            releasing: *sync == PermitSync::Releasing,
+        })
+    }
+}
+
+impl PermitTable {
+    /// How many are open, and the holder's own.
+    fn find(&mut self, permit: &PermitRequest<'_>, now: Nanos) -> (u32, Option<OwnPermit>) {
+        let counter = permit.counter();
+        self.expire_counter(counter, now);
+        let Some(owners) = self.by_counter.get(&counter) else {
+            return (0, None);
+        };
+        let own = owners.permits.get(permit.holder);
+        let own = own.map(|(until, sync)| OwnPermit { until, sync: *sync });
+        (owners.open_count(), own)
+    }
+
+    /// Drops the permits of a counter that have ended.
+    fn expire_counter(&mut self, counter: u128, now: Nanos) {
+        while let Some(owners) = self.by_counter.get_mut(&counter)
+            && let Some((holder, sync)) = owners.permits.pop_ended(now)
+        {
+            self.on_removed(counter, holder, sync);
+        }
+    }
+
+    /// Writes a slot down; whether there is room for it.
+    fn insert(
+        &mut self,
+        permit: &PermitRequest<'_>,
+        now: Nanos,
+        until: Nanos,
+        sync: PermitSync,
+        max: usize,
+    ) -> bool {
+        let (counter, holder) = (permit.counter(), permit.holder);
+        let has = self
+            .by_counter
+            .get(&counter)
+            .is_some_and(|own| own.permits.get(holder).is_some());
+        if !has && self.sweep.is_due(self.count, max, now) {
+            self.sweep_ended(now);
+        }
+        if !has && self.count >= max {
+            return false;
+        }
+        let owners = self
+            .by_counter
+            .entry(counter)
+            .or_insert_with(|| CounterPermits {
+                subject: permit.subject,
+                rule: permit.rule.clone(),
+                options: *permit.options,
+                permits: PermitSet::default(),
+                releasing: 0,
+            });
+        match owners.permits.put(holder, until, sync) {
+            Some(before) => owners.releasing -= usize::from(before == PermitSync::Releasing),
+            None => self.count += 1,
+        }
+        owners.releasing += usize::from(sync == PermitSync::Releasing);
+        if sync == PermitSync::Synced {
+            self.unsynced.remove(&(counter, holder));
+        } else {
+            self.unsynced.insert((counter, holder));
+        }
+        self.sweep.record_expiry(until);
+        true
+    }
+
+    fn remove(&mut self, permit: &PermitRequest<'_>) {
+        let (counter, holder) = (permit.counter(), permit.holder);
+        let owners = self.by_counter.get_mut(&counter);
+        if let Some(sync) = owners.and_then(|own| own.permits.remove(holder)) {
+            self.on_removed(counter, holder, sync);
+        }
+    }
+
+    /// A permit is no longer among those of its counter.
+    fn on_removed(&mut self, counter: u128, holder: u128, sync: PermitSync) {
+        self.count -= 1;
+        self.unsynced.remove(&(counter, holder));
+        if let Some(owners) = self.by_counter.get_mut(&counter) {
+            owners.releasing -= usize::from(sync == PermitSync::Releasing);
+            if owners.permits.is_empty() {
+                self.by_counter.remove(&counter);
+            }
+        }
+    }
+
+    fn sweep_ended(&mut self, now: Nanos) {
+        let counters: Vec<u128> = self.by_counter.keys().copied().collect();
+        for counter in counters {
+            self.expire_counter(counter, now);
+        }
+        let left = self
+            .by_counter
+            .values()
+            .flat_map(|owners| owners.permits.iter());
+        self.sweep.swept(left.map(|(_, until, _)| until), now);
+    }
+}
+
+fn permit_reply(granted: bool, open: u32) -> PermitReply {
+    PermitReply {
+        granted,
+        in_use: open,
+        source: Source::Fallback,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: fn(u64) -> Nanos = Nanos::from_secs;
+
+    fn request(rule: &RuleName, holder: u128) -> PermitRequest<'_> {
+        PermitRequest {
+            subject: Fingerprint::new(1),
+            rule,
+            holder,
+            max_permits: 10,
+            ttl: AT(10),
+            options: &RuleOptions::DEFAULT,
+        }
+    }
+
+    /// What the store is to be told: who, and whether it left.
+    fn unsynced(permits: &OpenPermits, now: Nanos) -> Vec<(u128, bool)> {
+        let updates = permits.unsynced(|_| true, now).into_iter();
+        updates
+            .map(|update| (update.holder, update.releasing))
+            .collect()
+    }
+
+    #[test]
+    fn what_the_store_gave_counts_toward_the_share() {
+        let (permits, rule) = (OpenPermits::new(100), RuleName::new("r"));
+        permits.record_acquired(&request(&rule, 1), AT(0));
+        assert!(permits.acquire(&request(&rule, 2), 2, AT(1)).granted);
+        let third = permits.acquire(&request(&rule, 3), 2, AT(1));
+        assert_eq!((third.granted, third.in_use), (false, 2));
+        assert!(
+            permits.acquire(&request(&rule, 2), 2, AT(1)).granted,
+            "has one"
+        );
+        // The one of the store ends first: it was reckoned from when the store was asked.
+        assert!(permits.acquire(&request(&rule, 3), 2, AT(10)).granted);
+    }
+
+    #[test]
+    fn the_store_hears_of_what_changed_without_it_and_of_nothing_else() {
+        let (permits, rule) = (OpenPermits::new(100), RuleName::new("r"));
+        permits.record_acquired(&request(&rule, 1), AT(0));
+        permits.record_acquired(&request(&rule, 2), AT(0));
+        assert_eq!(unsynced(&permits, AT(1)), []);
+        permits.acquire(&request(&rule, 3), 9, AT(1));
+        permits.renew(&request(&rule, 1), AT(1));
+        permits.begin_release(&request(&rule, 2), AT(1));
+        assert_eq!(
+            unsynced(&permits, AT(2)),
+            [(1, false), (2, true), (3, false)]
+        );
+        permits.released(&request(&rule, 2));
+        permits.record_acquired(&request(&rule, 1), AT(2));
+        permits.record_acquired(&request(&rule, 3), AT(2));
+        assert_eq!(unsynced(&permits, AT(2)), []);
+        assert_eq!(permits.open_permits(|_| true, AT(2)).len(), 2);
+    }
+
+    #[test]
+    fn no_renewal_brings_a_slot_back_that_was_given_back_or_has_ended() {
+        let (permits, rule) = (OpenPermits::new(100), RuleName::new("r"));
+        permits.record_acquired(&request(&rule, 1), AT(0));
+        permits.begin_release(&request(&rule, 1), AT(1));
+        let late = permits.renew(&request(&rule, 1), AT(2));
+        assert!(late.is_some_and(|permit_reply| !permit_reply.granted && permit_reply.in_use == 0));
+        permits.record_acquired(&request(&rule, 2), AT(0));
+        assert_eq!(permits.renew(&request(&rule, 2), AT(10)), None);
+    }
+
+    /// Every call went through all of a full table, under the lock of all.
+    #[test]
+    fn a_full_table_is_gone_through_only_when_something_has_ended() {
+        let (permits, rule) = (OpenPermits::new(100), RuleName::new("r"));
+        let due = |now| permits.table.lock().sweep.is_due(100, 100, now);
+        for holder in 0..100 {
+            assert!(
+                permits
+                    .acquire(&request(&rule, holder), 1_000, AT(5))
+                    .granted
+            );
+        }
+        assert!(!permits.acquire(&request(&rule, 100), 1_000, AT(6)).granted);
+        assert!(!due(AT(14)));
+        assert!(due(AT(15)));
+    }
+
+    /// With a scan of all permits the second is a hundred times as much work.
+    #[test]
+    fn a_renewal_costs_about_the_same_however_many_permits_are_open() {
+        let rule = RuleName::new("r");
+        let work = |permits: u128| {
+            let open = OpenPermits::new(100_000);
+            for holder in 0..permits {
+                assert!(
+                    open.acquire(&request(&rule, holder), 100_000, AT(0))
+                        .granted
+                );
+            }
+            tidegate_mutations::work_units(|| {
+                for holder in (0..permits).step_by(usize::try_from(permits / 100).unwrap()) {
+                    assert!(open.renew(&request(&rule, holder), AT(1)).is_some());
+                }
+            })
+        };
+        let (few, many) = (work(100), work(10_000));
+        assert!(
+            many < 10.0 * few,
+            "{few} yardsticks for 100, {many} for 10,000"
+        );
+    }
+
+    #[test]
+    fn what_has_ended_makes_room() {
+        let (permits, rule) = (OpenPermits::new(100), RuleName::new("r"));
+        for round in 0..10 {
+            let now = AT(round * 20);
+            let granted = |holder| permits.acquire(&request(&rule, holder), 1_000, now).granted;
+            let given = (0..150).filter(|holder| granted(*holder)).count();
+            assert_eq!(given, 100);
+            // Others have ended too, though nobody asks for them.
+            let other = PermitRequest {
+                subject: Fingerprint::new(u128::from(round) + 2),
+                ..request(&rule, 1)
+            };
+            assert!(permits.acquire(&other, 1, now.plus(AT(10))).granted);
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! A store around the parts of a store, each with a fallback of its own.
+//!
+//! A part that fails takes only its own counters with it; the others stay exact. What a node remembers
+//! is shared by all parts, because counters move between them. A request whose limits are in one slot
+//! is one call to one part. Else it is charged step by step (`groups`, `multi_shard`).
+//!
+//! Parts are met as soon as they are known, and again looked for whenever a subject is in none of them.
+//! What is in no part at all is decided by this node's share.
+
+mod groups;
+mod multi_shard;
+mod observer;
+mod outcome_merge;
+mod port;
+
+use std::sync::{Arc, Weak};
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tidegate_core::algorithms::Limit;
+use tidegate_core::store::{HashSlot, NodeId, Outcome, RuleOptions, ShardId, Shards, Source};
+use tidegate_core::subject::Fingerprint;
+use tidegate_core::units::Nanos;
+
+use self::groups::LocationIndices;
+pub(super) use self::observer::AggregateObserver;
+pub use self::observer::ShardObserver;
+use super::clock_watch::ClockReading;
+use super::event::Watcher;
+use super::failure_counts::FailureCounts;
+use super::fallback::FallbackStore;
+use super::node_state::NodeState;
+use super::pending_units::PendingUnits;
+use super::settings::{DEFAULT_NODES, ResilienceSettings};
+use super::store_clock::StoreClock;
+use crate::runtime::Runtime;
+
+/// The parts of a store and what stands in for each. Clones are the same.
+pub struct ShardedStore<P: Shards, R>(Arc<ShardedStoreInner<P, R>>);
+
+impl<P: Shards, R> Clone for ShardedStore<P, R> {
+    fn clone(&self) -> Self {
+        ShardedStore(Arc::clone(&self.0))
+    }
+}
+
+struct ShardedStoreInner<P: Shards, R> {
+    shards: P,
+    known: ArcSwap<Vec<KnownShard<P::Shard, R>>>,
+    /// What decides for subjects that are in no part, once there was one.
+    no_shard: ArcSwapOption<FallbackStore<P::Shard, R>>,
+    /// Held while parts are met or let go.
+    refresh_lock: Mutex<()>,
+    node_state: Arc<NodeState>,
+    runtime: R,
+    me: NodeId,
+    /// The time of day, for what no part has told the time of.
+    clock: StoreClock,
+    settings: ResilienceSettings,
+    observer: Arc<dyn ShardObserver>,
+}
+
+/// A part that was met.
+struct KnownShard<S, R> {
+    id: ShardId,
+    store: FallbackStore<S, R>,
+}
+
+impl<S, R> Clone for KnownShard<S, R> {
+    fn clone(&self) -> Self {
+        KnownShard {
+            id: self.id,
+            store: self.store.clone(),
+        }
+    }
+}
+
+/// Where counters are that can be charged in one step.
+struct ShardLocation<S, R> {
+    shard: ShardId,
+    hash_slot: Option<HashSlot>,
+    store: FallbackStore<S, R>,
+}
+
+/// The places that a request concerns, each once.
+type ShardLocations<S, R> = SmallVec<[ShardLocation<S, R>; 2]>;
+
+impl<P: Shards + 'static, R: Runtime> ShardedStore<P, R> {
+    /// Stands in for each of `shards`, as the node `me`. Starts without any of them.
+    pub fn new(
+        shards: P,
+        runtime: R,
+        me: NodeId,
+        settings: ResilienceSettings,
+        observer: Arc<dyn ShardObserver>,
+    ) -> Self {
+        // The time of day has to do until a part tells its own.
+        let wall = runtime.wall();
+        let inner = Arc::new(ShardedStoreInner {
+            shards,
+            known: ArcSwap::default(),
+            no_shard: ArcSwapOption::empty(),
+            refresh_lock: Mutex::new(()),
+            node_state: Arc::new(NodeState::new(wall, &settings)),
+            clock: StoreClock::new(runtime.now(), wall),
+            runtime: runtime.clone(),
+            me,
+            settings,
+            observer,
+        });
+        inner.refresh();
+        runtime.spawn(run_refresh(Arc::downgrade(&inner), runtime.clone()));
+        ShardedStore(inner)
+    }
+
+    /// The nodes as last listed by any part, to be kept for the next start.
+    pub fn members(&self) -> Vec<NodeId> {
+        self.0.members()
+    }
+
+    /// How often any part failed, by kind.
+    pub fn failures(&self) -> &FailureCounts {
+        &self.0.settings.failures
+    }
+
+    /// What this node has admitted and the store does not count yet.
+    pub(super) fn pending(&self) -> Vec<PendingUnits> {
+        self.0.node_state.pending(self.0.store_time())
+    }
+
+    /// Goes on with what was pending before a restart; how many counters of it have a rule.
+    pub(super) fn restore_pending(
+        &self,
+        pending: &[PendingUnits],
+        limit_of: impl Fn(&PendingUnits) -> Option<(Limit, RuleOptions)>,
+    ) -> usize {
+        let found = pending.iter().filter_map(|pending| {
+            let (limit, options) = limit_of(pending)?;
+            self.0.node_state.restore_pending(pending, &limit, options);
+            Some(())
+        });
+        found.count()
+    }
+
+    /// Whether a late reply may still change what can be admitted of a counter.
+    pub(super) fn has_late_charges(&self, counter: u128) -> bool {
+        self.0.node_state.late.has_late_charges(counter)
+    }
+
+    /// How many nodes to reckon with: those listed, or as many as somebody said if that is more.
+    pub fn nodes(&self) -> u64 {
+        let listed = self.members().len() as u64;
+        let expected = self.0.settings.nodes.map_or(0, u64::from);
+        match listed.max(expected) {
+            0 => u64::from(DEFAULT_NODES),
+            known => known,
+        }
+    }
+
+    /// How far the clocks of this node and of a part are apart: of the part that is the furthest off.
+    pub fn clock_reading(&self) -> Option<ClockReading> {
+        let known = self.0.known.load();
+        let readings = known.iter().filter_map(|shard| shard.store.clock_reading());
+        readings.max_by_key(|reading| (reading.level, reading.offset.nanos.unsigned_abs()))
+    }
+}
+
+/// Meets parts as they come and lets them go, for as long as the node lives.
+async fn run_refresh<P: Shards + 'static, R: Runtime>(
+    weak: Weak<ShardedStoreInner<P, R>>,
+    runtime: R,
+) {
+    while let Some(inner) = weak.upgrade() {
+        inner.refresh();
+        let every = inner.settings.ping_interval;
+        drop(inner);
+        runtime.sleep(every).await;
+    }
+}
+
+impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
+    /// Meets new parts and lets go of those that are none any more.
+    fn refresh(&self) {
+        let _one_at_a_time = self.refresh_lock.lock();
+        let known = self.known.load_full();
+        let ids = self.shards.shard_ids();
+        let (stay, gone): (Vec<_>, Vec<_>) = known
+            .iter()
+            .cloned()
+            .partition(|shard| ids.contains(&shard.id) || self.shards.shard(shard.id).is_some());
+        // Who comes as another goes takes over from it: its time is the best guess.
+        let time = gone
+            .first()
+            .map_or_else(|| self.store_time(), |shard| shard.store.store_time());
+        let is_known = |id: &ShardId| stay.iter().any(|shard| shard.id == *id);
+        let new: Vec<KnownShard<P::Shard, R>> = ids
+            .into_iter()
+            .filter(|id| !is_known(id))
+            .filter_map(|id| self.add_shard(id, time))
+            .collect();
+        if new.is_empty() && gone.is_empty() {
+            return;
+        }
+        // Nobody has taken over: what was there is elsewhere now. If it could not be reached, it is nowhere.
+        if new.is_empty() && gone.iter().any(|shard| !shard.store.is_exact()) {
+            stay.iter()
+                .for_each(|shard| shard.store.mark_counts_missing());
+        }
+        for shard in gone {
+            self.observer.removed(shard.id);
+        }
+        self.no_shard.store(None);
+        self.known
+            .store(Arc::new(stay.into_iter().chain(new).collect()));
+    }
+
+    fn add_shard(&self, id: ShardId, time: Nanos) -> Option<KnownShard<P::Shard, R>> {
+        let store = self.shards.shard(id)?;
+        self.observer.discovered(id);
+        let observer = Arc::clone(&self.observer);
+        let watcher: Watcher = Arc::new(move |event| observer.changed(id, event));
+        let (node_state, runtime) = (Arc::clone(&self.node_state), self.runtime.clone());
+        let settings = self.shard_settings();
+        let store = FallbackStore::with_shared_state(
+            store, node_state, runtime, self.me, time, settings, watcher,
+        );
+        Some(KnownShard { id, store })
+    }
+
+    /// The time of some part, or the time of day.
+    fn store_time(&self) -> Nanos {
+        let known = self.known.load();
+        let time = known.first().map(|shard| shard.store.store_time());
+        time.unwrap_or_else(|| self.clock.at(self.runtime.now()))
+    }
+
+    fn find_shard(&self, id: ShardId) -> Option<FallbackStore<P::Shard, R>> {
+        let known = self.known.load();
+        let found = known.iter().find(|shard| shard.id == id);
+        found.map(|shard| shard.store.clone())
+    }
+
+    fn locate(&self, subject: Fingerprint) -> ShardLocation<P::Shard, R> {
+        let shard = self.shards.shard_of(subject);
+        let found = self.find_shard(shard).or_else(|| {
+            self.shards.shard(shard)?;
+            self.refresh();
+            self.find_shard(shard)
+        });
+        let store = found.unwrap_or_else(|| self.no_shard());
+        ShardLocation {
+            shard,
+            hash_slot: store.hash_slot(subject),
+            store,
+        }
+    }
+
+    /// The places of some subjects, and which of them each subject is in.
+    fn locate_all(
+        &self,
+        subjects: impl Iterator<Item = Fingerprint>,
+    ) -> (ShardLocations<P::Shard, R>, LocationIndices) {
+        let mut locations = ShardLocations::new();
+        let mut indices = LocationIndices::new();
+        let mut last = None;
+        for subject in subjects {
+            if let Some((same, at)) = last
+                && same == subject
+            {
+                indices.push(at);
+                continue;
+            }
+            let location = self.locate(subject);
+            let same = |known: &ShardLocation<_, _>| {
+                (known.shard, known.hash_slot) == (location.shard, location.hash_slot)
+            };
+            let at = locations.iter().position(same).unwrap_or(locations.len());
+            if at == locations.len() {
+                locations.push(location);
+            }
+            indices.push(at);
+            last = Some((subject, at));
+        }
+        (locations, indices)
+    }
+
+    /// Whoever asks for nothing is given it.
+    fn empty_outcome(&self) -> Outcome {
+        Outcome {
+            admitted: true,
+            readings: SmallVec::new(),
+            snapshots: Vec::new(),
+            at: self.store_time(),
+            source: Source::Exact,
+            clock_stepped: false,
+        }
+    }
+
+    /// Decides what is in no part.
+    fn no_shard(&self) -> FallbackStore<P::Shard, R> {
+        if let Some(known) = self.no_shard.load().as_deref() {
+            return known.clone();
+        }
+        let (node_state, runtime) = (Arc::clone(&self.node_state), self.runtime.clone());
+        let (time, settings) = (self.store_time(), self.shard_settings());
+        let fallback = FallbackStore::without_store(node_state, runtime, self.me, time, settings);
+        self.no_shard.store(Some(Arc::new(fallback.clone())));
+        fallback
+    }
+
+    /// The settings of a part: it begins with what the others know of the nodes.
+    fn shard_settings(&self) -> ResilienceSettings {
+        let mut settings = self.settings.clone();
+        settings.members = self.members();
+        settings
+    }
+
+    /// The longest list of nodes that a part knows, or the one to begin with.
+    fn members(&self) -> Vec<NodeId> {
+        let known = self.known.load();
+        let lists = known.iter().map(|shard| shard.store.members());
+        let longest = lists.max_by_key(Vec::len);
+        longest.unwrap_or_else(|| self.settings.members.clone())
+    }
+}

@@ -1,0 +1,156 @@
+//! Charging limits that cannot be charged in one step.
+//!
+//! Step by step, from narrow to wide. A refusal takes back what the steps before it charged: once, in
+//! the background, and if that is lost, too little is admitted and never too much. The budget is that
+//! of the whole decision: a step that finds nothing left of it is decided by this node's share.
+
+use tidegate_core::store::{ChargeSet, Epoch, Outcome, Probe, Shards, Store};
+use tidegate_core::units::Nanos;
+
+use super::groups::{ChargeGroup, ChargeSteps, LocationIndices, by_location};
+use super::outcome_merge::OutcomeMerge;
+use super::{ShardLocation, ShardedStoreInner};
+use crate::resilience::deadline::{Budgets, max_wait_of};
+use crate::resilience::fallback::FallbackDecision;
+use crate::resilience::join::join_all;
+use crate::resilience::refund::ChargeKind;
+use crate::runtime::Runtime;
+
+impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
+    /// Charges a set whose charges are in several places, until `until` at most.
+    ///
+    /// Dropped between two steps, it leaves the earlier ones charged, which denies too much rather than too
+    /// little.
+    pub(super) async fn charge_in_steps(
+        &self,
+        until: Nanos,
+        set: &ChargeSet<'_>,
+        locations: &[ShardLocation<P::Shard, R>],
+        indices: &LocationIndices,
+        kind: ChargeKind,
+    ) -> Outcome {
+        let steps = ChargeSteps::of(set, indices);
+        let mut charging = MultiShardCharge {
+            locations,
+            kind,
+            until: self.deadline_of(set, kind).min(until),
+            merge: OutcomeMerge::new(set.charges.len()),
+            charged: Vec::new(),
+        };
+        let mut passes = true;
+        for group in &steps.enforced {
+            passes = passes && charging.charge(group).await;
+        }
+        if passes && !steps.quotas.is_empty() {
+            passes = false;
+            for group in &steps.quotas {
+                passes |= charging.charge(group).await;
+            }
+        }
+        match passes {
+            true => charging.charge_shadows(&steps.shadows).await,
+            false => {
+                charging.refund_charged();
+                charging.peek_remaining(&steps).await;
+            }
+        }
+        charging.merge.outcome(passes)
+    }
+
+    /// What charging such a set would answer.
+    pub(super) async fn peek_each(
+        &self,
+        set: &ChargeSet<'_>,
+        locations: &[ShardLocation<P::Shard, R>],
+        indices: &LocationIndices,
+    ) -> Outcome {
+        let until = self.deadline_of(set, ChargeKind::Charge);
+        let groups = by_location(set, indices);
+        let peeking = groups.iter().map(|group| {
+            let store = &locations[group.location].store;
+            store.peek_with_deadline(until, &group.set)
+        });
+        let mut merge = OutcomeMerge::new(set.charges.len());
+        for (group, outcome) in groups.iter().zip(join_all(peeking).await) {
+            merge.add(group, &outcome);
+        }
+        let admitted = set.admits(|i| merge.allows(i));
+        merge.outcome(admitted)
+    }
+
+    /// When a decision must have been made.
+    fn deadline_of(&self, set: &ChargeSet<'_>, kind: ChargeKind) -> Nanos {
+        self.runtime.now().plus(self.budget_of(set, kind))
+    }
+
+    /// How long a decision may take.
+    pub(super) fn budget_of(&self, set: &ChargeSet<'_>, kind: ChargeKind) -> Nanos {
+        let budgets = Budgets::of(&self.settings);
+        budgets.of_sets(&[set], kind).min(max_wait_of(&[set]))
+    }
+}
+
+/// One decision under way.
+struct MultiShardCharge<'t, 'a, S, R> {
+    locations: &'t [ShardLocation<S, R>],
+    kind: ChargeKind,
+    until: Nanos,
+    merge: OutcomeMerge,
+    /// What was charged so far, and in which life of its store.
+    charged: Vec<(&'t ChargeGroup<'a>, FallbackDecision, Option<Epoch>)>,
+}
+
+impl<'t, 'a, S: Store + Probe + 'static, R: Runtime> MultiShardCharge<'t, 'a, S, R> {
+    /// Charges one step. Whether it admits.
+    async fn charge(&mut self, group: &'t ChargeGroup<'a>) -> bool {
+        let store = &self.locations[group.location].store;
+        let epoch = store.epoch();
+        let decided = store
+            .charge_with_deadline(self.until, &group.set, self.kind)
+            .await;
+        self.merge.add(group, &decided.outcome);
+        let admitted = decided.outcome.admitted;
+        if admitted {
+            self.charged.push((group, decided, epoch));
+        }
+        admitted
+    }
+
+    /// The request is admitted: those who watch count it, all at once.
+    async fn charge_shadows(&mut self, shadows: &[ChargeGroup<'_>]) {
+        let (locations, until, kind) = (self.locations, self.until, self.kind);
+        let charging = shadows.iter().map(|group| {
+            let store = &locations[group.location].store;
+            store.charge_with_deadline(until, &group.set, kind)
+        });
+        for (group, decided) in shadows.iter().zip(join_all(charging).await) {
+            self.merge.add(group, &decided.outcome);
+        }
+    }
+
+    /// The request is refused: what was charged for it is given back.
+    fn refund_charged(&mut self) {
+        for (group, decided, epoch) in std::mem::take(&mut self.charged) {
+            let store = &self.locations[group.location].store;
+            let before = store.refund_decided(&group.set, decided, epoch, self.kind);
+            self.merge.set_readings(group, &before);
+        }
+    }
+
+    /// What the steps that were not taken would have said, for whoever is told of the refusal. How the
+    /// request was decided does not depend on it.
+    async fn peek_remaining(&mut self, steps: &ChargeSteps<'_>) {
+        let (locations, until) = (self.locations, self.until);
+        let rest: Vec<&ChargeGroup<'_>> = steps
+            .all()
+            .filter(|g| !self.merge.has_readings(g))
+            .collect();
+        let peeking = rest.iter().map(|group| {
+            let store = &locations[group.location].store;
+            store.peek_with_deadline(until, &group.set)
+        });
+        for (group, outcome) in rest.iter().zip(join_all(peeking).await) {
+            self.merge.set_readings(group, &outcome.readings);
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! What several parts tell, as one.
+//!
+//! The store as a whole is no longer asked when one of its parts is not, and exact when all are.
+
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
+use tidegate_core::store::{FailureCause, ShardId};
+
+use crate::resilience::event::{StoreEvent, Watcher};
+
+/// Someone who wants to know what becomes of each part. It must neither wait nor fail.
+pub trait ShardObserver: Send + Sync {
+    /// A part was met: it is not believed yet.
+    fn discovered(&self, shard: ShardId);
+
+    /// Something about a part changed. It may have gone a moment before.
+    fn changed(&self, shard: ShardId, event: StoreEvent);
+
+    /// A part is none any more.
+    fn removed(&self, shard: ShardId);
+}
+
+/// Tells one watcher of the store as a whole.
+pub(in crate::resilience) struct AggregateObserver {
+    watcher: Watcher,
+    shards: Mutex<BTreeMap<ShardId, ShardHealth>>,
+}
+
+#[derive(Clone, Default)]
+struct ShardHealth {
+    /// Why the breaker is open, if it is.
+    open_by: Option<FailureCause>,
+    exact: bool,
+}
+
+impl AggregateObserver {
+    pub(in crate::resilience) fn new(watcher: Watcher) -> Self {
+        AggregateObserver {
+            watcher,
+            shards: Mutex::default(),
+        }
+    }
+
+    /// Tells how the whole has changed by a change of its parts.
+    fn publish_change(&self, change: impl FnOnce(&mut BTreeMap<ShardId, ShardHealth>)) {
+        let (was, is) = {
+            let mut shards = self.shards.lock();
+            let was = aggregate(&shards);
+            change(&mut shards);
+            (was, aggregate(&shards))
+        };
+        match (was.open_by, is.open_by) {
+            (None, Some(cause)) => (self.watcher)(StoreEvent::BreakerOpened { cause }),
+            (Some(_), None) => (self.watcher)(StoreEvent::BreakerClosed),
+            _ => {}
+        }
+        if is.exact && !was.exact {
+            (self.watcher)(StoreEvent::Exact);
+        }
+    }
+}
+
+fn aggregate(shards: &BTreeMap<ShardId, ShardHealth>) -> ShardHealth {
+    ShardHealth {
+        open_by: shards.values().find_map(|shard| shard.open_by.clone()),
+        exact: !shards.is_empty() && shards.values().all(|shard| shard.exact),
+    }
+}
+
+impl ShardObserver for AggregateObserver {
+    fn discovered(&self, shard: ShardId) {
+        self.shards.lock().insert(shard, ShardHealth::default());
+    }
+
+    fn changed(&self, shard: ShardId, event: StoreEvent) {
+        if matches!(
+            event,
+            StoreEvent::CountsLost
+                | StoreEvent::Restored { .. }
+                | StoreEvent::TrustedEarly { .. }
+                | StoreEvent::WrittenBack { .. }
+                | StoreEvent::Unconfirmed { .. }
+                | StoreEvent::LateWrittenBack { .. }
+                | StoreEvent::PendingDropped { .. }
+                | StoreEvent::RecordRejected { .. }
+                | StoreEvent::Clock(_)
+        ) {
+            (self.watcher)(event.clone());
+        }
+        self.publish_change(|shards| {
+            let Some(state) = shards.get_mut(&shard) else {
+                return; // gone
+            };
+            match event {
+                StoreEvent::BreakerOpened { cause } => state.open_by = Some(cause),
+                StoreEvent::BreakerClosed => state.open_by = None,
+                StoreEvent::CountsLost => state.exact = false,
+                StoreEvent::Exact => state.exact = true,
+                StoreEvent::Restored { .. }
+                | StoreEvent::TrustedEarly { .. }
+                | StoreEvent::WrittenBack { .. }
+                | StoreEvent::Unconfirmed { .. }
+                | StoreEvent::LateWrittenBack { .. }
+                | StoreEvent::PendingDropped { .. }
+                | StoreEvent::RecordRejected { .. }
+                | StoreEvent::Clock(_) => {}
+            }
+        });
+    }
+
+    fn removed(&self, shard: ShardId) {
+        self.publish_change(|shards| {
+            shards.remove(&shard);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tidegate_core::store::FailureKind;
+
+    use super::*;
+
+    fn opened() -> StoreEvent {
+        let cause = FailureCause::new(FailureKind::Refused, "connection refused");
+        StoreEvent::BreakerOpened { cause }
+    }
+
+    /// Runs words of a part number and a letter: `m` met, `g` gone, `o` opened, `c` closed, `e` exact,
+    /// `l` lost. What is told of the whole, in the same letters.
+    #[track_caller]
+    fn check(words: &str, want: &str) {
+        let reported = Arc::new(Mutex::new(String::new()));
+        let sink = Arc::clone(&reported);
+        let observer = AggregateObserver::new(Arc::new(move |event| {
+            sink.lock().push(match event {
+                StoreEvent::BreakerOpened { .. } => 'o',
+                StoreEvent::BreakerClosed => 'c',
+                StoreEvent::Exact => 'e',
+                StoreEvent::CountsLost => 'l',
+                StoreEvent::Restored { .. }
+                | StoreEvent::TrustedEarly { .. }
+                | StoreEvent::WrittenBack { .. }
+                | StoreEvent::Unconfirmed { .. }
+                | StoreEvent::LateWrittenBack { .. }
+                | StoreEvent::PendingDropped { .. }
+                | StoreEvent::RecordRejected { .. }
+                | StoreEvent::Clock(_) => '.',
+            });
+        }));
+        for word in words.split(' ') {
+            let (shard, what) = word.split_at(1);
+            let shard = ShardId(shard.parse().unwrap());
+            match what {
+                "m" => observer.discovered(shard),
+                "g" => observer.removed(shard),
+                "o" => observer.changed(shard, opened()),
+                "c" => observer.changed(shard, StoreEvent::BreakerClosed),
+                "e" => observer.changed(shard, StoreEvent::Exact),
+                "l" => observer.changed(shard, StoreEvent::CountsLost),
+                other => panic!("{other}"),
+            }
+        }
+        assert_eq!(*reported.lock(), want, "{words}");
+    }
+
+    #[test]
+    fn one_part_is_the_whole() {
+        check("1m 1e 1o 1c 1l 1e", "eocle");
+    }
+
+    #[test]
+    fn the_whole_is_exact_when_all_parts_are_and_open_when_one_is() {
+        check("1m 2m 1e 2e", "e");
+        check("1m 2m 1o 2o 1c 2c", "oc");
+        check("1m 2m 1e 2e 1l 2l 1e 2e", "elle");
+    }
+
+    #[test]
+    fn a_part_that_is_gone_says_nothing_any_more() {
+        check("1m 2m 1e 2e 1o 1g 3m 3e", "eoce");
+        check("1m 2m 2e 1g", "e");
+        check("1m 1e 1g 1o", "e");
+    }
+}

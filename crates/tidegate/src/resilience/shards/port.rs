@@ -1,0 +1,290 @@
+//! The verbs of a store, each divided among the parts that it concerns.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+
+use tidegate_core::store::{
+    Charge, ChargeSet, Epoch, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Refund,
+    Refunded, Reserve, Restore, Settle, Settled, Shards, Store, StoreResult, Used,
+};
+use tidegate_core::subject::Fingerprint;
+use tidegate_core::units::Nanos;
+
+use super::ShardedStore;
+use super::groups::{ChargeGroup, by_location};
+use super::outcome_merge::OutcomeMerge;
+use crate::resilience::join::join_all;
+use crate::resilience::lease::Lender;
+use crate::resilience::refund::ChargeKind;
+use crate::runtime::{Runtime, mix};
+
+/// Charges that are under way, and which of all sets they are.
+type ShardChargeFuture<'c> =
+    Pin<Box<dyn Future<Output = Vec<(usize, StoreResult<Outcome>)>> + Send + 'c>>;
+
+impl<P: Shards + 'static, R: Runtime> Lender for ShardedStore<P, R> {
+    fn epoch_of(&self, charge: &Charge<'_>) -> Option<Epoch> {
+        self.0.locate(charge.subject).store.epoch_of(charge)
+    }
+
+    fn budget_of(&self, set: &ChargeSet<'_>) -> Nanos {
+        self.0.budget_of(set, ChargeKind::Charge)
+    }
+
+    async fn charge_with_deadline(
+        &self,
+        until: Nanos,
+        set: &ChargeSet<'_>,
+    ) -> StoreResult<Outcome> {
+        let (locations, indices) = self.0.locate_all(subjects(set));
+        let kind = ChargeKind::Charge;
+        Ok(match locations.as_slice() {
+            [] => self.0.empty_outcome(),
+            [only] => {
+                only.store
+                    .charge_with_deadline(until, set, kind)
+                    .await
+                    .outcome
+            }
+            _ => {
+                self.0
+                    .charge_in_steps(until, set, &locations, &indices, kind)
+                    .await
+            }
+        })
+    }
+}
+
+impl<P: Shards + 'static, R: Runtime> Store for ShardedStore<P, R> {
+    async fn charge(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
+        let (locations, indices) = self.0.locate_all(subjects(set));
+        match locations.as_slice() {
+            [] => Ok(self.0.empty_outcome()),
+            [only] => only.store.charge(set).await,
+            _ => {
+                let charging = self.0.charge_in_steps(
+                    Nanos::MAX,
+                    set,
+                    &locations,
+                    &indices,
+                    ChargeKind::Charge,
+                );
+                Ok(charging.await)
+            }
+        }
+    }
+
+    /// Those that are in one place each are asked about together, part by part. All parts are under
+    /// way at once, and so are the rest.
+    async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
+        let mut batches = BTreeMap::new();
+        let mut charging: Vec<ShardChargeFuture<'_>> = Vec::new();
+        for (i, set) in sets.iter().enumerate() {
+            let (mut locations, _) = self.0.locate_all(subjects(set));
+            match (locations.len(), locations.pop()) {
+                (1, Some(only)) => {
+                    let new = || (only.store, Vec::new());
+                    let (_, indices) = batches.entry(only.shard).or_insert_with(new);
+                    indices.push(i);
+                }
+                _ => charging.push(Box::pin(async move { vec![(i, self.charge(set).await)] })),
+            }
+        }
+        for (store, indices) in batches.into_values() {
+            charging.push(Box::pin(async move {
+                let batch: Vec<&ChargeSet<'_>> = indices.iter().map(|i| sets[*i]).collect();
+                let replies = store.charge_each(&batch).await;
+                indices.into_iter().zip(replies).collect()
+            }));
+        }
+        let mut replies: Vec<_> = join_all(charging).await.into_iter().flatten().collect();
+        replies.sort_by_key(|(i, _)| *i);
+        replies.into_iter().map(|(_, reply)| reply).collect()
+    }
+
+    async fn peek(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
+        let (locations, indices) = self.0.locate_all(subjects(set));
+        match locations.as_slice() {
+            [] => Ok(self.0.empty_outcome()),
+            [only] => only.store.peek(set).await,
+            _ => Ok(self.0.peek_each(set, &locations, &indices).await),
+        }
+    }
+
+    /// Each place gives back its own, under an id of its own, so that a second refund finds it
+    /// everywhere. The result is that of one place, see `one_result`.
+    async fn refund(&self, refund: &Refund<'_>) -> StoreResult<Refunded> {
+        let (locations, indices) = self.0.locate_all(subjects(&refund.set));
+        if let [only] = locations.as_slice() {
+            return only.store.refund(refund).await;
+        }
+        let groups = by_location(&refund.set, &indices);
+        let refunding = groups.iter().map(async |group| {
+            let own = Refund {
+                id: refund.id ^ group_id(group),
+                set: group.set.clone(),
+                ..*refund
+            };
+            locations[group.location].store.refund(&own).await
+        });
+        let done = join_all(refunding).await.into_iter();
+        let done: Vec<Refunded> = done.collect::<StoreResult<_>>()?;
+        Ok(one_result(&done, &Refunded::Lapsed))
+    }
+
+    async fn draw(&self, charge: &Charge<'_>) -> StoreResult<LeaseReply> {
+        self.0.locate(charge.subject).store.draw(charge).await
+    }
+
+    async fn force(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
+        let (locations, indices) = self.0.locate_all(subjects(set));
+        if let [only] = locations.as_slice() {
+            return only.store.force(set).await;
+        }
+        let groups = by_location(set, &indices);
+        let forcing = groups
+            .iter()
+            .map(|g| locations[g.location].store.force(&g.set));
+        let mut merge = OutcomeMerge::new(set.charges.len());
+        for (group, outcome) in groups.iter().zip(join_all(forcing).await) {
+            merge.add(group, &outcome?);
+        }
+        Ok(merge.outcome(true))
+    }
+
+    async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
+        let (set, kind) = (&reserve.set, ChargeKind::of(reserve));
+        let (locations, indices) = self.0.locate_all(subjects(set));
+        match locations.as_slice() {
+            [] => Ok(self.0.empty_outcome()),
+            [only] => only.store.reserve(reserve).await,
+            _ => Ok(self
+                .0
+                .charge_in_steps(Nanos::MAX, set, &locations, &indices, kind)
+                .await),
+        }
+    }
+
+    /// Each place settles its own. Where one gave no answer all of it may be sent again. The result is that
+    /// of one place, see `one_result`.
+    async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
+        let (locations, indices) = self.0.locate_all(subjects(&settle.set));
+        if let [only] = locations.as_slice() {
+            return only.store.settle(settle).await;
+        }
+        let groups = by_location(&settle.set, &indices);
+        let settling = groups.iter().map(async |group| {
+            let used = match &settle.used {
+                Used::Known(used) => {
+                    let own = group.indices.iter().filter_map(|i| used.get(*i).copied());
+                    Used::Known(own.collect())
+                }
+                Used::Unknown => Used::Unknown,
+            };
+            let own = Settle {
+                set: group.set.clone(),
+                used,
+                ..*settle
+            };
+            locations[group.location].store.settle(&own).await
+        });
+        let done = join_all(settling).await.into_iter();
+        let done: Vec<Settled> = done.collect::<StoreResult<_>>()?;
+        Ok(one_result(&done, &Settled::Lapsed))
+    }
+
+    async fn restore(&self, restores: &[Restore<'_>]) -> StoreResult<()> {
+        let (locations, indices) = self
+            .0
+            .locate_all(restores.iter().map(|restore| restore.charge.subject));
+        let restoring = locations.iter().enumerate().map(async |(i, location)| {
+            let here = indices
+                .iter()
+                .zip(restores)
+                .filter(|(location_index, _)| **location_index == i);
+            let here: Vec<Restore<'_>> = here.map(|(_, restore)| restore.clone()).collect();
+            location.store.restore(&here).await
+        });
+        join_all(restoring).await.into_iter().collect()
+    }
+
+    async fn acquire(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
+        self.0.locate(permit.subject).store.acquire(permit).await
+    }
+
+    async fn renew(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
+        self.0.locate(permit.subject).store.renew(permit).await
+    }
+
+    async fn release(&self, permit: &PermitRequest<'_>) -> StoreResult<()> {
+        self.0.locate(permit.subject).store.release(permit).await
+    }
+
+    async fn inspect(&self, set: &ChargeSet<'_>) -> StoreResult<Vec<Option<Inspection>>> {
+        let (locations, indices) = self.0.locate_all(subjects(set));
+        let groups = by_location(set, &indices);
+        let inspecting = groups
+            .iter()
+            .map(|g| locations[g.location].store.inspect(&g.set));
+        let mut inspections: Vec<Option<Inspection>> = vec![None; set.charges.len()];
+        for (group, found) in groups.iter().zip(join_all(inspecting).await) {
+            for (i, inspection) in group.indices.iter().zip(found?) {
+                inspections[*i] = inspection;
+            }
+        }
+        Ok(inspections)
+    }
+
+    async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
+        let (locations, indices) = self.0.locate_all(subjects(set));
+        let groups = by_location(set, &indices);
+        let resetting = groups
+            .iter()
+            .map(|g| locations[g.location].store.reset(&g.set));
+        join_all(resetting).await.into_iter().sum()
+    }
+}
+
+fn subjects(set: &ChargeSet<'_>) -> impl Iterator<Item = Fingerprint> {
+    set.charges.iter().map(|charge| charge.subject)
+}
+
+/// The result of a verb that each place does once, from one result per place: that of the first place that
+/// has not lapsed. The places are in the order of the charges, the same on every node. So when several nodes
+/// send one id at the same moment, one place decides which of them was first, and only that one is `Done`.
+fn one_result<T: Copy + PartialEq>(results: &[T], lapsed: &T) -> T {
+    let first = results.iter().find(|result| *result != lapsed);
+    *first.unwrap_or(lapsed)
+}
+
+/// What tells the refund of one place from those of the others. Made of a subject, because a place may
+/// be in another part by the next time, but a subject stays in its slot.
+fn group_id(group: &ChargeGroup<'_>) -> u128 {
+    let subject = group.set.charges.first().map(|charge| charge.subject);
+    let bits = subject.map_or(0, Fingerprint::bits);
+    let halves = [bits as u64, (bits >> 64) as u64].map(mix);
+    u128::from(halves[0]) << 64 | u128::from(halves[1])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nodes that sent one receipt at the same moment were both first somewhere, and both reported `Done`.
+    #[test]
+    fn of_nodes_that_are_each_first_at_one_place_one_is_done() {
+        use Refunded::{Already, Done, Lapsed};
+        for (results, want) in [
+            ([Done, Already], Done),
+            ([Already, Done], Already),
+            ([Done, Done], Done),
+            ([Already, Already], Already),
+            ([Lapsed, Done], Done),
+            ([Lapsed, Already], Already),
+            ([Done, Lapsed], Done),
+            ([Lapsed, Lapsed], Lapsed),
+        ] {
+            assert_eq!(one_result(&results, &Lapsed), want, "{results:?}");
+        }
+    }
+}

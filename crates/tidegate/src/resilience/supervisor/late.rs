@@ -1,0 +1,243 @@
+//! Deciding while a reply is late, and taking note of it when it arrives.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tidegate_core::store::{ChargeSet, Epoch, Outcome, Probe, Reserve, Source, Store};
+use tidegate_core::units::{Cost, Nanos};
+
+use super::{RequestStamp, ShardSupervisor};
+use crate::resilience::guard::LateReply;
+use crate::resilience::late::{
+    CREDIT_TTL, Claim, LateChargeResult, LateEffect, LateId, LateLedger, LateView, Payment,
+    Payments,
+};
+use crate::resilience::owned_charge::{OwnedCharge, OwnedSet};
+use crate::resilience::refund::ChargeKind;
+use crate::runtime::Runtime;
+
+/// Whether what fits is paid for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LateIntent {
+    Pay,
+    Peek,
+}
+
+/// A request that was sent, and its place in the ledger.
+pub(in crate::resilience) struct OutstandingRequest {
+    pub(in crate::resilience) id: LateId,
+    pub(in crate::resilience) set: OwnedSet,
+}
+
+impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
+    /// Decides a request whose reply is late. What pays for it is kept in the ledger.
+    pub(in crate::resilience) fn decide_late(&self, set: &ChargeSet<'_>) -> (Outcome, Payments) {
+        self.evaluate_late(set, LateIntent::Pay)
+    }
+
+    /// What `decide_late` would answer.
+    pub(in crate::resilience) fn peek_late(&self, set: &ChargeSet<'_>) -> Outcome {
+        self.evaluate_late(set, LateIntent::Peek).0
+    }
+
+    fn evaluate_late(&self, set: &ChargeSet<'_>, intent: LateIntent) -> (Outcome, Payments) {
+        let now = self.store_time();
+        self.node_state.late.update(|ledger| {
+            let views = self.late_views(set, ledger, now);
+            let claims: SmallVec<[_; 4]> = views.iter().map(|view| view.claim).collect();
+            let (admitted, payments) = ledger.afford(&claims, now);
+            if admitted && intent == LateIntent::Pay {
+                ledger.pay(&claims, &payments, now);
+            }
+            let readings = views.iter().zip(&payments);
+            let readings = readings.map(|(view, payment)| view.reading(*payment, admitted));
+            let outcome = Outcome {
+                admitted,
+                readings: readings.collect(),
+                snapshots: Vec::new(),
+                at: now,
+                source: Source::Late,
+                clock_stepped: false,
+            };
+            let if_admitted = |payment| if admitted { payment } else { Payment::None };
+            (outcome, payments.into_iter().map(if_admitted).collect())
+        })
+    }
+
+    fn late_views(
+        &self,
+        set: &ChargeSet<'_>,
+        ledger: &LateLedger,
+        now: Nanos,
+    ) -> SmallVec<[LateView; 4]> {
+        let views = set.charges.iter().map(|charge| {
+            let counter = charge.counter();
+            let pending = self
+                .node_state
+                .local_fallback
+                .write_back
+                .units(counter, now);
+            let newest = self.node_state.mirror.newest_state(charge, now);
+            let unconfirmed = (ledger.waiting(counter), pending);
+            LateView::new(charge, newest, self.division(counter), unconfirmed, now)
+        });
+        views.collect()
+    }
+
+    /// A request that was not sent is admitted: its units are debt.
+    pub(in crate::resilience) fn write_back_unsent(
+        self: &Arc<Self>,
+        set: &ChargeSet<'_>,
+        payments: &Payments,
+    ) {
+        let charges = set.charges.iter().map(OwnedCharge::of);
+        let (late, at) = (&self.node_state.late, self.store_time());
+        let effects = late.update(|ledger| ledger.never_sent(charges, payments, at));
+        self.run_effects(effects, None);
+    }
+
+    /// Waits for late replies and takes note of them.
+    pub(in crate::resilience) fn await_late(
+        self: &Arc<Self>,
+        late: LateReply,
+        requests: Vec<OutstandingRequest>,
+        kind: ChargeKind,
+    ) {
+        let supervisor = Arc::clone(self);
+        self.runtime.spawn(async move {
+            let (sent, epoch) = (late.sent, late.epoch);
+            let sets: Vec<ChargeSet<'_>> = requests.iter().map(|r| r.set.set()).collect();
+            let replies = supervisor.guard.await_late_replies(late, &sets).await;
+            let mut replies = replies.into_iter().map(Result::ok);
+            for (request, set) in requests.iter().zip(&sets) {
+                let outcome = replies.next().flatten();
+                supervisor.record_late_reply(request, set, outcome, kind, (sent, epoch));
+            }
+            // Credits of these replies that nobody has used by then are refunded.
+            supervisor.runtime.sleep(CREDIT_TTL).await;
+            let now = supervisor.runtime.now();
+            let holds = |charge: &OwnedCharge| supervisor.guard.hash_slot(charge.subject).is_some();
+            let late = &supervisor.node_state.late;
+            let expired = late.update_active(|ledger| ledger.expire(now, holds));
+            supervisor.run_effects(expired, epoch);
+        });
+    }
+
+    fn record_late_reply(
+        self: &Arc<Self>,
+        request: &OutstandingRequest,
+        set: &ChargeSet<'_>,
+        outcome: Option<Outcome>,
+        kind: ChargeKind,
+        (sent, epoch): (Nanos, Option<Epoch>),
+    ) {
+        let lost = outcome.is_none();
+        let stamp = RequestStamp { at: sent, epoch };
+        // What another epoch charged is gone with it.
+        let outcome = outcome
+            .filter(|o| self.guard.epoch() == epoch && self.still_trusts_reply(set, o, stamp));
+        let charged = |i: usize| {
+            let outcome = outcome.as_ref().filter(|outcome| outcome.admitted)?;
+            let reading = outcome.readings.get(i)?;
+            reading.verdict.allows().then_some(outcome.at)
+        };
+        let (store_time, now) = (self.store_time(), self.runtime.now());
+        let write_back = &self.node_state.local_fallback.write_back;
+        let effects = self.node_state.late.update(|ledger| {
+            let result_of = |i: usize| match charged(i) {
+                Some(_) if kind != ChargeKind::Charge => LateChargeResult::Denied,
+                Some(at) => LateChargeResult::Charged(at),
+                None if lost => LateChargeResult::Unknown,
+                None => LateChargeResult::Denied,
+            };
+            let cancel_pending = |charge: &OwnedCharge| write_back.cancel(charge, store_time);
+            ledger.replied(request.id, result_of, (now, store_time), cancel_pending)
+        });
+        self.run_effects(effects, epoch);
+        // This node keeps its reservations. What the store reserved beside is settled with nothing.
+        if let (ChargeKind::Reserve { .. }, Some(outcome)) = (kind, outcome)
+            && outcome.admitted
+        {
+            self.guard.refund_in_background(set, outcome, epoch, kind);
+        }
+    }
+
+    /// Whether credits pay for a request that the store has just denied.
+    pub(in crate::resilience) fn pays_by_credits(&self, set: &ChargeSet<'_>) -> bool {
+        let at = self.store_time();
+        self.node_state.late.update_active(|ledger| {
+            let claims = set.charges.iter().map(|charge| Claim {
+                counter: charge.counter(),
+                units: charge.cost.get(),
+                room: 0,
+                role: charge.role,
+            });
+            ledger.pay_by_credits(&claims.collect::<SmallVec<[_; 4]>>(), at)
+        })
+    }
+
+    /// An estimate was admitted that the store does not know: this node settles it.
+    pub(in crate::resilience) fn reserve_here(
+        &self,
+        set: &ChargeSet<'_>,
+        outcome: &Outcome,
+        kind: ChargeKind,
+    ) {
+        if let ChargeKind::Reserve { id, ttl: lasts } = kind {
+            let set = set.clone();
+            let reserve = Reserve {
+                id,
+                ttl: lasts,
+                set,
+            };
+            self.node_state.reservations.insert(&reserve, outcome);
+        }
+    }
+
+    /// This node's shares count what is unconfirmed, before they decide.
+    pub(in crate::resilience) fn count_unconfirmed(&self, set: &ChargeSet<'_>) {
+        let (node_state, now) = (&self.node_state, self.store_time());
+        for charge in &set.charges {
+            let counter = charge.counter();
+            let waiting = node_state.late.update_active(|l| l.take_unshared(counter));
+            let units =
+                waiting.saturating_add(node_state.local_fallback.write_back.take_unshared(counter));
+            if let Some(cost) = Cost::new(units) {
+                let division = self.division(counter);
+                node_state.local_fallback.count_admitted(
+                    charge,
+                    cost,
+                    division,
+                    &node_state.mirror,
+                    now,
+                );
+            }
+        }
+    }
+
+    fn run_effects(self: &Arc<Self>, effects: Vec<LateEffect>, epoch: Option<Epoch>) {
+        let now = self.store_time();
+        let mut has_pending = false;
+        for effect in effects {
+            match effect {
+                LateEffect::WriteBack {
+                    charge,
+                    admitted,
+                    unshared,
+                } => {
+                    let mirror = &self.node_state.mirror;
+                    let empty_at = mirror.empties_at(&charge.charge()).unwrap_or(now);
+                    let write_back = &self.node_state.local_fallback.write_back;
+                    write_back.add_late(&charge, admitted, now, empty_at, unshared);
+                    has_pending = true;
+                }
+                LateEffect::Refund { charge, charged } => {
+                    self.guard.refund_units(charge, charged, epoch);
+                }
+            }
+        }
+        if has_pending {
+            self.push_now();
+        }
+    }
+}

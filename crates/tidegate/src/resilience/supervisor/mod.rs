@@ -1,0 +1,432 @@
+//! One node with a store that may fail: what it knows, and whether it believes the store.
+//!
+//! `recovery` and `push` are its background work, never on the path of a decision: a ping every so
+//! often, which is also this node's sign of life; merging the mirror into a store that lost counts;
+//! charging to the store what was admitted without it, and telling it of `permits`. All of it goes through
+//! the guard.
+
+mod clock;
+mod late;
+mod permits;
+mod push;
+mod recovery;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tidegate_core::algorithms::Division;
+use tidegate_core::store::{
+    Charge, ChargeSet, CounterSnapshot, Epoch, HashSlot, NodeId, Outcome, Probe, Store,
+};
+use tidegate_core::units::Nanos;
+
+pub(super) use self::late::OutstandingRequest;
+use super::clock_watch::ClockWatch;
+use super::event::{StoreEvent, Watcher};
+use super::guard::StoreGuard;
+use super::membership::Membership;
+use super::mirror::ObservedAt;
+use super::node_state::NodeState;
+use super::recovery_state::RecoveryState;
+use super::settings::ResilienceSettings;
+use super::store_clock::StoreClock;
+use crate::runtime::Runtime;
+
+/// Counters in one call to the store: enough to fill a packet, few enough to be quick.
+const MAX_PER_CALL: usize = 32;
+/// Slots that are spoken of at once: a call each, and together still quick.
+const MAX_CONCURRENT_CALLS: usize = 32;
+
+/// A node as one store sees it: everything it keeps beside that store. What it remembers of counters
+/// is shared with its other stores, if it has several; of these it touches those that its store holds.
+pub(super) struct ShardSupervisor<S, R> {
+    pub(super) guard: StoreGuard<S, R>,
+    pub(super) runtime: R,
+    pub(super) node_state: Arc<NodeState>,
+    pub(super) clock: StoreClock,
+    /// Whether it and this node's wall clock agree.
+    clock_watch: Mutex<ClockWatch>,
+    /// Changed through `update_recovery_state` only, which publishes what follows.
+    recovery_state: Mutex<RecoveryState>,
+    /// What `recovery_state` says of the nodes and the epoch, for the path of a decision.
+    membership: ArcSwap<Membership>,
+    /// What `recovery_state` says, for the path of a decision.
+    exact: AtomicBool,
+    settings: ResilienceSettings,
+    watcher: Watcher,
+    /// When the store was last asked for its life and said the same.
+    epoch_confirmed_at: AtomicU64,
+    recovering: AtomicBool,
+    pushing: AtomicBool,
+    ping_queued: AtomicBool,
+    syncing_permits: AtomicBool,
+    /// When the newest ping was sent that was answered.
+    last_ping_reply: AtomicU64,
+    /// When the breaker last closed, as far as a ping has noticed.
+    last_closed_at: AtomicU64,
+}
+
+/// When a request was sent, by the local clock, and the epoch of the store then.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RequestStamp {
+    pub(super) at: Nanos,
+    pub(super) epoch: Option<Epoch>,
+}
+
+impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
+    /// A node that does not know its store yet, or has none. `wall` is the time of day.
+    pub(super) fn new(
+        store: Option<S>,
+        node_state: Arc<NodeState>,
+        runtime: R,
+        me: NodeId,
+        wall: Nanos,
+        settings: ResilienceSettings,
+        watcher: Watcher,
+    ) -> Arc<Self> {
+        let recovery_state = RecoveryState::new(me, &settings);
+        Arc::new(ShardSupervisor {
+            membership: ArcSwap::from_pointee(recovery_state.membership()),
+            recovery_state: Mutex::new(recovery_state),
+            guard: StoreGuard::new(store, runtime.clone(), &settings, Arc::clone(&watcher)),
+            node_state,
+            clock: StoreClock::new(runtime.now(), wall),
+            clock_watch: Mutex::new(ClockWatch::new(settings.clock_tolerance)),
+            exact: AtomicBool::new(false),
+            runtime,
+            settings,
+            watcher,
+            recovering: AtomicBool::new(false),
+            pushing: AtomicBool::new(false),
+            ping_queued: AtomicBool::new(false),
+            syncing_permits: AtomicBool::new(false),
+            last_ping_reply: AtomicU64::new(0),
+            last_closed_at: AtomicU64::new(0),
+            epoch_confirmed_at: AtomicU64::new(0),
+        })
+    }
+
+    /// Begins to ask the store how it is.
+    pub(super) fn start(self: &Arc<Self>) {
+        let pings = recovery::run_pings(Arc::downgrade(self), self.runtime.clone());
+        self.runtime.spawn(pings);
+    }
+
+    /// The store's time, as far as this node can tell.
+    pub(super) fn store_time(&self) -> Nanos {
+        self.clock.at(self.runtime.now())
+    }
+
+    /// This node's part of a counter's limits.
+    pub(super) fn division(&self, counter: u128) -> Division {
+        self.membership.load().division(counter)
+    }
+
+    /// Whether a set must be decided without asking the store.
+    pub(super) fn decides_locally(&self, set: &ChargeSet<'_>) -> bool {
+        let must_decide_locally = || {
+            set.charges.iter().any(|c| {
+                self.node_state
+                    .local_fallback
+                    .write_back
+                    .must_decide_locally(c.counter())
+            })
+        };
+        !self.exact.load(Ordering::Acquire) || must_decide_locally()
+    }
+
+    /// The same of a decision that was asked for while the store was believed. Another answer may have shown
+    /// a loss meanwhile: what is not put back yet would swallow this one.
+    pub(super) fn still_trusts_reply(
+        self: &Arc<Self>,
+        set: &ChargeSet<'_>,
+        outcome: &Outcome,
+        sent: RequestStamp,
+    ) -> bool {
+        self.exact.load(Ordering::Acquire) && self.trusts_reply(set, outcome, sent)
+    }
+
+    /// A request that is sent now.
+    pub(super) fn sent_now(&self) -> RequestStamp {
+        RequestStamp {
+            at: self.runtime.now(),
+            epoch: self.guard.epoch(),
+        }
+    }
+
+    /// Whether the store has begun another epoch since a request was sent, whose charge went with the
+    /// old one. The node may believe the new epoch by now.
+    fn epoch_changed(self: &Arc<Self>, sent: RequestStamp) -> bool {
+        if self.detect_loss() {
+            return true;
+        }
+        let current = self.guard.epoch();
+        current.is_some_and(|current| sent.epoch.is_some_and(|epoch| epoch != current))
+    }
+
+    /// Whether the store shows that it may have lost something: another life, or counters that have come from elsewhere
+    /// and may be incomplete.
+    pub(super) fn detect_loss(self: &Arc<Self>) -> bool {
+        if self.check_incomplete_slots() {
+            return true;
+        }
+        let is_new_epoch = self
+            .guard
+            .epoch()
+            .is_some_and(|epoch| self.is_new_epoch(epoch));
+        if is_new_epoch {
+            self.mark_lost();
+        }
+        is_new_epoch
+    }
+
+    /// Reports a charge that was sent and not confirmed: the store may count it beside what is charged later.
+    pub(super) fn report_unconfirmed(&self, set: &ChargeSet<'_>) {
+        let units = set.charges.iter().map(|charge| charge.cost.get()).sum();
+        (self.watcher)(StoreEvent::Unconfirmed { units });
+    }
+
+    /// Whether an answer is that of a store which has lost nothing. Takes note of it if so.
+    pub(super) fn trusts_reply(
+        self: &Arc<Self>,
+        set: &ChargeSet<'_>,
+        outcome: &Outcome,
+        sent: RequestStamp,
+    ) -> bool {
+        if self.epoch_changed(sent) {
+            return false;
+        }
+        let mut seen = set.charges.iter().zip(&outcome.snapshots);
+        if seen.any(|(charge, seen)| self.is_record_lost(charge, seen, outcome.at)) {
+            self.mark_lost();
+            return false;
+        }
+        self.record_seen(set, outcome, sent.at);
+        true
+    }
+
+    /// Whether the store has lost the record of a counter that this node remembers.
+    fn is_record_lost(&self, charge: &Charge<'_>, seen: &CounterSnapshot, at: Nanos) -> bool {
+        let now = self.runtime.now();
+        !seen.existed && self.node_state.mirror.has_live(charge, at, now)
+    }
+
+    /// The store has charged pending units. Of each charge, the units that it will not count all the same:
+    /// its record was lost, and restoring the record swallows some. None if the store has begun another
+    /// epoch, in which all of them may be missing.
+    pub(super) fn units_lost_on_restore(
+        self: &Arc<Self>,
+        set: &ChargeSet<'_>,
+        outcome: &Outcome,
+        sent: RequestStamp,
+    ) -> Option<Vec<u64>> {
+        if self.epoch_changed(sent) {
+            return None;
+        }
+        let mut lost_units = vec![0; set.charges.len()];
+        let mut any_lost = false;
+        for (i, charge) in set.charges.iter().enumerate() {
+            let Some(seen) = outcome.snapshots.get(i) else {
+                continue;
+            };
+            if self.is_record_lost(charge, seen, outcome.at) {
+                any_lost = true;
+                lost_units[i] = self
+                    .node_state
+                    .mirror
+                    .lost_on_restore(charge, seen, outcome.at);
+            } else {
+                self.record_counter(charge, i, outcome, sent.at);
+            }
+        }
+        if any_lost {
+            self.mark_lost();
+        }
+        Some(lost_units)
+    }
+
+    fn is_new_epoch(&self, epoch: Epoch) -> bool {
+        let known = self.membership.load().epoch;
+        known.is_some_and(|known| known != epoch)
+    }
+
+    fn record_seen(self: &Arc<Self>, set: &ChargeSet<'_>, outcome: &Outcome, sent: Nanos) {
+        for (i, charge) in set.charges.iter().enumerate() {
+            self.record_counter(charge, i, outcome, sent);
+        }
+    }
+
+    /// Takes note of the counter of one charge, the `i`th of those that were decided.
+    fn record_counter(
+        self: &Arc<Self>,
+        charge: &Charge<'_>,
+        i: usize,
+        outcome: &Outcome,
+        sent: Nanos,
+    ) {
+        let (Some(reading), Some(seen)) = (outcome.readings.get(i), outcome.snapshots.get(i))
+        else {
+            return;
+        };
+        let now = self.runtime.now();
+        self.clock.record(sent, now, outcome.at);
+        let observed = ObservedAt {
+            now,
+            confirmed: Nanos::new(self.epoch_confirmed_at.load(Ordering::Acquire)),
+            sent,
+        };
+        let spent = if outcome.admitted && reading.verdict.allows() {
+            charge.cost.get()
+        } else {
+            0
+        };
+        let mirror = &self.node_state.mirror;
+        if mirror.record(charge, spent, seen, outcome.at, observed) {
+            self.ping_soon();
+        }
+    }
+
+    /// The store has lost counts: decide locally, and put back what is remembered.
+    pub(super) fn mark_lost(self: &Arc<Self>) {
+        self.record_loss(RecoveryState::mark_lost);
+    }
+
+    /// The store may lack counts that it should have, whatever was restored so far.
+    pub(super) fn mark_counts_missing(self: &Arc<Self>) {
+        self.record_loss(RecoveryState::mark_counts_missing);
+    }
+
+    /// Whether slots have come to the store that may be incomplete. Takes note of them.
+    pub(super) fn check_incomplete_slots(self: &Arc<Self>) -> bool {
+        let hash_slots = self.guard.take_incomplete_hash_slots();
+        let is_incomplete = !hash_slots.is_empty();
+        if is_incomplete {
+            self.record_loss(|recovery_state, now| {
+                recovery_state.mark_slots_missing(hash_slots, now)
+            });
+        }
+        is_incomplete
+    }
+
+    fn record_loss(self: &Arc<Self>, mark: impl FnOnce(&mut RecoveryState, Nanos) -> bool) {
+        let now = self.runtime.now();
+        let was_exact = self.update_recovery_state(|recovery_state| {
+            let was_exact = mark(recovery_state, now);
+            self.exact.store(false, Ordering::Release);
+            was_exact
+        });
+        if was_exact {
+            self.report_loss();
+            self.recover_soon();
+        }
+    }
+
+    /// The store has turned out to have lost counts. What it admitted before that was known is owed:
+    /// no memory of any node includes it.
+    fn report_loss(&self) {
+        let (mirror, write_back) = (
+            &self.node_state.mirror,
+            &self.node_state.local_fallback.write_back,
+        );
+        let confirmed = Nanos::new(self.epoch_confirmed_at.load(Ordering::Acquire));
+        let holds = |subject| self.guard.hash_slot(subject).is_some();
+        let late = &self.node_state.late;
+        late.update_active(|ledger| ledger.void_credits(|charge| holds(charge.subject)));
+        for (charge, admitted) in mirror.take_suspect_charges(holds, confirmed) {
+            let (charge, now) = (charge.with_cost(admitted), self.store_time());
+            let empty_at = mirror.empties_at(&charge).unwrap_or(now);
+            write_back.add(&charge, &charge.limit, now, empty_at);
+        }
+        (self.watcher)(StoreEvent::CountsLost);
+    }
+
+    /// Changes what is known of the store, and publishes what decisions need of it.
+    fn update_recovery_state<T>(&self, change: impl FnOnce(&mut RecoveryState) -> T) -> T {
+        let mut recovery_state = self.recovery_state.lock();
+        let result = change(&mut recovery_state);
+        let membership = recovery_state.membership();
+        // Published under the lock, so that changes are published in their order.
+        if **self.membership.load() != membership {
+            self.membership.store(Arc::new(membership));
+        }
+        result
+    }
+
+    /// The nodes as last listed, once that list is complete.
+    pub(super) fn members(&self) -> Vec<NodeId> {
+        self.recovery_state.lock().members()
+    }
+}
+
+/// What belongs into each slot, in the order in which slots first come up: a call speaks of one.
+fn by_hash_slot<T: Clone>(all: &[(HashSlot, T)]) -> Vec<Vec<T>> {
+    let mut positions: BTreeMap<HashSlot, usize> = BTreeMap::new();
+    let mut groups: Vec<Vec<T>> = Vec::new();
+    for (hash_slot, one) in all {
+        let position = *positions.entry(*hash_slot).or_insert(groups.len());
+        if position == groups.len() {
+            groups.push(Vec::new());
+        }
+        groups[position].push(one.clone());
+    }
+    groups
+}
+
+#[cfg(all(test, feature = "redis"))]
+mod tests {
+    use tidegate_core::store::StoreStatus;
+
+    use super::*;
+    use crate::runtime::TokioRuntime;
+    use crate::stores::redis::RedisStore;
+
+    fn supervisor() -> Arc<ShardSupervisor<RedisStore, TokioRuntime>> {
+        let settings = ResilienceSettings::default();
+        let node_state = Arc::new(NodeState::new(Nanos::ZERO, &settings));
+        let runtime = TokioRuntime::new().expect("randomness");
+        let watcher: Watcher = Arc::new(|_| {});
+        let me = NodeId(1);
+        ShardSupervisor::new(
+            None,
+            node_state,
+            runtime,
+            me,
+            Nanos::ZERO,
+            settings,
+            watcher,
+        )
+    }
+
+    /// In an outage every decision of every core once waited for this lock, and hashed all nodes inside it.
+    /// With the lock in the path of a decision, this test never ends.
+    #[test]
+    fn a_decision_does_not_wait_for_the_lock_of_the_recovery_state() {
+        let supervisor = supervisor();
+        let _held = supervisor.recovery_state.lock();
+        assert_eq!(supervisor.division(7).nodes, 8, "nobody said how many");
+        assert!(!supervisor.is_new_epoch(Epoch(7)));
+    }
+
+    #[test]
+    fn what_changes_is_published() {
+        let supervisor = supervisor();
+        let status = StoreStatus {
+            epoch: Epoch(7),
+            at: Nanos::ZERO,
+            complete_until: Nanos::ZERO,
+            heartbeats: Vec::new(),
+        };
+        for second in [1, 2] {
+            let now = Nanos::from_secs(second);
+            supervisor.update_recovery_state(|recovery_state| {
+                recovery_state.on_status(&status, now, || false)
+            });
+        }
+        assert!(supervisor.is_new_epoch(Epoch(8)) && !supervisor.is_new_epoch(Epoch(7)));
+        let division = supervisor.division(7);
+        assert_eq!((division.nodes, division.rank), (1, Some(0)));
+    }
+}

@@ -1,0 +1,474 @@
+//! What was admitted locally and has not been charged to the store yet.
+//!
+//! Kept apart from the state that decides: that one began with what the mirror knew, and to charge it
+//! would charge others' spending again. Here time lets go of what no longer matters, at the pace of
+//! the local share. What was spent of a bucket begins to drain when the store's own level has: one
+//! rate cannot drain both.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use tidegate_core::algorithms::{CounterState, Limit, Moment};
+use tidegate_core::store::{Charge, HashSlot};
+use tidegate_core::subject::Fingerprint;
+use tidegate_core::units::{Cost, Nanos};
+
+use super::owned_charge::OwnedCharge;
+use super::striped_map::StripedMap;
+
+/// How long a record that the store cannot use is left alone.
+const RETRY_RECORD_AFTER: Nanos = Nanos::from_secs(5);
+
+/// Debts to the store, by counter. Bounded; what finds no room is not charged, and reported as dropped.
+pub(super) struct WriteBackQueue {
+    pending: StripedMap<PendingCharge>,
+    count: AtomicUsize,
+    /// Units that found no room and are not reported yet.
+    dropped: AtomicU64,
+}
+
+struct PendingCharge {
+    charge: OwnedCharge,
+    share: Limit,
+    state: CounterState,
+    /// A bucket: when the store's own level has drained.
+    drains_from: Nanos,
+    /// Units under way to the store.
+    in_flight: u64,
+    /// Decisions are the store's: the bulk has been charged, or only late replies left something.
+    store_decides: bool,
+    /// Units that this node's share does not count yet.
+    unshared: u64,
+    /// It is not charged before this, because the store cannot use its record.
+    not_before: Nanos,
+}
+
+impl PendingCharge {
+    fn advance(&mut self, at: Nanos) -> Moment {
+        self.share
+            .advance(&mut self.state, at.max(self.drains_from))
+    }
+
+    fn units(&mut self, at: Nanos) -> u64 {
+        let moment = self.advance(at);
+        self.share.used(&self.state, moment)
+    }
+
+    fn spend(&mut self, cost: Cost, at: Nanos) {
+        let moment = self.advance(at);
+        self.share.spend(&mut self.state, moment, cost);
+    }
+}
+
+/// A debt on its way to the store.
+pub(super) struct OutgoingCharge {
+    pub(super) counter: u128,
+    pub(super) charge: OwnedCharge,
+    pub(super) cost: Cost,
+    pub(super) cause: PendingCause,
+}
+
+/// Why units were admitted that the store does not count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum PendingCause {
+    /// The store was away.
+    Outage,
+    /// Its reply was late.
+    Late,
+}
+
+impl WriteBackQueue {
+    pub(super) fn new(max: usize) -> Self {
+        WriteBackQueue {
+            pending: StripedMap::new(max),
+            count: AtomicUsize::new(0),
+            dropped: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether there is anything at all.
+    pub(super) fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
+    /// Units that found no room since this was last called: the store will never count them.
+    pub(super) fn take_dropped(&self) -> u64 {
+        if self.dropped.load(Ordering::Acquire) == 0 {
+            return 0;
+        }
+        self.dropped.swap(0, Ordering::AcqRel)
+    }
+
+    /// Whether a counter must be decided locally because the store does not know its debt yet.
+    pub(super) fn must_decide_locally(&self, counter: u128) -> bool {
+        !self.is_empty()
+            && self
+                .pending
+                .stripe(counter)
+                .get(&counter)
+                .is_some_and(|pending| !pending.store_decides)
+    }
+
+    /// A charge was admitted locally under `share`. By what was last seen of it, the store's own
+    /// level has drained at `empty_at`.
+    pub(super) fn add(&self, charge: &Charge<'_>, share: &Limit, at: Nanos, empty_at: Nanos) {
+        let counter = charge.counter();
+        let drains_from = drains_from(share, empty_at);
+        let mut stripe = self.pending.stripe(counter);
+        if let Some(pending) = stripe.get_mut(&counter) {
+            if pending.share.tag() != share.tag() {
+                pending.state = share.adopt(&pending.share, pending.state.clone(), at);
+                (pending.share, pending.charge) = (share.clone(), OwnedCharge::of(charge));
+            }
+            pending.store_decides = false;
+            pending.drains_from = pending.drains_from.max(drains_from);
+            pending.spend(charge.cost, at);
+            return;
+        }
+        if !self.pending.has_room(&stripe) {
+            self.dropped.fetch_add(charge.cost.get(), Ordering::AcqRel);
+            return;
+        }
+        let mut pending = PendingCharge {
+            charge: OwnedCharge::of(charge),
+            share: share.clone(),
+            state: share.fresh(at),
+            drains_from,
+            in_flight: 0,
+            store_decides: false,
+            unshared: 0,
+            not_before: Nanos::ZERO,
+        };
+        pending.spend(charge.cost, at);
+        stripe.insert(counter, pending);
+        self.count.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A charge was admitted at the store's time `admitted` because its reply was late, and the store does not
+    /// count it. What of it still matters is a debt. Decisions on the counter stay the store's. `unshared`
+    /// units of it are not counted by this node's share.
+    pub(super) fn add_late(
+        &self,
+        charge: &OwnedCharge,
+        admitted: Nanos,
+        at: Nanos,
+        empty_at: Nanos,
+        unshared: u64,
+    ) {
+        let counter = charge.counter();
+        let Some(cost) = remaining_cost(charge, admitted, at, empty_at) else {
+            return;
+        };
+        let mut stripe = self.pending.stripe(counter);
+        if !stripe.contains_key(&counter) {
+            if !self.pending.has_room(&stripe) {
+                self.dropped.fetch_add(cost.get(), Ordering::AcqRel);
+                return;
+            }
+            let pending = PendingCharge {
+                charge: charge.clone(),
+                share: charge.limit.clone(),
+                state: charge.limit.fresh(at),
+                drains_from: drains_from(&charge.limit, empty_at),
+                in_flight: 0,
+                store_decides: true,
+                unshared: 0,
+                not_before: Nanos::ZERO,
+            };
+            stripe.insert(counter, pending);
+            self.count.fetch_add(1, Ordering::AcqRel);
+        }
+        if let Some(pending) = stripe.get_mut(&counter) {
+            pending.spend(cost, at);
+            pending.unshared = pending.unshared.saturating_add(unshared);
+        }
+    }
+
+    /// Every counter with units that the store does not count at its time `at`.
+    pub(super) fn for_each(&self, at: Nanos, mut apply: impl FnMut(&OwnedCharge, u64)) {
+        if self.is_empty() {
+            return;
+        }
+        for mut stripe in self.pending.stripes() {
+            for pending in stripe.values_mut() {
+                let units = pending.units(at).saturating_add(pending.in_flight);
+                if units > 0 {
+                    apply(&pending.charge, units);
+                }
+            }
+        }
+    }
+
+    /// Goes on with a debt from before a restart, as it was at the store's time `at`. This node's share
+    /// counts it, and decides until the store has charged it.
+    pub(super) fn restore(&self, charge: OwnedCharge, at: Nanos) {
+        let (units, limit) = (charge.units(), charge.limit.clone());
+        self.add(&charge.charge(), &limit, at, at);
+        let counter = charge.counter();
+        if let Some(pending) = self.pending.stripe(counter).get_mut(&counter) {
+            pending.unshared = pending.unshared.saturating_add(units);
+        }
+    }
+
+    /// Units of a counter that the store does not count, those on their way to it included.
+    pub(super) fn units(&self, counter: u128, at: Nanos) -> u64 {
+        if self.is_empty() {
+            return 0;
+        }
+        let mut stripe = self.pending.stripe(counter);
+        stripe.get_mut(&counter).map_or(0, |pending| {
+            pending.units(at).saturating_add(pending.in_flight)
+        })
+    }
+
+    /// The store counts units for which nobody was admitted: they pay for as many that it does not count.
+    /// Whether there were as many, and not yet on their way.
+    pub(super) fn cancel(&self, charge: &OwnedCharge, at: Nanos) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let counter = charge.counter();
+        let mut stripe = self.pending.stripe(counter);
+        let Some(pending) = stripe.get_mut(&counter) else {
+            return false;
+        };
+        let (units, cost) = (pending.units(at), charge.units());
+        if units < cost {
+            return false;
+        }
+        pending.state = pending
+            .share
+            .with_used(units - cost, at.max(pending.drains_from));
+        pending.unshared = pending.unshared.min(units - cost);
+        if units == cost && pending.in_flight == 0 {
+            stripe.remove(&counter);
+            self.count.fetch_sub(1, Ordering::AcqRel);
+        }
+        true
+    }
+
+    /// Units that this node's share does not count yet, and does from now on.
+    pub(super) fn take_unshared(&self, counter: u128) -> u64 {
+        if self.is_empty() {
+            return 0;
+        }
+        let mut stripe = self.pending.stripe(counter);
+        stripe
+            .get_mut(&counter)
+            .map_or(0, |pending| std::mem::take(&mut pending.unshared))
+    }
+
+    /// A locally admitted charge was given back.
+    pub(super) fn refund(&self, charge: &Charge<'_>, charged: Nanos, at: Nanos) {
+        let counter = charge.counter();
+        if let Some(pending) = self.pending.stripe(counter).get_mut(&counter) {
+            let moment = pending.advance(at);
+            pending
+                .share
+                .refund(&mut pending.state, moment, charged, charge.cost);
+        }
+    }
+
+    /// Every debt to one store at its time `at`, with the slot it is in there, the largest first.
+    /// Those that time has settled are gone. The store holds what is in a slot.
+    pub(super) fn list_ready(
+        &self,
+        hash_slot_of: impl Fn(Fingerprint) -> Option<HashSlot>,
+        at: Nanos,
+    ) -> Vec<(HashSlot, u128)> {
+        let mut ready = Vec::new();
+        for mut stripe in self.pending.stripes() {
+            let before = stripe.len();
+            stripe.retain(|counter, pending| {
+                let Some(hash_slot) = hash_slot_of(pending.charge.subject) else {
+                    return true; // another store's, which has a time of its own
+                };
+                let units = pending.units(at);
+                if units > 0 && pending.in_flight == 0 && pending.not_before <= at {
+                    ready.push((units, *counter, hash_slot));
+                }
+                units > 0 || pending.in_flight > 0
+            });
+            self.count
+                .fetch_sub(before - stripe.len(), Ordering::AcqRel);
+        }
+        ready.sort_unstable_by(|a, b| b.cmp(a));
+        ready
+            .into_iter()
+            .map(|(_, counter, hash_slot)| (hash_slot, counter))
+            .collect()
+    }
+
+    /// Takes a debt to be charged. What is spent from here on is a debt of its own.
+    pub(super) fn begin_push(&self, counter: u128, at: Nanos) -> Option<OutgoingCharge> {
+        let mut stripe = self.pending.stripe(counter);
+        let pending = stripe.get_mut(&counter)?;
+        let cost = Cost::new(pending.units(at))?;
+        pending.in_flight = cost.get();
+        pending.state = pending.share.fresh(at);
+        Some(OutgoingCharge {
+            counter,
+            charge: pending.charge.clone(),
+            cost,
+            cause: if pending.store_decides {
+                PendingCause::Late
+            } else {
+                PendingCause::Outage
+            },
+        })
+    }
+
+    /// The store has charged it.
+    pub(super) fn push_done(&self, counter: u128, at: Nanos) {
+        let mut stripe = self.pending.stripe(counter);
+        let Some(pending) = stripe.get_mut(&counter) else {
+            return;
+        };
+        pending.in_flight = 0;
+        pending.store_decides = true;
+        if pending.units(at) == 0 {
+            stripe.remove(&counter);
+            self.count.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// The store has charged it, and `units` of that are lost again when it is restored: those are charged
+    /// once more.
+    pub(super) fn push_partly_lost(&self, counter: u128, units: u64, at: Nanos) {
+        if units == 0 {
+            return self.push_done(counter, at);
+        }
+        if let Some(pending) = self.pending.stripe(counter).get_mut(&counter) {
+            pending.in_flight = pending.in_flight.min(units);
+        }
+        self.push_failed(counter, at);
+    }
+
+    /// It is not known whether the store has charged it: it is charged again, rather twice than not
+    /// at all.
+    pub(super) fn push_failed(&self, counter: u128, at: Nanos) {
+        let mut stripe = self.pending.stripe(counter);
+        let Some(pending) = stripe.get_mut(&counter) else {
+            return;
+        };
+        if let Some(units) = Cost::new(std::mem::take(&mut pending.in_flight)) {
+            pending.spend(units, at);
+        }
+    }
+
+    /// The store cannot use its record: it is charged later.
+    pub(super) fn push_rejected(&self, counter: u128, at: Nanos) {
+        self.push_failed(counter, at);
+        if let Some(pending) = self.pending.stripe(counter).get_mut(&counter) {
+            pending.not_before = at.plus(RETRY_RECORD_AFTER);
+        }
+    }
+
+    /// Forgets a counter that was reset on purpose.
+    pub(super) fn forget(&self, counter: u128) {
+        if self.pending.stripe(counter).remove(&counter).is_some() {
+            self.count.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// When a debt begins to drain: a bucket's, when the store's own level has drained.
+fn drains_from(limit: &Limit, empty_at: Nanos) -> Nanos {
+    if limit.algorithm().takes_burst() {
+        empty_at
+    } else {
+        Nanos::ZERO
+    }
+}
+
+/// What is left at `at` of a charge that was admitted earlier. Windows end. A bucket drains one charge after
+/// another, and what else drains meanwhile is not known here, so its units count until a full bucket would have
+/// drained: rather too long than too short.
+fn remaining_cost(
+    charge: &OwnedCharge,
+    admitted: Nanos,
+    at: Nanos,
+    empty_at: Nanos,
+) -> Option<Cost> {
+    let limit = &charge.limit;
+    let from = drains_from(limit, empty_at).max(admitted).min(at);
+    if limit.algorithm().takes_burst() {
+        let drained = at.since(from) >= limit.full_window();
+        return if drained {
+            None
+        } else {
+            Cost::new(charge.units())
+        };
+    }
+    let mut state = limit.with_used(charge.units(), from);
+    let moment = limit.advance(&mut state, at);
+    Cost::new(limit.used(&state, moment).min(charge.units()))
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_core::algorithms::{Algorithm, Precision, Spec};
+    use tidegate_core::store::RuleOptions;
+    use tidegate_core::subject::RuleName;
+
+    use super::*;
+
+    const NOW: Nanos = Nanos::from_secs(1_000);
+
+    fn charge(algorithm: Algorithm, subject: u128, units: u64) -> OwnedCharge {
+        let spec = Spec::new(algorithm, 10, Nanos::from_secs(10));
+        OwnedCharge::new(
+            Fingerprint::new(subject),
+            RuleName::new("rule"),
+            0,
+            Limit::compile(&spec, Precision::Memory).expect("a fit rate"),
+            Cost::new(units).expect("a cost"),
+            RuleOptions::DEFAULT,
+        )
+    }
+
+    /// They were dropped without a word.
+    #[test]
+    fn units_that_find_no_room_are_reported_once() {
+        let queue = WriteBackQueue::new(16);
+        let counters = 4_000;
+        for subject in 0..counters {
+            let charge = charge(Algorithm::FixedWindow, subject, 2);
+            if subject % 2 == 0 {
+                queue.add(&charge.charge(), &charge.limit, NOW, NOW);
+            } else {
+                queue.add_late(&charge, NOW, NOW, NOW, 0);
+            }
+        }
+        let mut pending_units = 0;
+        queue.for_each(NOW, |_, units| pending_units += units);
+        assert!(pending_units > 0);
+        assert_eq!(queue.take_dropped() + pending_units, 2 * counters as u64);
+        assert_eq!(queue.take_dropped(), 0);
+    }
+
+    /// Bucket units of several requests drained beside each other, each as if it were alone.
+    #[test]
+    fn bucket_units_of_a_lost_connection_are_not_drained_one_by_one() {
+        let queue = WriteBackQueue::new(16);
+        let later = |secs| NOW.plus(Nanos::from_secs(secs));
+        for _ in 0..5 {
+            let unit = charge(Algorithm::TokenBucket, 7, 1);
+            queue.add_late(&unit, NOW, later(2), NOW, 0);
+        }
+        let counter = charge(Algorithm::TokenBucket, 7, 1).counter();
+        assert_eq!(queue.units(counter, later(2)), 5);
+        queue.add_late(
+            &charge(Algorithm::TokenBucket, 8, 1),
+            NOW,
+            later(10),
+            NOW,
+            0,
+        );
+        let drained = charge(Algorithm::TokenBucket, 8, 1).counter();
+        assert_eq!(
+            queue.units(drained, later(10)),
+            0,
+            "a full bucket has drained"
+        );
+    }
+}

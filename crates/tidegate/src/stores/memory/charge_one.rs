@@ -1,0 +1,267 @@
+//! A single charge: what most requests are, decided under one lock and without allocating.
+
+use std::borrow::Borrow;
+
+use smallvec::smallvec;
+use tidegate_core::algorithms::{CounterState, Figures, Limit, MaybeFigures, Verdict};
+use tidegate_core::store::{Charge, LimitReading, Outcome, Role, Source};
+use tidegate_core::units::{Cost, Nanos};
+
+use super::block::Secs;
+use super::counter_io::{CounterWrite, TimePoint};
+use super::key::Key;
+use super::overflow::SharedCounterKeys;
+use super::shard::{Position, Shard};
+use super::{MemoryStore, count};
+
+/// The decision on one charge, with as much about the limit as was asked for.
+pub(super) struct SingleChargeResult<T> {
+    pub(super) verdict: Verdict,
+    pub(super) figures: T,
+    pub(super) source: Source,
+    clock_stepped: bool,
+}
+
+impl SingleChargeResult<Figures> {
+    pub(super) fn reading(&self) -> LimitReading {
+        LimitReading {
+            verdict: self.verdict,
+            figures: self.figures,
+        }
+    }
+
+    pub(super) fn outcome(self, role: Role, at: Nanos) -> Outcome {
+        Outcome {
+            admitted: self.verdict.allows() || role == Role::Shadow,
+            readings: smallvec![self.reading()],
+            snapshots: Vec::new(),
+            at,
+            source: self.source,
+            clock_stepped: self.clock_stepped,
+        }
+    }
+}
+
+/// A state after it was judged, and whether it must be written.
+struct JudgedState {
+    state: CounterState,
+    fresh_at: Nanos,
+    /// It was spent, or stood so far ahead of the clock that it had to be moved: unless that is
+    /// kept, the next request finds it just as far ahead.
+    changed: bool,
+}
+
+impl JudgedState {
+    /// What is to be written under `key`: nothing after a refusal.
+    fn write<'c>(self, charge: &'c Charge<'_>, key: Key) -> Option<CounterWrite<'c>> {
+        self.changed.then_some(CounterWrite {
+            key,
+            limit: &charge.limit,
+            state: self.state,
+            fresh_at: self.fresh_at,
+        })
+    }
+}
+
+impl<C> MemoryStore<C> {
+    /// Charges `charge` if it fits, whatever its role.
+    #[inline]
+    pub(super) fn charge_one<T: MaybeFigures>(
+        &self,
+        charge: &Charge<'_>,
+        now: Nanos,
+    ) -> SingleChargeResult<T> {
+        self.charge_one_with(charge.counter(), &charge.limit, charge.cost, now, || charge)
+    }
+
+    /// The same for a caller who has not made the charge: it is seldom needed.
+    #[inline]
+    pub(super) fn charge_one_with<'c, T: MaybeFigures, B: Borrow<Charge<'c>>>(
+        &self,
+        counter: u128,
+        limit: &Limit,
+        cost: Cost,
+        now: Nanos,
+        charge: impl FnOnce() -> B,
+    ) -> SingleChargeResult<T> {
+        let key = Key::of(counter);
+        let at = self.time_point(now);
+        let mut shard = self.shards[key.shard()].lock();
+        let Some(place) = shard.find(key) else {
+            return self.charge_new(&mut shard, key, charge().borrow(), at);
+        };
+        self.charge_in_place(&mut shard, place, limit, cost, at)
+            .unwrap_or_else(|| self.charge_existing(&mut shard, place, key, charge().borrow(), at))
+    }
+
+    /// A live counter of two words, made under this very limit: what nearly all are.
+    #[inline]
+    fn charge_in_place<T: MaybeFigures>(
+        &self,
+        shard: &mut Shard,
+        place: Position,
+        limit: &Limit,
+        cost: Cost,
+        at: TimePoint,
+    ) -> Option<SingleChargeResult<T>> {
+        let mut entry = shard.entry_mut(place);
+        if !entry.is_live_under(limit, at.secs) {
+            return None;
+        }
+        let taken = limit.charge_words::<T>(entry.words(), at.now, cost)?;
+        if taken.verdict.allows() || taken.stepped_back {
+            entry.update(taken.words, Secs::expiry(self.began, taken.fresh_at));
+        }
+        if taken.stepped_back {
+            count(&self.events.clock_steps);
+        }
+        Some(SingleChargeResult {
+            verdict: taken.verdict,
+            figures: taken.figures,
+            source: Source::Exact,
+            clock_stepped: taken.stepped_back,
+        })
+    }
+
+    /// Any other counter that is there: of more words, made under another limit, or expired.
+    fn charge_existing<T: MaybeFigures>(
+        &self,
+        shard: &mut Shard,
+        place: Position,
+        key: Key,
+        charge: &Charge<'_>,
+        at: TimePoint,
+    ) -> SingleChargeResult<T> {
+        let was = shard.entry(place);
+        let state = self.read(shard, &was, charge, at);
+        let (decided, judged) = self.judge(charge, state, at.now, Source::Exact);
+        if let Some(write) = judged.write(charge, key) {
+            self.rewrite(shard, place, &was, write, at.secs, &self.budget);
+        }
+        decided
+    }
+
+    /// Spends if it fits.
+    fn judge<T: MaybeFigures>(
+        &self,
+        charge: &Charge<'_>,
+        mut state: CounterState,
+        now: Nanos,
+        source: Source,
+    ) -> (SingleChargeResult<T>, JudgedState) {
+        let limit = &charge.limit;
+        let moment = limit.advance(&mut state, now);
+        let verdict = limit.judge(&state, moment, charge.cost);
+        let clock_stepped = moment.stepped_back();
+        if verdict.allows() {
+            limit.spend(&mut state, moment, charge.cost);
+        }
+        if clock_stepped {
+            count(&self.events.clock_steps);
+        }
+        let decided = SingleChargeResult {
+            verdict,
+            figures: T::from_lazy(|| limit.figures(&state, moment)),
+            source,
+            clock_stepped,
+        };
+        let judged = JudgedState {
+            fresh_at: limit.fresh_at(&state, moment),
+            state,
+            changed: verdict.allows() || clock_stepped,
+        };
+        (decided, judged)
+    }
+
+    /// The first charge of a subject, or the first since its counter expired and left.
+    #[cold]
+    fn charge_new<T: MaybeFigures>(
+        &self,
+        own: &mut Shard,
+        key: Key,
+        charge: &Charge<'_>,
+        at: TimePoint,
+    ) -> SingleChargeResult<T> {
+        let room = own.ensure_room(key, at.secs, &self.budget).is_ok();
+        if room && !self.overflow.in_use() {
+            let (decided, write) = self.charge_first(charge, None, key, at);
+            if let Some(write) = write {
+                self.write(own, write, at.secs, &self.budget);
+            }
+            return decided;
+        }
+        let shared_keys = SharedCounterKeys::of(charge);
+        let mut shared = self.overflow.lock(shared_keys.shard);
+        let shared_charge = Charge {
+            limit: shared_keys.effective_limit(&charge.limit),
+            ..charge.clone()
+        };
+        let (shared_key, known) = self.find_shared(&mut shared, shared_keys, &shared_charge, at);
+        let (decided, write) = if room {
+            let known = known.map(|state| shared_keys.inherited(state, &charge.limit, at.now));
+            self.charge_first(charge, known, key, at)
+        } else {
+            let state = known.unwrap_or_else(|| shared_charge.limit.fresh(at.now));
+            self.charge_first(&shared_charge, Some(state), shared_key, at)
+        };
+        match write {
+            Some(write) if room => self.write(own, write, at.secs, &self.budget),
+            Some(write) => {
+                self.write(&mut shared, write, at.secs, &self.overflow.budget);
+                self.overflow.mark_used(shared_keys.shard);
+            }
+            None => {}
+        }
+        if decided.source == Source::Overflow {
+            count(&self.events.overflow);
+        }
+        decided
+    }
+
+    /// Decides on a counter that is new, or on what a shared one says; and what to write for it.
+    fn charge_first<'c, T: MaybeFigures>(
+        &self,
+        charge: &'c Charge<'_>,
+        shared: Option<CounterState>,
+        key: Key,
+        at: TimePoint,
+    ) -> (SingleChargeResult<T>, Option<CounterWrite<'c>>) {
+        let source = match shared {
+            Some(_) => Source::Overflow,
+            None => Source::Exact,
+        };
+        let state = shared.unwrap_or_else(|| charge.limit.fresh(at.now));
+        let (decided, judged) = self.judge(charge, state, at.now, source);
+        (decided, judged.write(charge, key))
+    }
+
+    /// Which shared counter stands in for one of its own, and how it stands if there is one.
+    pub(super) fn find_shared(
+        &self,
+        shared: &mut Shard,
+        shared_keys: SharedCounterKeys,
+        charge: &Charge<'_>,
+        at: TimePoint,
+    ) -> (Key, Option<CounterState>) {
+        let found = |shard: &Shard, key| {
+            let entry = shard.entry(shard.find(key)?);
+            let live = entry.expires > at.secs;
+            live.then(|| self.read(shard, &entry, charge, at))
+        };
+        if let Some(state) = found(shared, shared_keys.group) {
+            return (shared_keys.group, Some(state));
+        }
+        let known = found(shared, shared_keys.last_resort);
+        let there = shared.find(shared_keys.group).is_some();
+        let room = there
+            || shared
+                .ensure_room(shared_keys.group, at.secs, &self.overflow.budget)
+                .is_ok();
+        let key = if room {
+            shared_keys.group
+        } else {
+            shared_keys.last_resort
+        };
+        (key, known)
+    }
+}

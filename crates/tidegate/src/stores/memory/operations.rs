@@ -1,0 +1,247 @@
+//! The verbs beside charge: refund, grant, force, seed, inspect and reset. Each is one atomic step
+//! under the locks of all its counters.
+
+use tidegate_core::store::{
+    Charge, ChargeSet, Inspection, LeaseReply, Outcome, Refund, Refunded, Restore,
+};
+use tidegate_core::units::Nanos;
+
+use super::MemoryStore;
+use super::block::{EntryKind, Secs, TableEntry};
+use super::charge_set::ChargeMode;
+use super::counter_io::{CounterWrite, TimePoint};
+use super::key::Key;
+use super::locks::Locks;
+
+/// Keeps the ids of refunds apart from counters.
+const REFUND_DOMAIN: u128 = 0x7265_6675_6e64_2069_6473_2061_7061_7274;
+
+/// A seed whose state was not made by its limit. It was not merged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RestoreStateError;
+
+impl std::fmt::Display for RestoreStateError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the state of a seed is not of its limit's algorithm")
+    }
+}
+
+impl std::error::Error for RestoreStateError {}
+
+impl<C> MemoryStore<C> {
+    /// Charges whether it fits or not. The verdicts still say what fitted.
+    pub fn force_at(&self, set: &ChargeSet<'_>, now: Nanos) -> Outcome {
+        self.decide_set(set, ChargeMode::Force, now)
+    }
+
+    /// Takes units of one limit in advance, as many as it gives at once.
+    pub fn draw_at(&self, charge: &Charge<'_>, now: Nanos) -> LeaseReply {
+        let (at, charges) = (self.time_point(now), std::slice::from_ref(charge));
+        let mut locks = self.lock_counters(charges);
+        let mut transaction = self.begin_transaction(&mut locks, charges, at);
+        let counter = &mut transaction.counters[0];
+        let (mut state, moment) = counter.state_under(&charge.limit, now);
+        let units = charge.limit.draw(&mut state, moment, charge.cost);
+        if units > 0 {
+            counter.set_state(&charge.limit, state);
+            self.commit(&mut locks, counter, at);
+        }
+        LeaseReply {
+            units,
+            figures: counter.figures(&charge.limit, now),
+            snapshot: None,
+            at: now,
+        }
+    }
+
+    /// Gives back an earlier charge, once. What was charged to a shared counter stays charged: it
+    /// cannot be told whose it was.
+    pub fn refund_at(&self, refund: &Refund<'_>, now: Nanos) -> Refunded {
+        if now >= refund.expires_at {
+            return Refunded::Lapsed;
+        }
+        let (at, id) = (self.time_point(now), Key::of(refund.id ^ REFUND_DOMAIN));
+        let counters = refund.set.charges.iter().map(|c| Key::of(c.counter()));
+        let mut locks = self.lock_all(counters.chain([id]));
+        if let Some(outcome) = self.remember_refund(&mut locks, id, refund.expires_at, at) {
+            return outcome;
+        }
+        for charge in &refund.set.charges {
+            self.refund_charge(&mut locks, charge, refund.charged_at, at);
+        }
+        Refunded::Done
+    }
+
+    /// Whether the refund of this id was made, as far as it matters by `now`.
+    #[cfg(feature = "disk")]
+    pub(crate) fn has_refunded(&self, id: u128, now: Nanos) -> bool {
+        let (at, key) = (self.time_point(now), Key::of(id ^ REFUND_DOMAIN));
+        let shard = self.shards[key.shard()].lock();
+        let expires = shard.find(key).map(|place| shard.entry(place).expires);
+        expires.is_some_and(|expires| expires > at.secs)
+    }
+
+    /// Remembers the id of a refund that an earlier run made, also beyond the cap: it must not be made
+    /// again.
+    #[cfg(feature = "disk")]
+    pub(crate) fn restore_refund(&self, id: u128, until: Nanos, now: Nanos) {
+        let (at, key) = (self.time_point(now), Key::of(id ^ REFUND_DOMAIN));
+        let mut shard = self.shards[key.shard()].lock();
+        let entry = refund_entry(key, Secs::expiry(self.began, until));
+        match shard.find(key) {
+            Some(place) => shard.set(place, &entry),
+            None => shard.insert(&entry, at.secs, &self.budget),
+        }
+    }
+
+    /// Notes the id of a refund, or says why not.
+    fn remember_refund(
+        &self,
+        locks: &mut Locks<'_>,
+        id: Key,
+        until: Nanos,
+        at: TimePoint,
+    ) -> Option<Refunded> {
+        let shard = locks.own(id);
+        let entry = refund_entry(id, Secs::expiry(self.began, until));
+        match shard.find(id) {
+            Some(place) if shard.entry(place).expires > at.secs => return Some(Refunded::Already),
+            Some(place) => shard.set(place, &entry),
+            None if shard.ensure_room(id, at.secs, &self.budget).is_err() => {
+                return Some(Refunded::Lapsed);
+            }
+            None => shard.insert(&entry, at.secs, &self.budget),
+        }
+        None
+    }
+
+    /// Gives back what was `charged` then, as far as the bounds allow. That it happens once is the
+    /// caller's promise.
+    pub(crate) fn refund_charges_at(&self, set: &ChargeSet<'_>, charged: Nanos, now: Nanos) {
+        let at = self.time_point(now);
+        let mut locks = self.lock_counters(&set.charges);
+        for charge in &set.charges {
+            self.refund_charge(&mut locks, charge, charged, at);
+        }
+    }
+
+    fn refund_charge(
+        &self,
+        locks: &mut Locks<'_>,
+        charge: &Charge<'_>,
+        charged: Nanos,
+        at: TimePoint,
+    ) {
+        let key = Key::of(charge.counter());
+        let shard = locks.own(key);
+        let Some(place) = shard.find(key) else {
+            return;
+        };
+        let was = shard.entry(place);
+        let limit = charge.limit.as_ref();
+        // Under another limit (the client changed tier) nothing is given back: what was a unit then
+        // cannot be said now, and reading it under the smaller of two limits would forget the rest.
+        let same = was.tag == limit.tag() && was.kind == EntryKind::of(limit);
+        if was.expires <= at.secs || !same {
+            return;
+        }
+        let mut state = self.read(shard, &was, charge, at);
+        let moment = limit.advance(&mut state, at.now);
+        limit.refund(&mut state, moment, charged, charge.cost);
+        let write = CounterWrite {
+            key,
+            limit,
+            fresh_at: limit.fresh_at(&state, moment),
+            state,
+        };
+        self.rewrite(shard, place, &was, write, at.secs, &self.budget);
+    }
+
+    /// Merges known states, by maximum per limit. Each seed is a step of its own: merging is the
+    /// same in any order and any number of times.
+    pub fn restore_at(
+        &self,
+        restores: &[Restore<'_>],
+        now: Nanos,
+    ) -> Result<(), RestoreStateError> {
+        if restores
+            .iter()
+            .any(|seed| !seed.charge.limit.accepts(&seed.state))
+        {
+            return Err(RestoreStateError);
+        }
+        let at = self.time_point(now);
+        for restore in restores {
+            let (limit, charges) = (
+                restore.charge.limit.as_ref(),
+                std::slice::from_ref(&restore.charge),
+            );
+            let mut locks = self.lock_counters(charges);
+            let mut transaction = self.begin_transaction(&mut locks, charges, at);
+            let counter = &mut transaction.counters[0];
+            let (mut state, _) = counter.state_under(limit, now);
+            limit.merge(&mut state, &restore.state, now);
+            counter.set_state(limit, state);
+            if counter.figures(limit, now).reset_after > Nanos::ZERO {
+                self.commit(&mut locks, counter, at);
+            }
+        }
+        Ok(())
+    }
+
+    /// How each counter stands; nothing for one never seen or fully refilled.
+    pub fn inspect_at(&self, set: &ChargeSet<'_>, now: Nanos) -> Vec<Option<Inspection>> {
+        let mut locks = self.lock_counters(&set.charges);
+        let transaction = self.begin_transaction(&mut locks, &set.charges, self.time_point(now));
+        let mut inspections = Vec::with_capacity(set.charges.len());
+        for (i, charge) in set.charges.iter().enumerate() {
+            let counter = &transaction.counters[transaction.counter_of[i]];
+            let (state, moment) = counter.state_under(&charge.limit, now);
+            let figures = charge.limit.figures(&state, moment);
+            let in_use = figures.reset_after > Nanos::ZERO;
+            inspections.push(in_use.then(|| Inspection {
+                used: charge.limit.used(&state, moment),
+                figures,
+                source: counter.source,
+            }));
+        }
+        inspections
+    }
+
+    /// Forgets each counter with what is open of it; how many counters and slots there were. Shared counters
+    /// stay: they are others', too. Slots are freed after the rest, those of each rule in a step of their own.
+    pub fn reset_at(&self, set: &ChargeSet<'_>, now: Nanos) -> u64 {
+        let forgotten = self.reset_counters_at(set, now);
+        let owners = set.charges.iter().filter(|charge| charge.rate == 0);
+        let freed = owners.map(|charge| self.release_all_at(charge.counter(), now));
+        forgotten + freed.sum::<u64>()
+    }
+
+    fn reset_counters_at(&self, set: &ChargeSet<'_>, now: Nanos) -> u64 {
+        let at = self.time_point(now);
+        let mut ledger = self.ledger.lock();
+        let mut locks = self.lock_counters(&set.charges);
+        let mut forgotten = 0;
+        for charge in &set.charges {
+            ledger.remove_counter(charge.counter());
+            let key = Key::of(charge.counter());
+            let shard = locks.own(key);
+            if let Some(place) = shard.find(key) {
+                forgotten += u64::from(shard.entry(place).expires > at.secs);
+                shard.remove(place, &self.budget);
+            }
+        }
+        forgotten
+    }
+}
+
+/// What remembers that a refund was made.
+fn refund_entry(key: Key, expires: Secs) -> TableEntry {
+    TableEntry {
+        key,
+        words: [0; 2],
+        kind: EntryKind::Refund,
+        expires,
+        tag: 0,
+    }
+}

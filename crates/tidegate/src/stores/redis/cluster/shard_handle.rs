@@ -1,0 +1,254 @@
+//! How the calls of one part reach its counters: to its primary, and on to where that one sends us.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Value;
+use tidegate_core::store::{HashSlot, ShardId};
+use tidegate_core::subject::Fingerprint;
+
+use super::hash_slots::{common_hash_slot, hash_slot_of_subject, tag_for};
+use super::{ConnectedPrimary, RedisCluster};
+use crate::stores::redis::connection_pool::{RedisRequest, ScriptCall};
+use crate::stores::redis::durable::{DurabilityRequirement, DurabilityResult, DurableReplies};
+use crate::stores::redis::error::RedisStoreError;
+use crate::stores::redis::redirect::SendMode;
+
+/// More servers than that one after another send us in a circle.
+const MAX_HOPS: u32 = 3;
+/// How often to ask again while the keys of one call are on two servers, and how long to wait before
+/// each: a slot moves within milliseconds, and a decision has few of them.
+const MAX_RETRIES: u32 = 3;
+const RETRY_PAUSE: Duration = Duration::from_millis(1);
+
+/// The way to one part of a cluster.
+#[derive(Clone)]
+pub(in crate::stores::redis) struct ShardHandle {
+    pub(in crate::stores::redis) cluster: Arc<RedisCluster>,
+    pub(in crate::stores::redis) shard_id: ShardId,
+}
+
+/// Where the nodes of a primary sign in.
+pub(in crate::stores::redis) struct NodeRegister {
+    pub(in crate::stores::redis) primary: Arc<ConnectedPrimary>,
+    pub(in crate::stores::redis) hash_slot: HashSlot,
+    /// Its name in the cluster.
+    pub(in crate::stores::redis) id: String,
+}
+
+impl NodeRegister {
+    /// The key, in its slot.
+    pub(in crate::stores::redis) fn key(&self) -> Vec<u8> {
+        register_key(self.hash_slot)
+    }
+}
+
+/// The register that is in `hash_slot`.
+pub(super) fn register_key(hash_slot: HashSlot) -> Vec<u8> {
+    format!("tg:ctl:{{{}}}:nodes", tag_for(hash_slot)).into_bytes()
+}
+
+impl ShardHandle {
+    /// The slot of a subject, if its counters are in this part.
+    pub(in crate::stores::redis) fn hash_slot(&self, subject: Fingerprint) -> Option<HashSlot> {
+        let hash_slot = hash_slot_of_subject(subject);
+        (self.cluster.shard_of(hash_slot) == self.shard_id).then_some(hash_slot)
+    }
+
+    /// Waits until the primary can be asked.
+    pub(in crate::stores::redis) async fn ready(&self) {
+        let is_connected = || {
+            let primary = self.cluster.primary(self.shard_id);
+            primary.is_some_and(|primary| primary.pool.is_connected())
+        };
+        self.cluster.gate.wait_until(is_connected).await;
+    }
+
+    /// Runs a script on keys of one slot.
+    pub(in crate::stores::redis) async fn call(
+        &self,
+        call: &ScriptCall<'_>,
+    ) -> Result<Value, RedisStoreError> {
+        let primary = self.primary_for(std::slice::from_ref(call))?;
+        let request = RedisRequest::Script(call);
+        let (first, _) = primary.pool.send(request, SendMode::Plain).await;
+        self.cluster.follow(request, primary, first).await
+    }
+
+    /// Runs several scripts, in one go as far as the primary has their keys.
+    pub(in crate::stores::redis) async fn call_each(
+        &self,
+        calls: &[ScriptCall<'_>],
+    ) -> Vec<Result<Value, RedisStoreError>> {
+        let primary = match self.primary_for(calls) {
+            Ok(primary) => primary,
+            Err(error) => return calls.iter().map(|_| Err(error.clone())).collect(),
+        };
+        let firsts = primary.pool.call_each(calls).await;
+        let mut replies = Vec::with_capacity(calls.len());
+        for (call, first) in calls.iter().zip(firsts) {
+            let request = RedisRequest::Script(call);
+            let followed = self.cluster.follow(request, Arc::clone(&primary), first);
+            replies.push(followed.await);
+        }
+        replies
+    }
+
+    /// The same, and waits until each is as safe as `need` says where it was run.
+    ///
+    /// # Errors
+    /// When nothing was sent, because what was sent before is not safe yet.
+    pub(in crate::stores::redis) async fn call_durably(
+        &self,
+        calls: &[ScriptCall<'_>],
+        need: DurabilityRequirement,
+    ) -> DurableReplies {
+        let primary = match self.primary_for(calls) {
+            Ok(primary) => primary,
+            Err(error) => return Ok((vec![Err(error); calls.len()], Ok(()))),
+        };
+        let (firsts, mut durability) = primary
+            .pool
+            .call_durably(calls, need, SendMode::Plain)
+            .await?;
+        let mut replies = Vec::with_capacity(calls.len());
+        for (call, first) in calls.iter().zip(firsts) {
+            let at = Arc::clone(&primary);
+            let followed = self.cluster.follow_durably(call, need, at, first).await;
+            replies.push(followed.map(|(value, durability_there)| {
+                durability = durability.clone().and(durability_there);
+                value
+            }));
+        }
+        Ok((replies, durability))
+    }
+
+    /// Where nodes sign in, but for the slots in `without`.
+    pub(in crate::stores::redis) fn register(&self, without: &[HashSlot]) -> Option<NodeRegister> {
+        let view = self.cluster.view.load();
+        let view = view.as_ref()?;
+        let primary = view
+            .primaries
+            .iter()
+            .position(|primary| primary.shard_id == self.shard_id)?;
+        Some(NodeRegister {
+            primary: Arc::clone(&view.primaries[primary]),
+            hash_slot: view.map.register_hash_slot(primary, without)?,
+            id: view.map.primaries[primary].id.clone(),
+        })
+    }
+
+    /// Takes note of what a fault tells of the map: so a slot that moved is no longer ours.
+    pub(in crate::stores::redis) fn note_error(
+        &self,
+        error: &RedisStoreError,
+        from: &ConnectedPrimary,
+    ) {
+        self.cluster.note_error(error);
+        if let Some(redirect) = error.redirect() {
+            self.cluster.redirect_target(redirect, from);
+        }
+    }
+
+    /// The primary, if each call keeps to one slot.
+    fn primary_for(
+        &self,
+        calls: &[ScriptCall<'_>],
+    ) -> Result<Arc<ConnectedPrimary>, RedisStoreError> {
+        let mut hash_slots = calls.iter().map(|call| common_hash_slot(call.keys));
+        match hash_slots.all(|hash_slot| hash_slot.is_some()) {
+            true => self
+                .cluster
+                .primary(self.shard_id)
+                .ok_or_else(RedisStoreError::not_served),
+            false => Err(RedisStoreError::across_hash_slots()),
+        }
+    }
+}
+
+impl RedisCluster {
+    /// Goes on from the first answer of `primary` to the server that does the errand.
+    pub(super) async fn follow(
+        &self,
+        request: RedisRequest<'_>,
+        primary: Arc<ConnectedPrimary>,
+        mut reply: Result<Value, RedisStoreError>,
+    ) -> Result<Value, RedisStoreError> {
+        let mut path = RedirectPath::from(primary);
+        loop {
+            match reply {
+                Ok(value) => return Ok(value),
+                Err(error) => path.advance(self, error).await?,
+            }
+            (reply, _) = path.primary.pool.send(request, path.mode).await;
+        }
+    }
+
+    /// The same for a call that must be safe where it is done. What is turned away on its path is done
+    /// nowhere.
+    async fn follow_durably(
+        &self,
+        call: &ScriptCall<'_>,
+        need: DurabilityRequirement,
+        primary: Arc<ConnectedPrimary>,
+        mut reply: Result<Value, RedisStoreError>,
+    ) -> Result<(Value, DurabilityResult), RedisStoreError> {
+        let (mut path, mut durability) = (RedirectPath::from(primary), Ok(()));
+        loop {
+            let error = match reply {
+                Ok(value) => return Ok((value, durability)),
+                Err(error) => error,
+            };
+            path.advance(self, error.clone()).await?;
+            let pool = &path.primary.pool;
+            let sent = pool.call_durably(std::slice::from_ref(call), need, path.mode);
+            let Ok((mut replies, durability_there)) = sent.await else {
+                return Err(error.while_resharding());
+            };
+            reply = replies.pop().unwrap_or(Err(error));
+            durability = durability_there;
+        }
+    }
+}
+
+/// From server to server. Whoever sends us on has done nothing, so nothing is done twice.
+struct RedirectPath {
+    primary: Arc<ConnectedPrimary>,
+    mode: SendMode,
+    hops: u32,
+    retries: u32,
+}
+
+impl RedirectPath {
+    fn from(primary: Arc<ConnectedPrimary>) -> Self {
+        RedirectPath {
+            primary,
+            mode: SendMode::Plain,
+            hops: 0,
+            retries: 0,
+        }
+    }
+
+    /// To where the next try may be made, or the reason why there is none.
+    async fn advance(
+        &mut self,
+        cluster: &RedisCluster,
+        error: RedisStoreError,
+    ) -> Result<(), RedisStoreError> {
+        cluster.note_error(&error);
+        if let Some(redirect) = error.redirect() {
+            let next = cluster.redirect_target(redirect, &self.primary);
+            let Some(next) = next.filter(|_| self.hops < MAX_HOPS) else {
+                return Err(error.while_resharding());
+            };
+            (self.primary, self.mode) = (next, redirect.mode);
+            self.hops += 1;
+        } else if error.code() == "TRYAGAIN" && self.retries < MAX_RETRIES {
+            tokio::time::sleep(RETRY_PAUSE).await;
+            self.retries += 1;
+        } else {
+            return Err(error);
+        }
+        Ok(())
+    }
+}

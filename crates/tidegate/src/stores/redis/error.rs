@@ -1,0 +1,513 @@
+//! What can go wrong with a server and the way to it, and what is to be done about it.
+//!
+//! What a server says is looked up in `table`; what it does not know counts as an outage: the fallback
+//! decides, and the message is told. No fault tells a password.
+
+mod cause;
+mod table;
+
+use std::error::Error;
+use std::fmt;
+
+use redis::{ErrorKind, RedisError};
+use tidegate_core::store::{FailureKind, NotJoinedError, StoreError};
+use tidegate_core::units::Nanos;
+
+use self::table::{ErrorRow, NEEDED, NO_TLS, TABLE, TLS_TABLE};
+use super::liveness::Evidence;
+use super::redirect::Redirect;
+
+/// What to do about an error.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Action {
+    /// The server does not have the script, and ran nothing: send its text.
+    SendText,
+    /// This server is no primary, or not any more: connect anew and find out which one is.
+    FindPrimary,
+    /// The connection is of no more use: connect anew. What was sent may have been charged.
+    Reconnect,
+    /// The server cannot count just now: decide without it, ask again later.
+    FallBack,
+    /// The keys are on another server of a cluster: ask that one.
+    Redirect,
+    /// The server will not have us until an operator changes something.
+    NeedsOperator,
+    /// We sent something wrong, or found something under our keys that is not ours.
+    Report,
+}
+
+/// What a user of the server lacks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MissingPermission {
+    /// The right to run a command.
+    Command,
+    /// The right to a key.
+    Key,
+}
+
+const TIMEOUT: &str = "no answer in time";
+const REPLY_MISMATCH: &str = "out of step";
+const NO_PRIMARY: &str = "no primary";
+const NO_TOPOLOGY: &str = "no map of the cluster:";
+const NOT_JOINED: &str = "not joined";
+/// Errors of our own scripts name their place in the text. They end with an error at what they cannot read.
+const IN_SCRIPT: &str = "user_script";
+/// Keys of a call that an error names.
+const MAX_KEYS: usize = 4;
+
+/// An error of a server or of the way to it. Never tells a secret.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RedisStoreError {
+    action: Action,
+    code: String,
+    detail: String,
+    cure: &'static str,
+    redirect: Option<Redirect>,
+}
+
+impl RedisStoreError {
+    /// What to do about it.
+    pub fn action(&self) -> Action {
+        self.action
+    }
+
+    /// The first word of the server's answer, or what happened to the connection.
+    pub fn code(&self) -> &str {
+        &self.code
+    }
+
+    /// Whether nothing came back, as opposed to a refusal.
+    pub fn is_silence(&self) -> bool {
+        // A sentinel's is said to be one.
+        self.action == Action::Reconnect || self.code.ends_with(TIMEOUT)
+    }
+
+    /// Whether nobody listens where we tried to connect.
+    pub(super) fn is_connection_refused(&self) -> bool {
+        self.detail.contains("refused")
+    }
+
+    /// What went wrong, without the cure.
+    pub fn problem(&self) -> String {
+        match self.detail.as_str() {
+            "" => self.code.clone(),
+            detail => format!("{} {detail}", self.code),
+        }
+    }
+
+    /// What an operator can do about it.
+    pub fn cure(&self) -> &'static str {
+        self.cure
+    }
+
+    /// What this says about another connection that has gone silent, if it came from an attempt to
+    /// connect.
+    pub(super) fn evidence(&self) -> Evidence {
+        if self.is_silence() && !self.is_connection_refused() {
+            Evidence::Silence
+        } else {
+            Evidence::Reply
+        }
+    }
+
+    /// Which right is missing, if that is what is wrong.
+    pub fn missing_permission(&self) -> Option<MissingPermission> {
+        let by_script = self.code == "ERR" && self.cure == NEEDED;
+        match self.code == "NOPERM" || by_script {
+            true if self.detail.contains(" key") => Some(MissingPermission::Key),
+            true => Some(MissingPermission::Command),
+            false => None,
+        }
+    }
+
+    /// Whether the connection it came from is of no more use.
+    pub(super) fn ends_connection(&self) -> bool {
+        let elsewhere = matches!(self.action, Action::Reconnect | Action::FindPrimary);
+        elsewhere || self.code == "NOAUTH"
+    }
+
+    fn new(action: Action, code: &str, detail: &str, cure: &'static str) -> RedisStoreError {
+        RedisStoreError {
+            action,
+            code: code.to_owned(),
+            detail: detail.to_owned(),
+            cure,
+            redirect: None,
+        }
+    }
+
+    /// There is no connection, and none is waited for.
+    pub(super) fn not_connected(last: Option<&RedisStoreError>) -> RedisStoreError {
+        match last {
+            Some(error) => error.clone(),
+            None => RedisStoreError::new(
+                Action::Reconnect,
+                "not connected",
+                "",
+                "it is connected to by itself",
+            ),
+        }
+    }
+
+    /// This node does not count in the store yet, and nothing is known to be wrong.
+    pub(super) fn not_joined() -> RedisStoreError {
+        let cure = "it joins by itself";
+        RedisStoreError::new(Action::Reconnect, NOT_JOINED, "", cure)
+    }
+
+    /// The server, or another that took over, has replied to no heartbeat yet.
+    pub(super) fn heartbeat_pending() -> RedisStoreError {
+        RedisStoreError::new(
+            Action::FallBack,
+            "not met",
+            "no heartbeat was acknowledged since the connection was made",
+            "the next one is sent within a second",
+        )
+    }
+
+    /// A reply belonged to another call, or to none. No reply of this connection is used any more.
+    pub(super) fn reply_mismatch() -> RedisStoreError {
+        RedisStoreError::new(
+            Action::Reconnect,
+            REPLY_MISMATCH,
+            "a reply belonged to another call",
+            "the connection is replaced by itself; see what is between this node and the server",
+        )
+    }
+
+    /// Nobody in a cluster serves the slot of the keys.
+    pub(super) fn not_served() -> RedisStoreError {
+        RedisStoreError::new(
+            Action::FallBack,
+            "no server",
+            "for these keys is known",
+            "see whether every slot of the cluster is served",
+        )
+    }
+
+    /// A server of a cluster does not tell who serves what.
+    pub(super) fn no_topology(detail: &str) -> RedisStoreError {
+        RedisStoreError::new(
+            Action::FallBack,
+            NO_TOPOLOGY,
+            detail,
+            "see whether the cluster was created and its slots are served",
+        )
+    }
+
+    /// Keys of several slots were to be used in one step. Nothing was sent.
+    pub(super) fn across_hash_slots() -> RedisStoreError {
+        RedisStoreError::new(
+            Action::Report,
+            "CROSSSLOT",
+            "one step was to touch several slots of a cluster",
+            "please report this",
+        )
+    }
+
+    /// What an operator wrote cannot be used. `detail` repeats nothing that may be a secret.
+    pub(super) fn needs_operator(code: &str, detail: &str, cure: &'static str) -> RedisStoreError {
+        RedisStoreError::new(Action::NeedsOperator, code, detail, cure)
+    }
+
+    /// The server does not speak TLS where we tried to.
+    pub(super) fn no_tls() -> RedisStoreError {
+        RedisStoreError::needs_operator("no TLS", "the server speaks none on this port", NO_TLS)
+    }
+
+    /// The same on an encrypted connection, where a server that does not speak TLS waits for more.
+    pub(super) fn with_tls_cure(self) -> RedisStoreError {
+        if self.code == TIMEOUT {
+            RedisStoreError {
+                cure: "see whether the server is overloaded or paused, and speaks TLS on this port",
+                ..self
+            }
+        } else {
+            self
+        }
+    }
+
+    /// The same of a sentinel, which has a login of its own.
+    pub(super) fn from_sentinel(error: &RedisStoreError) -> RedisStoreError {
+        RedisStoreError {
+            action: error.action,
+            code: format!("sentinel: {}", error.code),
+            detail: error.detail.clone(),
+            cure: match (error.action, error.code.as_str()) {
+                (_, "NOAUTH" | "WRONGPASS" | "NOPERM" | "authentication failed") => {
+                    "give the login of the sentinels with `?sentinel_user=` and `sentinel_pass=`"
+                }
+                (Action::NeedsOperator, _) => error.cure,
+                _ => "see whether the sentinels run and can be reached",
+            },
+            redirect: None,
+        }
+    }
+
+    /// The sentinels name several primaries.
+    pub(super) fn sentinels_disagree() -> RedisStoreError {
+        RedisStoreError::new(
+            Action::FindPrimary,
+            "sentinels disagree",
+            "",
+            "they are asked again by themselves",
+        )
+    }
+
+    /// Where a primary was looked for is none, or none any more.
+    pub(super) fn no_primary() -> RedisStoreError {
+        RedisStoreError::new(
+            Action::FindPrimary,
+            NO_PRIMARY,
+            "(READONLY, or another server took over)",
+            "the primary is looked for by itself",
+        )
+    }
+
+    /// Reads the error of a call. `secret` is cut out of whatever the server says.
+    pub(super) fn from_redis(error: &RedisError, secret: Option<&str>) -> RedisStoreError {
+        if let Some(code) = error.code() {
+            let store_error =
+                RedisStoreError::from_reply(code, error.detail().unwrap_or_default(), secret);
+            let redirect = Redirect::of(error);
+            return RedisStoreError {
+                redirect,
+                ..store_error
+            };
+        }
+        let tls_text = error.to_string();
+        let row = TLS_TABLE.iter().find(|row| tls_text.contains(row.0));
+        match row.filter(|_| error.is_io_error()) {
+            Some((_, NO_TLS)) => return RedisStoreError::no_tls(),
+            Some((mark, cure)) => {
+                let detail = without_host(&tls_text, mark);
+                return RedisStoreError::needs_operator("no TLS", detail, cure);
+            }
+            None => {}
+        }
+        let (action, code, cure) = if error.is_timeout() {
+            (
+                Action::FallBack,
+                TIMEOUT,
+                "see whether the server is overloaded or paused; CLIENT UNPAUSE ends a pause",
+            )
+        } else if error.kind() == ErrorKind::AuthenticationFailed {
+            let cure = "correct the user or password of the store";
+            (Action::NeedsOperator, "authentication failed", cure)
+        } else if error.kind() == ErrorKind::InvalidClientConfig {
+            (
+                Action::NeedsOperator,
+                "bad address",
+                "write redis://HOST:PORT or unix:PATH",
+            )
+        } else {
+            let cure = "see whether the server runs and can be reached";
+            (Action::Reconnect, error.category(), cure)
+        };
+        let system = error.source().filter(|_| error.is_io_error());
+        let system = system.map(|system| system.to_string());
+        let detail = error.detail().map(str::to_owned).or(system);
+        RedisStoreError {
+            action,
+            code: code.to_owned(),
+            detail: sanitized(&detail.unwrap_or_default(), secret),
+            cure,
+            redirect: None,
+        }
+    }
+
+    /// Reads an answer of the server that begins with `code`.
+    pub(super) fn from_reply(code: &str, detail: &str, secret: Option<&str>) -> RedisStoreError {
+        let fits = |row: &&ErrorRow| row.code == code && detail.contains(row.text);
+        let row = TABLE.iter().find(fits);
+        RedisStoreError {
+            action: row.map_or(Action::FallBack, |row| row.action),
+            code: code.to_owned(),
+            detail: sanitized(detail, secret),
+            cure: row.map_or("see the server's log", |row| row.cure),
+            redirect: None,
+        }
+    }
+
+    /// Where the keys are instead.
+    pub(super) fn redirect(&self) -> Option<&Redirect> {
+        self.redirect.as_ref()
+    }
+
+    /// Whether who serves what in a cluster may have changed.
+    pub(super) fn suggests_topology_change(&self) -> bool {
+        let elsewhere = matches!(
+            self.action,
+            Action::Redirect | Action::FindPrimary | Action::Reconnect
+        );
+        elsewhere || self.is_silence() || self.code == "CLUSTERDOWN"
+    }
+
+    /// The same from a cluster that we know to be one: it is on the move.
+    pub(super) fn while_resharding(self) -> RedisStoreError {
+        match self.action {
+            Action::Redirect => RedisStoreError {
+                cure: "slots are moving; it passes by itself",
+                ..self
+            },
+            _ => self,
+        }
+    }
+
+    /// The same with the keys of the call, if one of their records cannot be used. A key names a rule and
+    /// nobody's identity.
+    pub(super) fn with_keys(mut self, keys: &[Vec<u8>]) -> RedisStoreError {
+        if self.kind() == FailureKind::Record {
+            let keys = keys
+                .iter()
+                .take(MAX_KEYS)
+                .map(|key| key.escape_ascii().to_string());
+            self.detail += &format!(" (key {})", keys.collect::<Vec<_>>().join(" or "));
+        }
+        self
+    }
+
+    /// The error of the port: an outage, or our own fault.
+    pub(super) fn into_store_error(self, command: &'static str, waited: Nanos) -> StoreError {
+        if self.code == NOT_JOINED {
+            let source = Box::new(NotJoinedError);
+            return StoreError::Unavailable { waited, source };
+        }
+        let source = Box::new(self);
+        match source.action {
+            Action::Report => StoreError::Rejected { command, source },
+            _ => StoreError::Unavailable { waited, source },
+        }
+    }
+}
+
+/// What the server said, without what we sent: it repeats the arguments of a command it does not
+/// know, and one of them may be a password. Newer servers name the user that lacks a permission, and TLS
+/// names the host: neither is repeated.
+fn sanitized(detail: &str, secret: Option<&str>) -> String {
+    let before = |mark| detail.split(mark).next().unwrap_or_default();
+    let detail = without_script(before(", with args beginning with"));
+    let detail = match detail.split_once(" has no permissions") {
+        Some((user, rest)) if user.starts_with("User ") => {
+            format!("this user has no permissions{rest}")
+        }
+        _ => detail.to_owned(),
+    };
+    match secret.filter(|secret| !secret.is_empty()) {
+        Some(secret) => detail.replace(secret, "***"),
+        None => detail,
+    }
+}
+
+/// What a server says of an error inside a script, without the hash of the script: it helps nobody.
+fn without_script(detail: &str) -> &str {
+    let is_hash = |word: &str| {
+        let hash = word.strip_prefix("f_").unwrap_or(word);
+        !hash.is_empty() && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
+    match detail.rsplit_once(" script: ") {
+        Some((error, place)) if place.split(',').next().is_some_and(is_hash) => error,
+        _ => detail,
+    }
+}
+
+/// What TLS says, up to the name of the host.
+fn without_host<'t>(text: &'t str, mark: &str) -> &'t str {
+    match text.find(mark) {
+        Some(at) if mark.ends_with("name") => &text[..at + mark.len()],
+        _ => text,
+    }
+}
+
+impl fmt::Display for RedisStoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.problem(), self.cure)
+    }
+}
+
+impl Error for RedisStoreError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The texts of Redis 7.0 and 8.2 and Valkey 8.1 and 9.1, outside of scripts and inside.
+    #[test]
+    fn a_missing_permission_differs_from_other_rejections() {
+        for (code, detail, want) in [
+            (
+                "NOPERM",
+                "this user has no permissions to run the 'hset' command",
+                Some(MissingPermission::Command),
+            ),
+            (
+                "NOPERM",
+                "User x has no permissions to run the 'hset' command",
+                Some(MissingPermission::Command),
+            ),
+            (
+                "NOPERM",
+                "No permissions to access a key",
+                Some(MissingPermission::Key),
+            ),
+            (
+                "NOPERM",
+                "this user has no permissions to access one of the keys used as arguments",
+                Some(MissingPermission::Key),
+            ),
+            (
+                "ERR",
+                "The user executing the script can't run this command or subcommand script: f_1",
+                Some(MissingPermission::Command),
+            ),
+            (
+                "ERR",
+                "The user executing the script can't access at least one of the keys mentioned",
+                Some(MissingPermission::Key),
+            ),
+            (
+                "READONLY",
+                "You can't write against a read only replica.",
+                None,
+            ),
+            ("ERR", "syntax error near a key", None),
+        ] {
+            let error = RedisStoreError::from_reply(code, detail, None);
+            assert_eq!(error.missing_permission(), want, "{detail}");
+            assert!(!error.is_silence());
+        }
+        assert!(RedisStoreError::not_connected(None).is_silence());
+    }
+
+    #[test]
+    fn the_hash_of_a_script_is_left_out_and_nothing_else() {
+        for (detail, want) in [
+            (
+                "You can't write. script: bc80826b, on @user_script:14.",
+                "You can't write.",
+            ),
+            (
+                "can't run this command or subcommand script: f_1",
+                "can't run this command or subcommand",
+            ),
+            (
+                "ACL failure in script: No permissions to access a key script: d9",
+                "ACL failure in script: No permissions to access a key",
+            ),
+            (
+                "ACL failure in script: No permissions to access a key",
+                "ACL failure in script: No permissions to access a key",
+            ),
+        ] {
+            assert_eq!(sanitized(detail, None), want);
+        }
+    }
+
+    #[test]
+    fn the_system_error_of_a_connection_is_reported() {
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let error = RedisStoreError::from_redis(&RedisError::from(refused), None);
+        assert!(error.to_string().contains("connection refused"), "{error}");
+        assert!(error.is_silence());
+    }
+}

@@ -1,0 +1,315 @@
+//! How the store is, and which nodes share it.
+//!
+//! A life ends when counts may have been lost: the server runs anew, another took over, or its data
+//! is gone. The first two show when a connection is made (`run`), the last by the epoch in the
+//! register of nodes, which is drawn anew when the register is gone, or older than what a node knows to have been
+//! written. Each primary of a cluster has a register of its own, in one of its hash slots: a replica that takes over has
+//! it too. When that hash slot moves, nodes sign in at another one and bring the epoch along.
+
+use redis::Value;
+use tidegate_core::store::{
+    Epoch, FailureCause, HashSlot, Heartbeat, HeartbeatReply, NodeId, Probe, ShardId, Shards,
+    StoreError, StoreStatus,
+};
+use tidegate_core::subject::Fingerprint;
+use tidegate_core::units::Nanos;
+
+use super::cluster::ShardHandle;
+use super::connection_pool::{ConnectionPool, RedisRequest, ScriptCall};
+use super::error::RedisStoreError;
+use super::redirect::SendMode;
+use super::script_reply::ScriptReplyError;
+use super::server_state::draw_data_epoch;
+use super::transport::Transport;
+use super::{RedisStore, rejected, scripts};
+
+/// The register of nodes of a server that is alone.
+pub(super) const NODES_KEY: &[u8] = b"tg:ctl:nodes";
+/// How long a beat lasts, in milliseconds: many times as long as nodes take to renew it.
+const HEARTBEAT_LIFETIME_MS: &[u8] = b"3000";
+/// How long a register of a cluster stays without a beat, in milliseconds: its slot may have moved, and
+/// nodes sign in elsewhere.
+const REGISTER_LIFETIME_MS: &[u8] = b"3600000";
+/// Slots of a primary to try, when it is giving some away.
+const MAX_TRIES: usize = 4;
+
+/// When the latest beat of a register was, in milliseconds of the server's clock: of all that `HGETALL`
+/// found in it, see `heartbeat.lua`.
+pub(super) fn newest_heartbeat(register: &Value) -> Option<u64> {
+    let values: Vec<&Value> = match register {
+        Value::Array(fields) => fields.iter().skip(1).step_by(2).collect(),
+        Value::Map(fields) => fields.iter().map(|(_, value)| value).collect(),
+        _ => return None,
+    };
+    let heartbeats = values.into_iter().filter_map(|value| {
+        let Value::BulkString(text) = value else {
+            return None;
+        };
+        let (at, _) = std::str::from_utf8(text).ok()?.split_once(' ')?;
+        at.parse().ok()
+    });
+    heartbeats.max()
+}
+
+impl Probe for RedisStore {
+    async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<StoreStatus, StoreError> {
+        let known = self.server_state.acknowledged.lock().clone();
+        let arguments = HeartbeatArguments {
+            node: hex(heartbeat.node.0),
+            restored: heartbeat
+                .restored
+                .map_or_else(String::new, |epoch| hex(epoch.0)),
+            known_millis: known.millis().to_string(),
+            known_run: known.run,
+            known_since: self.server_state.raised_since().millis_up().to_string(),
+        };
+        let began = std::time::Instant::now();
+        let (reply, run) = match &self.transport {
+            Transport::SingleServer(pool) => {
+                arguments.send(pool, &KnownRegister::standalone()).await
+            }
+            Transport::ClusterShard(shard) => self.register_at_primary(shard, &arguments).await,
+        };
+        let waited = Nanos::from(began.elapsed());
+        let value =
+            reply.map_err(|error| error.into_store_error(scripts::HEARTBEAT.name, waited))?;
+        let script_reply = HeartbeatScriptReply::read(&value)
+            .ok_or_else(|| rejected(scripts::HEARTBEAT, ScriptReplyError::Shape))?;
+        self.server_state.note_data_epoch(script_reply.data_epoch);
+        self.server_state.raise_since(script_reply.since);
+        self.server_state
+            .note_heartbeat(run, &script_reply.run, script_reply.at);
+        let epoch = epoch_of(run, script_reply.data_epoch);
+        let reply = HeartbeatReply {
+            epoch,
+            data_epoch: script_reply.data_epoch,
+            at: script_reply.at,
+            last_saved_heartbeat: script_reply.found,
+        };
+        let whole_until = self
+            .server_state
+            .restore_point
+            .lock()
+            .record(heartbeat.restored, &reply);
+        Ok(StoreStatus {
+            epoch,
+            at: script_reply.at,
+            complete_until: whole_until,
+            heartbeats: script_reply.heartbeats,
+        })
+    }
+
+    fn epoch(&self) -> Option<Epoch> {
+        Some(epoch_of(
+            self.transport.run()?,
+            self.server_state.data_epoch()?,
+        ))
+    }
+
+    fn take_incomplete_hash_slots(&self) -> Vec<HashSlot> {
+        self.server_state.take_incomplete_hash_slots()
+    }
+
+    fn failure_cause(&self, error: &StoreError) -> FailureCause {
+        let (StoreError::Unavailable { source, .. } | StoreError::Rejected { source, .. }) = error;
+        match source.downcast_ref::<RedisStoreError>() {
+            Some(error) => error.cause(),
+            None => FailureCause::of(error),
+        }
+    }
+
+    fn hash_slot(&self, subject: Fingerprint) -> Option<HashSlot> {
+        self.transport.hash_slot(subject)
+    }
+}
+
+impl RedisStore {
+    /// Signs in at a primary of a cluster, in a slot that it serves and is not giving away: what another
+    /// answered would tell of another life.
+    async fn register_at_primary(
+        &self,
+        shard: &ShardHandle,
+        arguments: &HeartbeatArguments,
+    ) -> (Result<Value, RedisStoreError>, u64) {
+        let mut leaving = Vec::new();
+        loop {
+            let Some(found) = shard.register(&leaving) else {
+                return (Err(RedisStoreError::not_served()), 0);
+            };
+            let known = self.server_state.data_epoch();
+            let signed_in = *self.server_state.registered_in.lock();
+            let register = KnownRegister {
+                key: found.key(),
+                // Where nobody has signed in because hash slots have moved, nothing was lost.
+                new_data_epoch: known
+                    .filter(|_| signed_in != Some(found.hash_slot))
+                    .unwrap_or_else(draw_data_epoch),
+                known_data_epoch: known.map_or_else(String::new, hex),
+                primary: found.id,
+                lifetime_ms: REGISTER_LIFETIME_MS,
+            };
+            let (reply, run) = arguments.send(&found.primary.pool, &register).await;
+            match &reply {
+                Ok(_) => *self.server_state.registered_in.lock() = Some(found.hash_slot),
+                Err(error) => {
+                    shard.note_error(error, &found.primary);
+                    leaving.push(found.hash_slot);
+                    if error.redirect().is_some() && leaving.len() < MAX_TRIES {
+                        continue;
+                    }
+                }
+            }
+            return (reply, run);
+        }
+    }
+}
+
+/// The register of a server, and what this node knows of it.
+struct KnownRegister {
+    key: Vec<u8>,
+    /// The epoch of a register that is not there.
+    new_data_epoch: u64,
+    /// Empty if it is not known, or the server is alone.
+    known_data_epoch: String,
+    /// The server's id in its cluster. Empty if it is alone.
+    primary: String,
+    /// How long it stays without a heartbeat, in milliseconds. Empty for ever.
+    lifetime_ms: &'static [u8],
+}
+
+impl KnownRegister {
+    /// That of a server that is alone.
+    fn standalone() -> Self {
+        KnownRegister {
+            key: NODES_KEY.to_vec(),
+            new_data_epoch: draw_data_epoch(),
+            known_data_epoch: String::new(),
+            primary: String::new(),
+            lifetime_ms: b"",
+        }
+    }
+}
+
+/// A node's sign of life.
+struct HeartbeatArguments {
+    node: String,
+    restored: String,
+    /// What was acknowledged last, and by which run.
+    known_run: Vec<u8>,
+    known_millis: String,
+    /// Since when data is whole, if that is later than its epoch.
+    known_since: String,
+}
+
+impl HeartbeatArguments {
+    /// Leaves it in a register; and tells the run of the server.
+    async fn send(
+        &self,
+        pool: &ConnectionPool,
+        register: &KnownRegister,
+    ) -> (Result<Value, RedisStoreError>, u64) {
+        let epoch = hex(register.new_data_epoch);
+        let call = ScriptCall {
+            script: scripts::HEARTBEAT,
+            keys: std::slice::from_ref(&register.key),
+            arguments: vec![
+                self.node.as_bytes(),
+                self.restored.as_bytes(),
+                epoch.as_bytes(),
+                HEARTBEAT_LIFETIME_MS,
+                register.lifetime_ms,
+                &self.known_run,
+                self.known_millis.as_bytes(),
+                register.known_data_epoch.as_bytes(),
+                register.primary.as_bytes(),
+                self.known_since.as_bytes(),
+            ],
+        };
+        pool.send(RedisRequest::Script(&call), SendMode::Plain)
+            .await
+    }
+}
+
+/// One server is one part.
+impl Shards for RedisStore {
+    type Shard = RedisStore;
+
+    fn shard_of(&self, _: Fingerprint) -> ShardId {
+        ShardId(0)
+    }
+
+    fn shard(&self, id: ShardId) -> Option<RedisStore> {
+        (id == ShardId(0)).then(|| self.clone())
+    }
+
+    fn shard_ids(&self) -> Vec<ShardId> {
+        vec![ShardId(0)]
+    }
+}
+
+fn epoch_of(run: u64, epoch: u64) -> Epoch {
+    Epoch(crate::runtime::mix(run ^ crate::runtime::mix(epoch)))
+}
+
+fn hex(number: u64) -> String {
+    format!("{number:016x}")
+}
+
+/// One entry of the register, as `scripts/heartbeat.lua` writes it: the node, and when it last beat.
+pub(super) fn parse_heartbeat(node: &str, heartbeat: &str) -> Option<(NodeId, Nanos)> {
+    let node = u64::from_str_radix(node, 16)
+        .ok()
+        .filter(|_| node.len() == 16)?;
+    let (millis, _restored) = heartbeat.split_once(' ')?;
+    Some((NodeId(node), Nanos::from_millis(millis.parse().ok()?)))
+}
+
+/// What `scripts/heartbeat.lua` answers.
+struct HeartbeatScriptReply {
+    at: Nanos,
+    data_epoch: u64,
+    /// The run of the server, as the script names it.
+    run: Vec<u8>,
+    since: Nanos,
+    /// The last heartbeat that the run found in its data.
+    found: Nanos,
+    heartbeats: Vec<Heartbeat>,
+}
+
+impl HeartbeatScriptReply {
+    fn read(value: &Value) -> Option<HeartbeatScriptReply> {
+        let Value::Array(values) = value else {
+            return None;
+        };
+        let [secs, micros, epoch, run, since, found, heartbeats @ ..] = values.as_slice() else {
+            return None;
+        };
+        let decimal = |value| text(value)?.parse::<u64>().ok();
+        let at = Nanos::from_secs(decimal(secs)?);
+        let heartbeat = |pair: &[Value]| {
+            Some(Heartbeat {
+                node: NodeId(number(&pair[0])?),
+                restored: number(&pair[1]).map(Epoch),
+            })
+        };
+        Some(HeartbeatScriptReply {
+            at: at.plus(Nanos::new(decimal(micros)?.saturating_mul(1_000))),
+            data_epoch: number(epoch)?,
+            run: text(run)?.into(),
+            since: Nanos::from_millis(decimal(since)?),
+            found: Nanos::from_millis(decimal(found)?),
+            heartbeats: heartbeats.chunks_exact(2).filter_map(heartbeat).collect(),
+        })
+    }
+}
+
+fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        _ => None,
+    }
+}
+
+fn number(value: &Value) -> Option<u64> {
+    u64::from_str_radix(text(value)?, 16).ok()
+}

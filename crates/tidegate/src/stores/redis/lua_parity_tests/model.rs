@@ -1,0 +1,226 @@
+//! What a script should do to a record, told by the library: the bytes after, and when they expire.
+
+use tidegate_core::algorithms::{CounterState, Limit, LogState};
+use tidegate_core::store::{Charge, LeaseReply, Outcome};
+use tidegate_core::units::Nanos;
+
+use crate::stores::redis::decision_replay::{DecisionReplay, ReplayIntent};
+use crate::stores::redis::plan::ScriptPlan;
+use crate::stores::redis::record::{self, END_OF_TIME, RecordCounter, RecordHeader};
+use tidegate_core::store::ChargeSet;
+
+/// A record and the second it expires at.
+pub(super) type StoredRecord = Option<(Vec<u8>, u64)>;
+
+/// The last second that a record is told to expire at.
+const LATEST: u64 = 9_007_199_254_740;
+
+/// A counter to be written: under which limit, in which state, and whether it changed.
+struct WrittenCounter {
+    header: RecordHeader,
+    limit: Limit,
+    state: CounterState,
+    changed: bool,
+}
+
+/// From when on a state that was not touched is as good as fresh; an empty one since ever.
+fn fresh_at(limit: &Limit, state: &CounterState) -> Nanos {
+    let ever = limit.advance(&mut limit.fresh(Nanos::ZERO), Nanos::ZERO);
+    limit.fresh_at(state, ever)
+}
+
+/// The second with which `fresh` has passed, as a script counts.
+fn second(limit: &Limit, fresh: Nanos) -> u64 {
+    let ticks = (fresh.get() / limit.tick().nanos()).min(END_OF_TIME);
+    let per_second = 1_000_000_000 / limit.tick().nanos();
+    ticks.div_ceil(per_second).min(LATEST)
+}
+
+/// A record made of what it was and what changed in it. It never expires earlier than it would have.
+fn write_record(
+    stored: &StoredRecord,
+    mut entries: Vec<WrittenCounter>,
+    now: Nanos,
+) -> StoredRecord {
+    let mut changed: Vec<WrittenCounter> = entries.extract_if(.., |entry| entry.changed).collect();
+    assert!(!changed.is_empty(), "only a changed record is written");
+    let (old, mut expires) = match stored {
+        None => (Vec::new(), 1),
+        Some((was, expires)) => (record::read(was).expect("a record"), *expires),
+    };
+    for RecordCounter {
+        header,
+        limit,
+        state,
+    } in old
+    {
+        let fresh = fresh_at(&limit, &state);
+        let taken = changed.iter().any(|e| e.header.rate() == header.rate());
+        if !taken && fresh > now {
+            changed.push(WrittenCounter {
+                header,
+                limit,
+                state,
+                changed: false,
+            });
+        }
+    }
+    changed.sort_by_key(|entry| entry.header.rate());
+    for entry in &mut changed {
+        let fresh = if entry.changed {
+            let at = entry.limit.advance(&mut entry.state, now);
+            entry.limit.fresh_at(&entry.state, at)
+        } else {
+            fresh_at(&entry.limit, &entry.state)
+        };
+        expires = expires.max(second(&entry.limit, fresh));
+    }
+    let counters = changed.iter().map(|e| (&e.header, &e.limit, &e.state));
+    Some((record::write(counters), expires))
+}
+
+/// Writes the changed accounts into `records`.
+fn commit(replay: &DecisionReplay<'_>, records: &mut [StoredRecord], now: Nanos) {
+    for (key, stored) in records.iter_mut().enumerate() {
+        let of_key = replay.counters.iter().filter(|counter| counter.key == key);
+        let entries: Vec<WrittenCounter> = of_key
+            .filter(|counter| counter.current.changed)
+            .map(|counter| WrittenCounter {
+                header: counter.current.header.clone(),
+                limit: counter.current.limit.clone(),
+                state: counter.current.state.clone(),
+                changed: true,
+            })
+            .collect();
+        if !entries.is_empty() {
+            *stored = write_record(stored, entries, now);
+        }
+    }
+}
+
+fn bytes(records: &[StoredRecord]) -> Vec<Option<Vec<u8>>> {
+    let bytes = |stored: &StoredRecord| stored.as_ref().map(|(bytes, _)| bytes.clone());
+    records.iter().map(bytes).collect()
+}
+
+pub(super) fn charge(
+    set: &ChargeSet<'_>,
+    plan: &ScriptPlan,
+    records: &mut [StoredRecord],
+    intent: ReplayIntent,
+    now: Nanos,
+) -> Outcome {
+    let mut replay =
+        DecisionReplay::open(&set.charges, plan, &bytes(records), now).expect("records");
+    let outcome = replay.decide(set, intent);
+    if intent != ReplayIntent::Peek {
+        commit(&replay, records, now);
+    }
+    outcome
+}
+
+pub(super) fn draw(
+    charges: &[Charge<'_>],
+    plan: &ScriptPlan,
+    records: &mut [StoredRecord],
+    now: Nanos,
+) -> LeaseReply {
+    let mut replay = DecisionReplay::open(charges, plan, &bytes(records), now).expect("records");
+    let drawn = replay.draw();
+    commit(&replay, records, now);
+    drawn
+}
+
+pub(super) fn restore(
+    charge: &Charge<'_>,
+    plan: &ScriptPlan,
+    records: &mut [StoredRecord],
+    state: &CounterState,
+    now: Nanos,
+) {
+    let charges = std::slice::from_ref(charge);
+    let mut replay = DecisionReplay::open(charges, plan, &bytes(records), now).expect("records");
+    let (mut merged, _) = replay.state_of(0);
+    charge.limit.merge(&mut merged, state, now);
+    let at = charge.limit.advance(&mut merged, now);
+    if charge.limit.fresh_at(&merged, at) > now {
+        replay.set_state(0, merged);
+    }
+    commit(&replay, records, now);
+}
+
+pub(super) fn refund(
+    charges: &[Charge<'_>],
+    plan: &ScriptPlan,
+    records: &mut [StoredRecord],
+    charged: Nanos,
+    now: Nanos,
+) {
+    for (key, stored) in records.iter_mut().enumerate() {
+        let Some((was, _)) = &*stored else { continue };
+        let mut counters = record::read(was).expect("a record");
+        let mut entries: Vec<WrittenCounter> = Vec::new();
+        for (i, charge) in charges
+            .iter()
+            .enumerate()
+            .filter(|(i, _)| plan.key_of[*i] == key)
+        {
+            let same = |counter: &&mut RecordCounter| counter.header == plan.headers[i];
+            let Some(counter) = counters.iter_mut().find(same) else {
+                continue;
+            };
+            let limit = charge.limit.as_ref();
+            let at = limit.advance(&mut counter.state, now);
+            limit.refund(&mut counter.state, at, charged, charge.cost);
+            entries.retain(|entry| entry.header != counter.header);
+            entries.push(WrittenCounter {
+                header: counter.header.clone(),
+                limit: limit.clone(),
+                state: counter.state.clone(),
+                changed: true,
+            });
+        }
+        if !entries.is_empty() {
+            *stored = write_record(stored, entries, now);
+        }
+    }
+}
+
+pub(super) fn reset(
+    charges: &[Charge<'_>],
+    plan: &ScriptPlan,
+    records: &mut [StoredRecord],
+    now: Nanos,
+) -> i64 {
+    let mut forgotten = 0;
+    for (key, stored) in records.iter_mut().enumerate() {
+        let Some((was, _)) = stored else {
+            continue;
+        };
+        let named = |counter: &&mut RecordCounter| {
+            let mut of_key = charges
+                .iter()
+                .zip(&plan.key_of)
+                .filter(|(_, of)| **of == key);
+            of_key.any(|(charge, _)| charge.rate == counter.header.rate())
+        };
+        let mut counters = record::read(was).expect("a record");
+        for counter in counters.iter_mut().filter(named) {
+            forgotten += i64::from(fresh_at(&counter.limit, &counter.state) > now);
+            empty(&mut counter.state);
+        }
+        *was = record::write(counters.iter().map(|c| (&c.header, &c.limit, &c.state)));
+    }
+    forgotten
+}
+
+/// Nothing is used any more; when that was is kept.
+fn empty(state: &mut CounterState) {
+    match state {
+        CounterState::Bucket(bucket) => bucket.level = 0,
+        CounterState::Fixed(window) => (window.count, window.next) = (0, 0),
+        CounterState::Sliding(window) => (window.current, window.previous) = (0, 0),
+        CounterState::Strict(window) => window.counts.fill(0),
+        CounterState::Log(log) => *log = LogState::default(),
+    }
+}

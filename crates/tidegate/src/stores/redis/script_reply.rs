@@ -1,0 +1,86 @@
+//! What a script answers: the time, a verdict, and the records it found. `scripts/charge.lua` tells how.
+
+use redis::Value;
+use tidegate_core::units::Nanos;
+
+/// The answer of a script that tells the time.
+pub(super) struct ScriptReply {
+    /// The server's time at which it was decided.
+    pub(super) at: Nanos,
+    bytes: Vec<u8>,
+}
+
+/// An answer that its contract does not know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub(super) enum ScriptReplyError {
+    /// Not of the shape it should have.
+    #[error("a script answered in a shape it does not have")]
+    Shape,
+    /// The script admits what the library refuses, or the other way around.
+    #[error("a script and the library decided differently")]
+    Disagreement,
+}
+
+const TIME_LEN: usize = 7;
+const VERDICT_LEN: usize = 8;
+
+impl ScriptReply {
+    pub(super) fn read(value: Value) -> Result<ScriptReply, ScriptReplyError> {
+        let Value::BulkString(bytes) = value else {
+            return Err(ScriptReplyError::Shape);
+        };
+        let mut micros = [0; 8];
+        let time = bytes.get(..TIME_LEN).ok_or(ScriptReplyError::Shape)?;
+        micros[..TIME_LEN].copy_from_slice(time);
+        let micros = u64::from_le_bytes(micros);
+        Ok(ScriptReply {
+            at: Nanos::new(micros.saturating_mul(1_000)),
+            bytes,
+        })
+    }
+
+    /// Whether the script did nothing, because it was told of other windows than the present ones.
+    pub(super) fn is_only_time(&self) -> bool {
+        self.bytes.len() == TIME_LEN
+    }
+
+    /// The verdict, a whole number.
+    pub(super) fn verdict(&self) -> Result<i64, ScriptReplyError> {
+        let bytes = self.bytes.get(TIME_LEN..).and_then(<[u8]>::first_chunk);
+        let verdict = f64::from_le_bytes(*bytes.ok_or(ScriptReplyError::Shape)?);
+        match verdict.fract() == 0.0 {
+            true => Ok(verdict as i64),
+            false => Err(ScriptReplyError::Shape),
+        }
+    }
+
+    /// The records, in the order of their keys.
+    pub(super) fn records(&self) -> Result<Vec<Option<&[u8]>>, ScriptReplyError> {
+        let mut records = Vec::new();
+        let mut rest = self
+            .bytes
+            .get(TIME_LEN + VERDICT_LEN..)
+            .ok_or(ScriptReplyError::Shape)?;
+        while let Some((len, after)) = rest.split_first_chunk() {
+            let len = u32::from_le_bytes(*len) as usize;
+            let (record, after) = after.split_at_checked(len).ok_or(ScriptReplyError::Shape)?;
+            records.push((len > 0).then_some(record));
+            rest = after;
+        }
+        match rest.is_empty() {
+            true => Ok(records),
+            false => Err(ScriptReplyError::Shape),
+        }
+    }
+}
+
+/// The only number that a script replied with.
+pub(super) fn number(value: &Value) -> Result<u64, ScriptReplyError> {
+    let Value::Array(values) = value else {
+        return Err(ScriptReplyError::Shape);
+    };
+    match values.as_slice() {
+        [Value::Int(number)] => u64::try_from(*number).map_err(|_| ScriptReplyError::Shape),
+        _ => Err(ScriptReplyError::Shape),
+    }
+}

@@ -1,0 +1,251 @@
+//! What is remembered of a server between calls. It outlives connections and addresses.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use parking_lot::Mutex;
+use tidegate_core::store::{HashSlot, RestorePoint};
+use tidegate_core::units::Nanos;
+
+use super::acknowledged_writes::AcknowledgedWrites;
+
+/// The server's time and its epoch, as last told.
+pub(super) struct ServerState {
+    last_seen: AtomicU64,
+    /// 0 as long as it is not known.
+    data_epoch: AtomicU64,
+    /// What must not be lost.
+    pub(super) acknowledged: Mutex<AcknowledgedWrites>,
+    /// The run that replied to the last heartbeat. 0 if none did.
+    acknowledged_run: AtomicU64,
+    /// When a heartbeat was last acknowledged, by the clock of this process.
+    last_heartbeat_at: Mutex<Option<Instant>>,
+    /// Hash slots that have come here and may lack counts.
+    incomplete_hash_slots: Mutex<Vec<HashSlot>>,
+    /// Whether there are such.
+    has_incomplete_hash_slots: AtomicBool,
+    /// Up to when it has what this node remembers.
+    pub(super) restore_point: Mutex<RestorePoint>,
+    /// Since when data is whole, if that is later than the epoch says.
+    raised_since: AtomicU64,
+    /// The hash slot in which this node last signed in, if the server is of a cluster.
+    pub(super) registered_in: Mutex<Option<HashSlot>>,
+}
+
+/// What is known of a primary when hash slots leave it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum SourceState {
+    /// It had all that this node remembers until a moment ago.
+    Whole,
+    /// It is known what it has lost, but this node has not restored all of it.
+    Unrestored,
+    /// It cannot be reached, or has restarted and not replied to a heartbeat since: what it has lost is not known.
+    Unverified,
+}
+
+impl Default for ServerState {
+    fn default() -> Self {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        ServerState {
+            last_seen: AtomicU64::new(now.map_or(0, |now| Nanos::from(now).get())),
+            data_epoch: AtomicU64::new(0),
+            acknowledged: Mutex::default(),
+            acknowledged_run: AtomicU64::new(0),
+            last_heartbeat_at: Mutex::default(),
+            incomplete_hash_slots: Mutex::default(),
+            has_incomplete_hash_slots: AtomicBool::new(false),
+            restore_point: Mutex::default(),
+            raised_since: AtomicU64::new(0),
+            registered_in: Mutex::default(),
+        }
+    }
+}
+
+impl ServerState {
+    /// The server's time when it last answered, to know which windows of a calendar are near.
+    pub(super) fn last_seen(&self) -> Nanos {
+        Nanos::new(self.last_seen.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn note_seen(&self, at: Nanos) {
+        self.last_seen.store(at.get(), Ordering::Relaxed);
+    }
+
+    /// The epoch of the server's data, if it is known.
+    pub(super) fn data_epoch(&self) -> Option<u64> {
+        match self.data_epoch.load(Ordering::Relaxed) {
+            0 => None,
+            epoch => Some(epoch),
+        }
+    }
+
+    pub(super) fn note_data_epoch(&self, epoch: u64) {
+        self.data_epoch.store(epoch, Ordering::Relaxed);
+    }
+
+    /// That of another server to which data was moved.
+    pub(super) fn of_moved_data(&self) -> ServerState {
+        let epoch = self.data_epoch.load(Ordering::Relaxed);
+        ServerState {
+            data_epoch: AtomicU64::new(epoch),
+            raised_since: AtomicU64::new(self.raised_since().get()),
+            restore_point: Mutex::new(self.restore_point.lock().after_data_moved()),
+            ..ServerState::default()
+        }
+    }
+
+    /// Nothing is known to be written from then on.
+    pub(super) fn acknowledged_until(&self) -> Nanos {
+        Nanos::from_millis(self.acknowledged.lock().millis().saturating_add(1))
+    }
+
+    /// This run replied to a heartbeat at `at`, and calls itself `name`.
+    pub(super) fn note_heartbeat(&self, run: u64, name: &[u8], at: Nanos) {
+        self.acknowledged.lock().note_heartbeat(name, at);
+        self.acknowledged_run.store(run, Ordering::Release);
+        *self.last_heartbeat_at.lock() = Some(Instant::now());
+    }
+
+    /// Whether the server, which is in its run `run`, has had all that this node remembers until a moment ago.
+    pub(super) fn is_complete(&self, run: Option<u64>) -> bool {
+        self.is_complete_at(Instant::now(), run)
+    }
+
+    fn is_complete_at(&self, now: Instant, run: Option<u64>) -> bool {
+        let last = *self.last_heartbeat_at.lock();
+        let silence = last.map(|at| now.saturating_duration_since(at));
+        let is_recent = silence.is_some_and(|silence| silence < MAX_SILENCE);
+        let may_lack = self.has_incomplete_hash_slots.load(Ordering::Acquire);
+        is_recent
+            && !may_lack
+            && self.has_acknowledged(run)
+            && self.restore_point.lock().is_restored()
+    }
+
+    /// Hash slots have come from the server of `source`, with what it had lost.
+    pub(super) fn receive_hash_slots(
+        &self,
+        source: &ServerState,
+        state: SourceState,
+        hash_slots: &[HashSlot],
+    ) {
+        self.raise_since(source.data_since());
+        if state == SourceState::Unverified {
+            self.raise_since(source.acknowledged_until());
+        }
+        if state != SourceState::Whole {
+            self.incomplete_hash_slots.lock().extend(hash_slots);
+            self.has_incomplete_hash_slots
+                .store(true, Ordering::Release);
+        }
+    }
+
+    /// The hash slots that have come since the last call and may lack counts.
+    pub(super) fn take_incomplete_hash_slots(&self) -> Vec<HashSlot> {
+        if !self.has_incomplete_hash_slots.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        let mut lacking = self.incomplete_hash_slots.lock();
+        self.has_incomplete_hash_slots
+            .store(false, Ordering::Release);
+        self.restore_point.lock().mark_incomplete();
+        std::mem::take(&mut *lacking)
+    }
+
+    /// Whether this run has replied to the last heartbeat, or none was sent yet. Before it has, data that it lacks
+    /// is not known to be lost.
+    pub(super) fn has_acknowledged(&self, run: Option<u64>) -> bool {
+        let met = self.acknowledged_run.load(Ordering::Acquire);
+        met == 0 || run == Some(met)
+    }
+
+    /// What was charged before this may have been refunded or settled, and the store does not know of it any more.
+    pub(super) fn data_since(&self) -> Nanos {
+        let raised = self.raised_since();
+        let since = Nanos::from_millis(self.data_epoch.load(Ordering::Relaxed) >> RANDOM_BITS);
+        // Earlier versions drew all bits.
+        if since > self.last_seen().plus(Nanos::from_secs(86_400)) {
+            return raised;
+        }
+        since.max(raised)
+    }
+
+    pub(super) fn raised_since(&self) -> Nanos {
+        Nanos::new(self.raised_since.load(Ordering::Relaxed))
+    }
+
+    /// Some of the data is whole only since then.
+    pub(super) fn raise_since(&self, since: Nanos) {
+        self.raised_since.fetch_max(since.get(), Ordering::Relaxed);
+    }
+}
+
+/// How long ago the last heartbeat may be if nothing can have happened since. Nodes leave five in that time.
+const MAX_SILENCE: Duration = Duration::from_secs(1);
+
+/// Bits of an epoch that are random. Those above are the time at which the store's data began.
+const RANDOM_BITS: u32 = 20;
+
+/// The random bits of a new epoch: the one that a store has lost must not come back. The store adds the time.
+pub(super) fn draw_data_epoch() -> u64 {
+    (RandomState::new().hash_one(0) % (1 << RANDOM_BITS)).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_core::store::{Epoch, HeartbeatReply};
+
+    use super::*;
+
+    #[test]
+    fn an_epoch_says_since_when_data_is_whole() {
+        let server_state = ServerState::default();
+        assert_eq!(server_state.data_since(), Nanos::ZERO, "not known");
+        let millis = server_state.last_seen().get() / 1_000_000;
+        server_state.note_data_epoch(millis << RANDOM_BITS | draw_data_epoch());
+        assert_eq!(server_state.data_since(), Nanos::from_millis(millis));
+    }
+
+    #[test]
+    fn an_epoch_of_an_earlier_version_says_nothing() {
+        let server_state = ServerState::default();
+        server_state.note_data_epoch(0xfedc_ba98_7654_3210);
+        assert_eq!(server_state.data_since(), Nanos::ZERO);
+    }
+
+    #[test]
+    fn a_server_has_all_once_a_heartbeat_says_that_it_was_restored() {
+        let (server_state, epoch, begun) = (ServerState::default(), Epoch(3), Instant::now());
+        let has_all = |run| server_state.is_complete_at(begun, Some(run));
+        let heartbeat = |restored| {
+            server_state.note_heartbeat(7, b"run", Nanos::from_secs(1));
+            let reply = HeartbeatReply {
+                epoch,
+                data_epoch: 1,
+                at: Nanos::from_secs(1),
+                last_saved_heartbeat: Nanos::ZERO,
+            };
+            server_state.restore_point.lock().record(restored, &reply);
+        };
+        assert!(!has_all(7), "no heartbeat yet");
+        heartbeat(None);
+        assert!(!has_all(7), "not restored");
+        heartbeat(Some(epoch));
+        assert!(has_all(7));
+        assert!(!has_all(8), "another run");
+        let later = Instant::now() + MAX_SILENCE;
+        assert!(!server_state.is_complete_at(later, Some(7)), "silent since");
+        server_state.receive_hash_slots(
+            &ServerState::default(),
+            SourceState::Unrestored,
+            &[HashSlot(5)],
+        );
+        assert!(!has_all(7), "hash slots have come");
+        assert_eq!(server_state.take_incomplete_hash_slots(), [HashSlot(5)]);
+        assert_eq!(server_state.take_incomplete_hash_slots(), [], "once");
+        assert!(!has_all(7), "and are not restored yet");
+        heartbeat(Some(epoch));
+        assert!(has_all(7));
+    }
+}

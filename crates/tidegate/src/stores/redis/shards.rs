@@ -1,0 +1,239 @@
+//! The store as a whole, whatever it is: one server, the primary that sentinels know of, or a cluster
+//! whose primaries are its parts.
+
+use std::fmt;
+use std::sync::Arc;
+
+use redis::{Cmd, Value};
+use tidegate_core::store::{ShardId, Shards, UnacknowledgedError};
+use tidegate_core::subject::Fingerprint;
+
+use super::cluster::{RedisCluster, ShardHandle, hash_slot_of_subject};
+use super::connection_gate::ConnectionGate;
+use super::connection_pool::{ConnectionPool, RedisConfig, RedisRequest};
+use super::error::RedisStoreError;
+use super::heartbeat::NODES_KEY;
+use super::redirect::SendMode;
+use super::redis_url::RedisUrl;
+use super::scripts::LoadedScript;
+use super::sentinel::Sentinels;
+use super::transport::Transport;
+use super::{RedisStore, connect_target, shipped_scripts};
+
+/// The only part of a store that has one.
+const ONLY_SHARD: ShardId = ShardId(0);
+
+/// Counters in Redis or Valkey. Clones are handles to the same.
+#[derive(Clone)]
+pub struct Redis(RedisDeployment);
+
+#[derive(Clone)]
+enum RedisDeployment {
+    SingleServer {
+        pool: Arc<ConnectionPool>,
+        store: RedisStore,
+    },
+    Cluster(Arc<RedisCluster>),
+}
+
+impl Redis {
+    /// A store that begins to connect, and goes on until it does. Must be called within a tokio
+    /// runtime.
+    ///
+    /// # Errors
+    /// When the address cannot be read.
+    pub fn open(config: &RedisConfig) -> Result<Self, RedisStoreError> {
+        Self::open_with_scripts(config, shipped_scripts())
+    }
+
+    pub(super) fn open_with_scripts(
+        config: &RedisConfig,
+        scripts: impl Into<Arc<[LoadedScript]>>,
+    ) -> Result<Self, RedisStoreError> {
+        let scripts = scripts.into();
+        Ok(Redis(match RedisUrl::parse(&config.url)? {
+            RedisUrl::Cluster { addresses, access } => {
+                for address in &addresses {
+                    access.client(address)?; // refuses what could never be connected to
+                }
+                RedisDeployment::Cluster(RedisCluster::open(addresses, access, config, scripts))
+            }
+            RedisUrl::SingleServer { address, access } => Self::connect(
+                &connect_target::ConnectTarget::Fixed { address, access },
+                config,
+                &scripts,
+            )?,
+            RedisUrl::Sentinels {
+                addresses,
+                name,
+                sentinels,
+                servers,
+            } => {
+                let patience = config.connect_timeout;
+                let sentinel_group =
+                    Sentinels::new(&addresses, &name, &sentinels, &servers, patience);
+                Self::connect(
+                    &connect_target::ConnectTarget::Sentinel(Arc::new(sentinel_group)),
+                    config,
+                    &scripts,
+                )?
+            }
+        }))
+    }
+
+    fn connect(
+        target: &connect_target::ConnectTarget,
+        config: &RedisConfig,
+        scripts: &Arc<[LoadedScript]>,
+    ) -> Result<RedisDeployment, RedisStoreError> {
+        let gate = Arc::new(ConnectionGate::new());
+        let pool = Arc::new(ConnectionPool::open(target, config, scripts, &gate)?);
+        let store = RedisStore::new(Transport::SingleServer(Arc::clone(&pool)), Arc::default());
+        Ok(RedisDeployment::SingleServer { pool, store })
+    }
+
+    /// The only part of a store that is one server.
+    pub(super) fn into_single_store(self) -> Result<RedisStore, RedisStoreError> {
+        match self.0 {
+            RedisDeployment::SingleServer { store, .. } => Ok(store),
+            RedisDeployment::Cluster(_) => {
+                let cure = "write redis://HOST:PORT or unix:PATH";
+                Err(RedisStoreError::needs_operator("several servers", "", cure))
+            }
+        }
+    }
+
+    /// Waits until a server can be asked. For start-up and tests: no verb waits for that.
+    pub async fn ready(&self) {
+        match &self.0 {
+            RedisDeployment::SingleServer { pool, .. } => pool.ready().await,
+            RedisDeployment::Cluster(cluster) => cluster.ready().await,
+        }
+    }
+
+    /// Counts nothing until [`Redis::unlock`]: a node that does not know the secret of the others would
+    /// count their clients under other names.
+    pub fn lock(&self) {
+        self.gate().lock();
+    }
+
+    /// Counts from now on.
+    pub fn unlock(&self) {
+        self.gate().unlock();
+    }
+
+    /// Whether scripts are locked out, see [`Redis::lock`].
+    pub fn is_locked(&self) -> bool {
+        !self.gate().is_open()
+    }
+
+    /// Why there is no connection to a server, if there is none.
+    pub fn last_error(&self) -> Option<RedisStoreError> {
+        match &self.0 {
+            RedisDeployment::SingleServer { pool, .. } => pool.last_error(),
+            RedisDeployment::Cluster(cluster) => cluster.last_error(),
+        }
+    }
+
+    /// Why durable charges are not acknowledged at present, by one server or another.
+    pub fn unacknowledged(&self) -> Option<UnacknowledgedError> {
+        match &self.0 {
+            RedisDeployment::SingleServer { pool, .. } => pool.durable.unacknowledged(),
+            RedisDeployment::Cluster(cluster) => cluster.unacknowledged(),
+        }
+    }
+
+    /// How often a cluster was asked who serves what.
+    pub fn topology_refreshes(&self) -> u64 {
+        match &self.0 {
+            RedisDeployment::SingleServer { .. } => 0,
+            RedisDeployment::Cluster(cluster) => cluster.refreshes(),
+        }
+    }
+
+    /// Runs a plain command on its only key, wherever that is.
+    pub(super) async fn command(&self, key: &str, command: &Cmd) -> Result<Value, RedisStoreError> {
+        match &self.0 {
+            RedisDeployment::SingleServer { pool, .. } => {
+                pool.send(RedisRequest::Command(command), SendMode::Plain)
+                    .await
+                    .0
+            }
+            RedisDeployment::Cluster(cluster) => cluster.command(key.as_bytes(), command).await,
+        }
+    }
+
+    /// The keys of the registers of nodes, one for each primary.
+    pub(super) fn registers(&self) -> Vec<String> {
+        let text = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
+        match &self.0 {
+            RedisDeployment::SingleServer { .. } => vec![text(NODES_KEY)],
+            RedisDeployment::Cluster(cluster) => {
+                let shard = |shard_id| ShardHandle {
+                    cluster: Arc::clone(cluster),
+                    shard_id,
+                };
+                let shard_ids = cluster.shard_ids().into_iter();
+                let registers = shard_ids.filter_map(|shard_id| shard(shard_id).register(&[]));
+                registers.map(|register| text(&register.key())).collect()
+            }
+        }
+    }
+
+    fn gate(&self) -> &ConnectionGate {
+        match &self.0 {
+            RedisDeployment::SingleServer { pool, .. } => pool.gate(),
+            RedisDeployment::Cluster(cluster) => cluster.gate(),
+        }
+    }
+}
+
+impl Shards for Redis {
+    type Shard = RedisStore;
+
+    fn shard_of(&self, subject: Fingerprint) -> ShardId {
+        match &self.0 {
+            RedisDeployment::SingleServer { .. } => ONLY_SHARD,
+            RedisDeployment::Cluster(cluster) => cluster.shard_of(hash_slot_of_subject(subject)),
+        }
+    }
+
+    fn shard(&self, id: ShardId) -> Option<RedisStore> {
+        match &self.0 {
+            RedisDeployment::SingleServer { store, .. } => {
+                (id == ONLY_SHARD).then(|| store.clone())
+            }
+            RedisDeployment::Cluster(cluster) => {
+                let server_state = Arc::clone(&cluster.primary(id)?.server_state);
+                let shard = ShardHandle {
+                    cluster: Arc::clone(cluster),
+                    shard_id: id,
+                };
+                Some(RedisStore::new(
+                    Transport::ClusterShard(shard),
+                    server_state,
+                ))
+            }
+        }
+    }
+
+    fn shard_ids(&self) -> Vec<ShardId> {
+        match &self.0 {
+            RedisDeployment::SingleServer { .. } => vec![ONLY_SHARD],
+            RedisDeployment::Cluster(cluster) => cluster.shard_ids(),
+        }
+    }
+}
+
+/// Never prints an address or a password.
+impl fmt::Debug for Redis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match &self.0 {
+            RedisDeployment::SingleServer { .. } => "one",
+            RedisDeployment::Cluster(_) => "cluster",
+        };
+        f.debug_struct("Redis")
+            .field("kind", &kind)
+            .finish_non_exhaustive()
+    }
+}
