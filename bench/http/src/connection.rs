@@ -1,4 +1,4 @@
-//! One keep-alive connection of the load: sends a request, reads its answer, never waits.
+//! One keep-alive connection of the load: sends a request, reads its response, never blocks.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::SocketAddr;
@@ -6,20 +6,20 @@ use std::time::Instant;
 
 use mio::net::TcpStream;
 
-/// What came back.
+/// The decision of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HttpDecision {
-    /// The request may pass.
+    /// The request is allowed.
     Admitted,
-    /// It may not, by status 429 or by `"allowed":false`.
+    /// The request is denied, by status 429 or by `"allowed":false`.
     Denied,
 }
 
-/// A connection with at most one request under way.
+/// A connection with at most one request in flight.
 pub(crate) struct LoadConnection {
     /// The socket, for registration with the poll.
     pub(crate) stream: TcpStream,
-    /// From when the wait for the present answer is counted.
+    /// The instant from which the wait for the current response is counted.
     pub(crate) due: Instant,
     unsent: Vec<u8>,
     received: Vec<u8>,
@@ -39,7 +39,7 @@ impl LoadConnection {
         })
     }
 
-    /// Sends a request whose answer is counted from `due`.
+    /// Sends a request whose wait is counted from `due`.
     pub(crate) fn send(&mut self, request: &[u8], due: Instant) -> io::Result<()> {
         self.due = due;
         let sent = match self.stream.write(request) {
@@ -51,7 +51,7 @@ impl LoadConnection {
         Ok(())
     }
 
-    /// Moves bytes until the socket has no more; the answer, if it is complete.
+    /// Moves bytes until the socket is empty; returns the decision once the response is complete.
     pub(crate) fn progress(&mut self) -> io::Result<Option<HttpDecision>> {
         while !self.unsent.is_empty() {
             match self.stream.write(&self.unsent) {
@@ -68,7 +68,7 @@ impl LoadConnection {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error),
             }
-            // A short read has emptied the socket; asking again would cost a call for nothing.
+            // A short read has emptied the socket; another would cost a system call for nothing.
             if let Some(decision) = parse_response(&self.received)? {
                 self.received.clear();
                 return Ok(Some(decision));
@@ -78,14 +78,14 @@ impl LoadConnection {
     }
 }
 
-/// The answer at the start of `bytes`, once its body is whole.
+/// The response at the start of `bytes`, once its body is complete.
 fn parse_response(bytes: &[u8]) -> io::Result<Option<HttpDecision>> {
     let Some(head_length) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else {
         return Ok(None);
     };
     let (head, body) = (&bytes[..head_length], &bytes[head_length + 4..]);
-    let length =
-        content_length(head).ok_or_else(|| io::Error::other("an answer without content-length"))?;
+    let length = content_length(head)
+        .ok_or_else(|| io::Error::other("a response without content-length"))?;
     if body.len() < length {
         return Ok(None);
     }
@@ -94,7 +94,7 @@ fn parse_response(bytes: &[u8]) -> io::Result<Option<HttpDecision>> {
         Some(b"200") if starts_denied(body) => Ok(Some(HttpDecision::Denied)),
         Some(b"200") => Ok(Some(HttpDecision::Admitted)),
         _ => Err(io::Error::other(format!(
-            "unexpected answer: {}",
+            "unexpected response: {}",
             String::from_utf8_lossy(bytes)
         ))),
     }
@@ -107,7 +107,7 @@ fn content_length(head: &[u8]) -> Option<usize> {
     value.trim().parse().ok()
 }
 
-/// Peers that answer 200 to everything say so in the first member of the body.
+/// Peers that respond with 200 to everything have the decision in the first member of the body.
 fn starts_denied(body: &[u8]) -> bool {
     body.starts_with(b"{\"allowed\":false")
 }
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_complete_with_its_body() {
+    fn a_response_is_complete_with_its_body() {
         check("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{", None);
         check(
             "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_429_or_says_so_in_its_body() {
+    fn a_denial_is_429_or_in_the_body() {
         check(
             "HTTP/1.1 429 Too Many\r\ncontent-length: 0\r\n\r\n",
             Some(HttpDecision::Denied),

@@ -1,4 +1,4 @@
-//! The load: fifty connections of one thread, either as fast as answers come or at a steady pace.
+//! The load: fifty connections of one thread, in a closed loop or at a steady pace.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,20 +19,20 @@ const MAX_WAIT_NANOS: u64 = 60_000_000_000;
 /// When requests are sent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum RequestPace {
-    /// The next one of a connection as soon as it has its answer.
+    /// A connection sends the next request as soon as it has its response.
     ClosedLoop,
-    /// So many in a second, whether or not earlier ones are answered. The wait is counted from the
-    /// moment a request was due: one that stood behind a slow answer is slow too.
+    /// This many per second, whether or not earlier responses have arrived. The wait is counted from the
+    /// instant a request was due, so a request that waited behind a slow response is slow, too.
     PerSecond(f64),
 }
 
-/// What a run of the load saw.
+/// The result of a run of the load.
 pub(crate) struct LoadResult {
-    /// How long it took.
+    /// The duration.
     pub(crate) elapsed: Duration,
-    /// Requests answered.
+    /// Responses received.
     pub(crate) responses: u64,
-    /// Of these, refused.
+    /// Denials among them.
     pub(crate) denials: u64,
     waits_nanos: Histogram<u64>,
 }
@@ -43,7 +43,7 @@ impl LoadResult {
         self.waits_nanos.value_at_quantile(share) as f64 / 1e6
     }
 
-    /// Requests answered in a second.
+    /// Responses per second.
     pub(crate) fn per_second(&self) -> f64 {
         self.responses as f64 / self.elapsed.as_secs_f64()
     }
@@ -80,7 +80,7 @@ impl HttpLoad {
         })
     }
 
-    /// Keeps the load up for `length`. Requests still under way at the end are not counted.
+    /// Keeps up the load for `length`. Requests in flight at the end are not counted.
     pub(crate) fn run(&mut self, pace: RequestPace, length: Duration) -> io::Result<LoadResult> {
         let mut events = Events::with_capacity(CONNECTIONS);
         let mut waits_nanos =
@@ -165,7 +165,7 @@ impl RequestSchedule {
         }
     }
 
-    /// The moment from which the next request is counted; `None` when none is due.
+    /// The instant from which the next request is counted; `None` when none is due.
     fn take(&mut self) -> Option<Instant> {
         match self {
             RequestSchedule::Always => Some(Instant::now()),
@@ -173,7 +173,7 @@ impl RequestSchedule {
         }
     }
 
-    /// How long to wait for answers. A steady pace spins on its own core: a sleep is later than due.
+    /// How long to wait for responses. A steady pace spins on its own core: a sleep would end too late.
     fn poll_timeout(&self) -> Duration {
         match self {
             RequestSchedule::Always => Duration::from_millis(50),

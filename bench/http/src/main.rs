@@ -19,7 +19,7 @@ use measure::HttpEffort;
 use tables::HttpResults;
 use target::{HttpRequestKind, HttpTarget};
 
-/// Measures servers that answer rate limit checks over HTTP
+/// Measures servers that respond to rate limit checks over HTTP
 #[derive(Parser)]
 struct HttpArguments {
     #[command(flatten)]
@@ -51,7 +51,7 @@ fn main() -> io::Result<()> {
         names: targets.iter().map(|t| t.name).collect(),
         figures,
     };
-    let measure_load = |question| measure::full_load(&targets, question, effort).map(results);
+    let measure_load = |kind| measure::full_load(&targets, kind, effort).map(results);
     let (admitted, denied) = (
         measure_load(HttpRequestKind::Admitted)?,
         measure_load(HttpRequestKind::Denied)?,
@@ -60,13 +60,13 @@ fn main() -> io::Result<()> {
     let half = results(measure::half_load(&targets, &admitted.figures, effort)?);
 
     page.table("Admitted, full load", &admitted.table(), NOTE);
-    page.table("Refused, full load", &denied.table(), "");
+    page.table("Denied, full load", &denied.table(), "");
     page.table("Admitted, half load", &half.table(), HALF_NOTE);
     page.table("Batches of 100, full load", &batch.batch_table(), "");
     page.goals(&tables::goals(&admitted, &denied, &half, &batch));
     drop(targets);
     fs::remove_dir_all(&work)?;
-    println!("\nkept as {}", page.save(&options.results)?.display());
+    println!("\nsaved as {}", page.save(&options.results)?.display());
     Ok(())
 }
 
@@ -86,5 +86,5 @@ const NOTE: &str = "50 keep-alive connections, 1,000 clients in turn; server on 
     other. CPU-s/M: processor seconds of the server for a million requests, the figure that survives \
     noise. Medians of interleaved rounds.";
 
-const HALF_NOTE: &str = "Half of what each server answered at full load, at a steady pace; waits counted \
+const HALF_NOTE: &str = "Half of the rate of each server at full load, at a steady pace; waits counted \
     from the moment a request was due.";

@@ -1,4 +1,4 @@
-//! Lets the servers take turns under the load.
+//! Measures the servers under load, in turns.
 
 use std::io;
 use std::time::Duration;
@@ -8,36 +8,36 @@ use bench_report::median;
 use crate::load::{HttpLoad, LoadResult, RequestPace};
 use crate::target::{BATCH, HttpRequestKind, HttpTarget};
 
-/// What one server did under one question, as medians of the rounds.
+/// The figures of one server for one kind of request, as medians of the rounds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HttpFigures {
-    /// Requests answered in a second.
+    /// Responses per second.
     pub(crate) requests_per_sec: f64,
     /// The wait of half the requests, in milliseconds.
     pub(crate) p50_ms: f64,
     /// The wait of all but one in a hundred, in milliseconds.
     pub(crate) p99_ms: f64,
-    /// Processor seconds of the server for a million requests.
+    /// Processor seconds of the server per million requests.
     pub(crate) cpu_secs_per_million: f64,
 }
 
-/// How long and how often.
+/// The length and the number of rounds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HttpEffort {
     pub(crate) rounds: usize,
     pub(crate) length: Duration,
 }
 
-/// Asks every server as fast as it answers, in turns; `None` where the question cannot be asked.
+/// Loads every server in a closed loop, in turns; `None` where a server does not support the kind.
 pub(crate) fn full_load(
     targets: &[HttpTarget],
-    question: HttpRequestKind,
+    kind: HttpRequestKind,
     effort: HttpEffort,
 ) -> io::Result<Vec<Option<HttpFigures>>> {
-    in_turns(targets, question, effort, |_| Some(RequestPace::ClosedLoop))
+    in_turns(targets, kind, effort, |_| Some(RequestPace::ClosedLoop))
 }
 
-/// Asks every server half as often as it answered at full load.
+/// Loads every server at half of its rate at full load.
 pub(crate) fn half_load(
     targets: &[HttpTarget],
     full: &[Option<HttpFigures>],
@@ -50,15 +50,15 @@ pub(crate) fn half_load(
 
 fn in_turns(
     targets: &[HttpTarget],
-    question: HttpRequestKind,
+    kind: HttpRequestKind,
     effort: HttpEffort,
     pace: impl Fn(usize) -> Option<RequestPace>,
 ) -> io::Result<Vec<Option<HttpFigures>>> {
     let mut rounds = vec![Vec::new(); targets.len()];
     for _ in 0..effort.rounds {
         for (index, target) in targets.iter().enumerate() {
-            if let (Some(pace), Some(requests)) = (pace(index), target.requests(question)) {
-                rounds[index].push(round(target, question, requests, pace, effort.length)?);
+            if let (Some(pace), Some(requests)) = (pace(index), target.requests(kind)) {
+                rounds[index].push(round(target, kind, requests, pace, effort.length)?);
             }
         }
     }
@@ -68,7 +68,7 @@ fn in_turns(
 /// One round after a warm-up of a fifth, on fresh connections.
 fn round(
     target: &HttpTarget,
-    question: HttpRequestKind,
+    kind: HttpRequestKind,
     requests: Vec<Vec<u8>>,
     pace: RequestPace,
     length: Duration,
@@ -78,7 +78,7 @@ fn round(
     let cpu_before = target.server.cpu_secs()?;
     let seen = load.run(pace, length)?;
     let cpu_secs = target.server.cpu_secs()? - cpu_before;
-    check_responses(target.name, question, &seen)?;
+    check_responses(target.name, kind, &seen)?;
     Ok(HttpFigures {
         requests_per_sec: seen.per_second(),
         p50_ms: seen.wait_ms(0.5),
@@ -87,10 +87,10 @@ fn round(
     })
 }
 
-/// A server that answered another question than the one asked has no figure.
-fn check_responses(name: &str, question: HttpRequestKind, seen: &LoadResult) -> io::Result<()> {
+/// A server with unexpected decisions has no figure.
+fn check_responses(name: &str, kind: HttpRequestKind, seen: &LoadResult) -> io::Result<()> {
     let share = seen.denials as f64 / seen.responses.max(1) as f64;
-    let fits = match question {
+    let fits = match kind {
         HttpRequestKind::Denied => share > 0.99,
         HttpRequestKind::Admitted | HttpRequestKind::Batch => seen.denials == 0,
     };
@@ -99,13 +99,13 @@ fn check_responses(name: &str, question: HttpRequestKind, seen: &LoadResult) -> 
     }
     let percent = 100.0 * share;
     Err(io::Error::other(format!(
-        "{name} refused {percent:.1}% of {} requests that should be {question:?}",
+        "{name} denied {percent:.1}% of {} requests that should be {kind:?}",
         seen.responses
     )))
 }
 
 fn median_figures(rounds: &[HttpFigures]) -> Option<HttpFigures> {
-    let of = |part: fn(&HttpFigures) -> f64| median(&rounds.iter().map(part).collect::<Vec<_>>());
+    let of = |field: fn(&HttpFigures) -> f64| median(&rounds.iter().map(field).collect::<Vec<_>>());
     Some(HttpFigures {
         requests_per_sec: of(|f| f.requests_per_sec)?,
         p50_ms: of(|f| f.p50_ms)?,
@@ -114,7 +114,7 @@ fn median_figures(rounds: &[HttpFigures]) -> Option<HttpFigures> {
     })
 }
 
-/// Decisions a second in requests of [`BATCH`].
+/// Decisions per second in requests of [`BATCH`].
 pub(crate) fn decisions_per_sec(figures: Option<HttpFigures>) -> Option<f64> {
     figures.map(|figures| figures.requests_per_sec * BATCH as f64)
 }

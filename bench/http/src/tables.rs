@@ -8,11 +8,11 @@ use crate::target::{BARE, THROTTLECRAB, TIDEGATE};
 /// The rows of every table, whether or not the server was in the run.
 const NAMES: [&str; 3] = [BARE, TIDEGATE, THROTTLECRAB];
 
-/// One question put to every server that was in the run.
+/// The figures of all servers in the run for one kind of request.
 pub(crate) struct HttpResults {
     /// The servers, in the order of the figures.
     pub(crate) names: Vec<&'static str>,
-    /// Their figures; `None` where the question could not be asked.
+    /// Their figures; `None` where a server does not support the kind.
     pub(crate) figures: Vec<Option<HttpFigures>>,
 }
 
@@ -38,20 +38,20 @@ impl HttpResults {
         ];
         let mut table = Table::new(heading);
         for name in NAMES {
-            let part = |part: fn(HttpFigures) -> f64| figure(self.of(name).map(part));
+            let field = |field: fn(HttpFigures) -> f64| figure(self.of(name).map(field));
             table.row([
                 name.to_owned(),
-                part(|f| f.requests_per_sec),
-                part(|f| f.p50_ms),
-                part(|f| f.p99_ms),
-                part(|f| f.cpu_secs_per_million),
+                field(|f| f.requests_per_sec),
+                field(|f| f.p50_ms),
+                field(|f| f.p99_ms),
+                field(|f| f.cpu_secs_per_million),
                 figure(ratio(self.cpu(name), self.cpu(BARE))),
             ]);
         }
         table
     }
 
-    /// The same for requests that hold many checks.
+    /// The same for requests with many checks.
     pub(crate) fn batch_table(&self) -> Table {
         let mut table = Table::new([
             "server",
@@ -61,20 +61,20 @@ impl HttpResults {
             "CPU-s/M requests",
         ]);
         for name in NAMES.into_iter().filter(|name| *name != THROTTLECRAB) {
-            let part = |part: fn(HttpFigures) -> f64| figure(self.of(name).map(part));
+            let field = |field: fn(HttpFigures) -> f64| figure(self.of(name).map(field));
             table.row([
                 name.to_owned(),
                 figure(decisions_per_sec(self.of(name))),
-                part(|f| f.p50_ms),
-                part(|f| f.p99_ms),
-                part(|f| f.cpu_secs_per_million),
+                field(|f| f.p50_ms),
+                field(|f| f.p99_ms),
+                field(|f| f.cpu_secs_per_million),
             ]);
         }
         table
     }
 }
 
-/// What the HTTP edge promises.
+/// The goals of the HTTP edge.
 pub(crate) fn goals(
     admitted: &HttpResults,
     denied: &HttpResults,
@@ -86,14 +86,14 @@ pub(crate) fn goals(
     let decisions = decisions_per_sec(batch.of(TIDEGATE));
     vec![
         Goal::at_most("admitted: CPU of bare hyper", cpu(admitted, BARE), 1.15),
-        Goal::at_most("refused: CPU of bare hyper", cpu(denied, BARE), 1.3),
+        Goal::at_most("denied: CPU of bare hyper", cpu(denied, BARE), 1.3),
         Goal::below(
             "admitted: CPU of throttlecrab-server",
             cpu(admitted, THROTTLECRAB),
             1.0,
         ),
         Goal::below(
-            "refused: CPU of throttlecrab-server",
+            "denied: CPU of throttlecrab-server",
             cpu(denied, THROTTLECRAB),
             1.0,
         ),

@@ -1,16 +1,16 @@
-//! The servers and how each is asked the same question.
+//! The servers, and the same request in the format of each.
 
 use std::path::Path;
 use std::{env, fs, io};
 
 use bench_process::ServerProcess;
 
-/// What is asked.
+/// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HttpRequestKind {
     /// One check that is admitted.
     Admitted,
-    /// One check that is refused.
+    /// One check that is denied.
     Denied,
     /// A hundred checks in one request.
     Batch,
@@ -22,14 +22,14 @@ pub(crate) const BATCH: usize = 100;
 /// Clients that take turns.
 const CLIENTS: usize = 1_000;
 
-/// How requests to a server are written.
+/// The request format of a server.
 #[derive(Debug, Clone, Copy)]
 enum RequestFormat {
     Check,
     Throttlecrab,
 }
 
-/// A running server and its dialect.
+/// A running server and its request format.
 pub(crate) struct HttpTarget {
     pub(crate) name: &'static str,
     pub(crate) server: ServerProcess,
@@ -41,7 +41,7 @@ pub(crate) const TIDEGATE: &str = "tidegate";
 pub(crate) const THROTTLECRAB: &str = "throttlecrab-server";
 
 impl HttpTarget {
-    /// The handler that decides nothing, which is built beside this program.
+    /// The handler that decides nothing. It is built together with this program.
     pub(crate) fn bare() -> io::Result<Self> {
         let program = env::current_exe()?.with_file_name("bench-bare");
         let server =
@@ -53,7 +53,7 @@ impl HttpTarget {
         })
     }
 
-    /// `tidegate serve` on memory, with the rules file kept in `work`.
+    /// `tidegate serve` on memory, with its rules file in `work`.
     pub(crate) fn tidegate(program: &Path, work: &Path) -> io::Result<Self> {
         let rules = work.join("http-rules.yaml");
         fs::write(&rules, RULES)?;
@@ -91,13 +91,13 @@ impl HttpTarget {
         })
     }
 
-    /// Whole requests that ask the question, one for each client; `None` when it cannot be asked.
-    pub(crate) fn requests(&self, question: HttpRequestKind) -> Option<Vec<Vec<u8>>> {
+    /// Complete requests of a kind, one for each client; `None` when the server does not support it.
+    pub(crate) fn requests(&self, kind: HttpRequestKind) -> Option<Vec<Vec<u8>>> {
         let one = |client| match self.format {
-            RequestFormat::Check => check_body(question, client),
-            RequestFormat::Throttlecrab => throttlecrab_body(question, client),
+            RequestFormat::Check => check_body(kind, client),
+            RequestFormat::Throttlecrab => throttlecrab_body(kind, client),
         };
-        let (path, bodies): (_, Vec<String>) = match (self.format, question) {
+        let (path, bodies): (_, Vec<String>) = match (self.format, kind) {
             (RequestFormat::Throttlecrab, HttpRequestKind::Batch) => return None,
             (RequestFormat::Throttlecrab, _) => ("/throttle", (0..CLIENTS).map(one).collect()),
             (RequestFormat::Check, HttpRequestKind::Batch) => {
@@ -119,7 +119,7 @@ impl HttpTarget {
     }
 }
 
-/// Two rules: one that admits whatever a run can ask, and one that refuses nearly everything.
+/// Two rules: one admits every request of a run, the other denies nearly everything.
 const RULES: &str = "\
 version: 1
 rules:
@@ -133,8 +133,8 @@ rules:
     rate: 2/hour burst 2
 ";
 
-fn check_body(question: HttpRequestKind, client: usize) -> String {
-    let path = if question == HttpRequestKind::Denied {
+fn check_body(kind: HttpRequestKind, client: usize) -> String {
+    let path = if kind == HttpRequestKind::Denied {
         "/api/v1/login"
     } else {
         "/api/v1/search"
@@ -145,9 +145,9 @@ fn check_body(question: HttpRequestKind, client: usize) -> String {
     )
 }
 
-/// A limit comes with each request; a burst of 1 would never refuse.
-fn throttlecrab_body(question: HttpRequestKind, client: usize) -> String {
-    let (burst, count, period) = if question == HttpRequestKind::Denied {
+/// Each request carries its limit; a burst of 1 would never deny.
+fn throttlecrab_body(kind: HttpRequestKind, client: usize) -> String {
+    let (burst, count, period) = if kind == HttpRequestKind::Denied {
         (2, 2, 3_600)
     } else {
         (100_000_000, 60, 60)

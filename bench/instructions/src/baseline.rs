@@ -1,4 +1,4 @@
-//! The recorded counts that a run is compared with: one line for each case, name and count.
+//! The recorded counts to which a run is compared: one line for each case, name and count.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use std::{fs, io};
 pub(crate) struct Baseline(BTreeMap<String, f64>);
 
 impl Baseline {
-    /// Reads the file; one that does not exist yet has no counts.
+    /// Reads the file; a missing file has no counts.
     pub(crate) fn read(path: &Path) -> io::Result<Self> {
         match fs::read_to_string(path) {
             Ok(text) => parse(&text),
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_cannot_be_read_is_an_error() {
+    fn a_malformed_line_is_an_error() {
         assert!(parse("governor 210\n").is_err());
     }
 }

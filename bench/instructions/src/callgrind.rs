@@ -1,4 +1,4 @@
-//! Runs this program under callgrind and reads what it counted.
+//! Runs this program under callgrind and parses its count.
 
 use std::process::{Command, Output};
 use std::{env, fs, io};
@@ -8,7 +8,7 @@ use crate::subjects::DECISIONS;
 /// Functions whose instructions count, as valgrind's name patterns.
 const COUNTED: &str = "*::counted_*";
 
-/// The instructions of one decision; `None` when the build does not hold the subject.
+/// The instructions of one decision; `None` when this build does not include the subject.
 pub(crate) fn instructions_per_decision(case: &str) -> io::Result<Option<f64>> {
     let counts = env::temp_dir().join(format!("tidegate-callgrind-{}", std::process::id()));
     let run = Command::new("valgrind")
@@ -24,7 +24,7 @@ pub(crate) fn instructions_per_decision(case: &str) -> io::Result<Option<f64>> {
     collected(case, &run).map(|total| (total > 0).then(|| total as f64 / DECISIONS as f64))
 }
 
-/// The number after `Collected :` on what valgrind says at the end.
+/// The number after `Collected :` in valgrind's final output.
 fn collected(case: &str, run: &Output) -> io::Result<u64> {
     let output = String::from_utf8_lossy(&run.stderr);
     let line = output

@@ -1,7 +1,7 @@
-//! Instructions per decision, counted by callgrind: a figure that a noisy machine cannot move.
+//! Instructions per decision, counted by callgrind: a figure that a noisy machine cannot change.
 //!
-//! Called without `--count` it starts itself under valgrind for every subject, compares with the
-//! recorded baseline and fails when Tidegate got dearer.
+//! Without `--count` the program starts itself under valgrind for every subject, compares the counts with the
+//! recorded baseline and fails when Tidegate needs more instructions.
 
 mod baseline;
 mod callgrind;
@@ -64,7 +64,7 @@ fn main() -> io::Result<ExitCode> {
     );
     let goals = tables::goals(&counted, &recorded);
     page.goals(&goals);
-    println!("\nkept as {}", page.save(&options.results)?.display());
+    println!("\nsaved as {}", page.save(&options.results)?.display());
     Ok(if tables::regressed(&goals) && !record {
         ExitCode::FAILURE
     } else {
@@ -73,5 +73,5 @@ fn main() -> io::Result<ExitCode> {
 }
 
 const NOTE: &str = "1k keys, one thread, every decision admitted, the harness included. Instructions in \
-    user space: a clock that enters the kernel counts only up to its door, and a wait for memory counts \
+    user space: a clock that enters the kernel counts only up to the system call, and a wait for memory counts \
     nothing. Use these counts to see a change, and times to see a cost.";

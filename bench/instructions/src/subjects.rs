@@ -1,4 +1,4 @@
-//! The decisions that are counted.
+//! The decisions under measurement.
 
 use std::hint::black_box;
 
@@ -6,16 +6,16 @@ use bench_subjects::{
     Allowance, BATCH, Governor, Harness, Key, Limitador, LimiterSubject, Throttlecrab,
 };
 
-/// Decisions counted in one run: enough that an odd long one disappears, few enough for valgrind.
+/// Decisions counted in one run: enough that an unusually long one does not matter, few enough for valgrind.
 pub(crate) const DECISIONS: usize = 16_000;
 
 /// The keys of a run.
 const KEYS: usize = 1_000;
 
-/// Tidegate's name, known also when it is absent.
+/// Tidegate's name, needed also when it is absent.
 pub(crate) const TIDEGATE: &str = "tidegate";
 
-/// What a case in batches adds to the name of its subject.
+/// The suffix of a case in batches.
 const BY_16: &str = " by 16";
 
 const NAMES: [&str; 5] = [
@@ -33,7 +33,7 @@ pub(crate) fn cases() -> impl Iterator<Item = String> {
         .flat_map(|name| [(*name).to_owned(), format!("{name}{BY_16}")])
 }
 
-/// Runs one case; does nothing when this build does not hold its subject.
+/// Runs one case; does nothing when this build does not include its subject.
 pub(crate) fn run(case: &str) {
     let name = case.strip_suffix(BY_16).unwrap_or(case);
     let batches = name != case;
@@ -47,7 +47,8 @@ pub(crate) fn run(case: &str) {
     }
 }
 
-/// Every key is visited before the counted part begins: making an entry is not what a decision costs.
+/// Every key is visited before the counted part begins: the creation of an entry is not the cost of a
+/// decision.
 fn decide_all<S: LimiterSubject>(batches: bool) {
     let subject = S::new(Allowance::ADMITS_ALL, KEYS);
     let keys: Vec<Key> = (0..KEYS).map(Key::number).collect();

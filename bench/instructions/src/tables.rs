@@ -12,7 +12,7 @@ type InstructionCounts = [(String, Option<f64>)];
 /// or so between runs of the same build; a lost inlining or a second hash costs far more.
 const TOLERANCE: f64 = 1.03;
 
-/// Every case, beside governor one by one and beside what was recorded.
+/// Every case, beside governor one by one and beside the recorded count.
 pub(crate) fn counts(counted: &InstructionCounts, recorded: &Baseline) -> Table {
     let mut table = Table::new([
         "1k keys",
@@ -43,7 +43,7 @@ pub(crate) fn goals(counted: &InstructionCounts, recorded: &Baseline) -> Vec<Goa
         .into()
 }
 
-/// Whether Tidegate got dearer than its record.
+/// Whether Tidegate needs more instructions than its record allows.
 pub(crate) fn regressed(goals: &[Goal]) -> bool {
     goals.iter().any(|goal| goal.verdict() == Verdict::NotMet)
 }

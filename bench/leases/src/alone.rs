@@ -1,4 +1,4 @@
-//! One node: a hot key as fast as it goes, the same key at half load, and many cold keys.
+//! One node: a hot key in a closed loop, the same key at half load, and many cold keys.
 
 use std::sync::Arc;
 
@@ -10,38 +10,38 @@ use bench_process::ServerProcess;
 use crate::calls::StoreCallCounter;
 use crate::node::{Counting, KEYS, LeaseNode, LeaseRule, secret};
 
-/// More than any run asks for.
+/// More than any run charges.
 const PLENTY: u64 = 10_000_000;
 
-/// As fast as answers come.
+/// A closed loop.
 const HOT: Concurrency = Concurrency {
     keys: 1,
     in_flight: 64,
 };
 
-/// So many keys that none is asked for often enough to draw in advance.
+/// So many keys that none is hot enough for a lease.
 const COLD: Concurrency = Concurrency {
     keys: KEYS,
     in_flight: 64,
 };
 
-/// What one way of counting did.
+/// The figures of one counting mode.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CountingResult {
     pub(crate) counting: Counting,
     pub(crate) figures: LoadFigures,
-    /// Calls to the store for one decision, over all rounds.
+    /// Calls to the store per decision, over all rounds.
     pub(crate) calls: f64,
 }
 
-/// How a round is driven.
+/// The load of a round.
 #[derive(Clone, Copy)]
 enum LoadMode {
     ClosedLoop(Concurrency),
     Paced { per_sec: f64 },
 }
 
-/// One way of counting in a measurement, and what it has done so far.
+/// One counting mode in a measurement, and its rounds so far.
 struct CountingRun {
     rule: LeaseRule,
     drive: LoadMode,
@@ -66,7 +66,7 @@ pub(crate) async fn cold(
     in_turns(server, effort, load_modes(Counting::ALL, COLD)).await
 }
 
-/// The hot key at half of what each way did, which is half of its limit too.
+/// The hot key at half the rate of each mode, which is half of its limit, too.
 pub(crate) async fn half(
     server: &ServerProcess,
     effort: LoadEffort,
@@ -92,7 +92,7 @@ fn load_modes(all: [Counting; 3], concurrency: Concurrency) -> Vec<(LeaseRule, L
     all.into_iter().map(mode).collect()
 }
 
-/// Round by round, so that a disturbance hits all alike.
+/// Modes take turns round by round, so that a disturbance affects all alike.
 async fn in_turns(
     server: &ServerProcess,
     effort: LoadEffort,

@@ -1,12 +1,12 @@
-//! How often a server was called, by its own count.
+//! The number of calls to a server, by its own count.
 
 use std::net::SocketAddr;
 
 use bench_load::BenchError;
 use redis::{Client, Connection, cmd};
 
-/// A server that is asked how many scripts it ran. Every verb of the store is one, and so is the beat that
-/// each node sends five times a second.
+/// A connection that reads how many scripts the server ran. Every verb of the store is one script, and so is
+/// the heartbeat that each node sends five times per second.
 pub(crate) struct StoreCallCounter(Connection);
 
 impl StoreCallCounter {
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_scripts_call_in_turn_does_not_count() {
+    fn commands_called_by_scripts_do_not_count() {
         let info = "# Commandstats\r\n\
             cmdstat_get:calls=90,usec=17,usec_per_call=8.50,rejected_calls=0,failed_calls=0\r\n\
             cmdstat_evalsha:calls=31,usec=17,usec_per_call=8.50,rejected_calls=0,failed_calls=0\r\n";

@@ -1,4 +1,4 @@
-//! Four nodes, one hot key: what passes of what is offered, and what it costs the store.
+//! Four nodes, one hot key: how much of the offered load passes, and the cost for the store.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,41 +16,41 @@ use crate::over::{AdmittedRequest, max_excess, max_within};
 /// Nodes, each with a runtime and connections of its own.
 const NODES: usize = 4;
 
-/// A second, and as many at once.
+/// Units per second, and the burst.
 const PER_SEC: u64 = 8_000;
 
-/// How much is offered, in parts of the limit.
+/// The offered load, as multiples of the limit.
 pub(crate) const LOADS: [f64; 3] = [0.5, 0.9, 3.0];
 
-/// How long a lenient request may be unknown to another node, in milliseconds: docs/consistency.md.
+/// The maximum time until another node sees a lenient admission, in milliseconds: docs/consistency.md.
 const UNKNOWN_MS: usize = 100;
 
-/// How one way of counting got along.
+/// The figures of one counting mode.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FleetResult {
     pub(crate) counting: Counting,
-    /// What was offered, in parts of the limit.
+    /// The offered load, as a multiple of the limit.
     pub(crate) load: f64,
     pub(crate) offered: u64,
     pub(crate) admitted: u64,
-    /// What should have been: all of it, or what the limit allows that clients are told.
+    /// The ideal number of admissions: the whole load, or what the limit allows as documented.
     pub(crate) ideal: u64,
-    /// How much more passed in the worst interval than the rule allows.
+    /// The excess of the worst interval over the rule.
     pub(crate) over: u64,
-    /// How much more may, by what docs/consistency.md says.
+    /// The bound of that excess, by docs/consistency.md.
     pub(crate) bound: u64,
-    /// Calls to the store for one decision.
+    /// Calls to the store per decision.
     pub(crate) calls: f64,
 }
 
-/// What one node was asked and let pass.
+/// The requests and admissions of one node.
 struct NodeRun {
     offered: u64,
     passed: Vec<AdmittedRequest>,
     capacity: u64,
 }
 
-/// Every way under every load.
+/// Every counting mode under every load.
 pub(crate) fn all(
     server: &ServerProcess,
     length: Duration,
@@ -92,7 +92,7 @@ fn run(
     })
 }
 
-/// From the first question to the last answer.
+/// From the first request to the last reply.
 fn lasted_ms(passed: &[AdmittedRequest]) -> u64 {
     let begun = passed.iter().map(|p| p.sent_ms).min().unwrap_or(0);
     let ended = passed.iter().map(|p| p.replied_ms).max().unwrap_or(0);
@@ -109,7 +109,7 @@ fn bound(counting: Counting, runs: &[NodeRun]) -> u64 {
     }
 }
 
-/// Each node on a thread of its own. They begin when all have met their store.
+/// Each node runs on a thread of its own. They start when all have reached their store.
 fn run_nodes(
     server: &ServerProcess,
     rule: LeaseRule,
@@ -142,7 +142,7 @@ fn run_nodes(
         .collect()
 }
 
-/// Asks `per_sec` times a second, whether or not earlier ones are answered.
+/// Sends `per_sec` requests per second, whether or not earlier replies have arrived.
 async fn offer(
     node: &Arc<LeaseNode>,
     per_sec: f64,

@@ -1,5 +1,5 @@
-//! Exact, leased and lenient counting side by side: what a decision costs, how long it takes, how often
-//! the store is called and how well the limit is kept.
+//! Exact, leased and lenient counting side by side: the cost and latency of a decision, the number of store
+//! calls, and how well the limit is kept.
 //!
 //! One Redis server on the first core, the nodes on the second.
 
@@ -17,7 +17,7 @@ use bench_process::{ServerProcess, move_load_to_its_core};
 use bench_report::{Options, Page};
 use clap::Parser;
 
-/// Measures the three ways of counting
+/// Measures the three counting modes
 #[derive(Parser)]
 struct LeaseArguments {
     #[command(flatten)]
@@ -30,16 +30,17 @@ fn main() -> Result<(), BenchError> {
         rounds: options.rounds(),
         length: options.round(Duration::from_millis(250), Duration::from_secs(1)),
     };
-    let shared_for = match options.quick {
-        true => Duration::from_secs(2),
-        false => Duration::from_secs(10),
+    let shared_for = if options.quick {
+        Duration::from_secs(2)
+    } else {
+        Duration::from_secs(10)
     };
     // Before the load is pinned: the page counts the cores, and the server would inherit its core.
     let mut page = options.page("leases");
     let server = ServerProcess::redis(None, &[])?;
     move_load_to_its_core();
     measure(&server, effort, shared_for, &mut page)?;
-    println!("\nkept as {}", page.save(&options.results)?.display());
+    println!("\nsaved as {}", page.save(&options.results)?.display());
     Ok(())
 }
 
@@ -59,7 +60,7 @@ fn measure(
     let cold = runtime.block_on(alone::cold(server, effort))?;
     page.table("10,000 cold keys, 64 in flight", &tables::full(&cold), "");
     let shared = fleet::all(server, shared_for)?;
-    let title = "Four nodes, one hot key of 8,000 a second";
+    let title = "Four nodes, one hot key of 8,000 per second";
     page.table(title, &tables::shared(&shared), SHARED_NOTE);
     page.goals(&tables::goals(&hot, &half, &cold, &shared));
     Ok(())
@@ -67,15 +68,15 @@ fn measure(
 
 const HOT_NOTE: &str = "The library: a limiter with a rules file, on the Redis store with everything around \
     it. One server on one core, one node on the other, all admitted. *store calls*: scripts that the server \
-    ran for one decision, by `INFO commandstats`; the beats of all nodes, five a second each, are among \
+    ran for one decision, by `INFO commandstats`; the heartbeats of all nodes, five per second each, are among \
     them. CPU-s/M: processor seconds for a million decisions. *busy*: share of its core. Medians of \
     interleaved rounds; *spread* is how far these lie apart.";
 
-const HALF_NOTE: &str = "At a steady pace of half of what each way decided above, under a limit of twice \
+const HALF_NOTE: &str = "At a steady pace of half the rate of each mode above, under a limit of twice \
     that pace. Waits are counted from the moment a decision was due.";
 
-const SHARED_NOTE: &str = "Four nodes in one process, each with a runtime and connections of its own, are \
-    asked at a steady pace for 10 s (2 s in a quick run); the limit allows 8,000 at once besides. *ideal*: \
-    all that was offered, or what the limit allows that clients are told. *over*: by how many units the \
-    worst interval surely exceeded the rule as written. *may be over*: what docs/consistency.md says, \
+const SHARED_NOTE: &str = "Four nodes in one process, each with a runtime and connections of its own, under \
+    a steady load for 10 s (2 s in a quick run); the limit has a burst of 8,000. *ideal*: \
+    the whole load, or what the limit allows as documented. *over*: by how many units the \
+    worst interval surely exceeded the rule as written. *may be over*: the bound of docs/consistency.md, \
     with the busiest 100 ms of a node as they were.";

@@ -1,4 +1,4 @@
-//! A node as a library: a limiter by rules, on the Redis store with everything around it.
+//! A node as a library: a limiter with a rules file, on the Redis store with the whole resilience stack.
 //!
 //! This file is the only one of this bench that calls Tidegate.
 
@@ -20,10 +20,10 @@ use tidegate::{Limiter, Policy, Request, Secret};
 
 pub(crate) use tidegate::store::Counting;
 
-/// Keys that a node is asked about, and one more by which it finds out that it has met its store.
+/// The keys of a node, and one more by which it detects that it has reached its store.
 pub(crate) const KEYS: usize = 10_000;
 
-/// The rule of every key: so many a second, and as many at once.
+/// The rule of every key: `per_sec` per second, and the same burst.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LeaseRule {
     pub(crate) counting: Counting,
@@ -40,7 +40,7 @@ impl LeaseRule {
     }
 }
 
-/// Whose counters they are: nodes of one fleet have the same, and nobody else finds them.
+/// The secret of the counters: nodes of one fleet share it, and no other node finds their counters.
 pub(crate) fn secret() -> Result<Secret, BenchError> {
     Ok(Secret::random()?)
 }
@@ -53,10 +53,10 @@ pub(crate) struct LeaseNode {
 }
 
 impl LeaseNode {
-    /// Opens a node and waits until it has met its store.
+    /// Opens a node and waits until it has reached its store.
     ///
-    /// The budget is a second instead of 5 ms: the node must not decide by itself because the machine
-    /// paused. What a deadline costs does not depend on how far off it is.
+    /// The budget is a second instead of 5 ms: the node must not decide by itself because the machine paused.
+    /// The cost of a deadline does not depend on its length.
     pub(crate) async fn open(
         server: SocketAddr,
         rule: LeaseRule,
@@ -87,7 +87,7 @@ impl LeaseNode {
         let begun = Instant::now();
         loop {
             match self.check(KEYS).await {
-                Err(_) if begun.elapsed() < PATIENCE => {
+                Err(_) if begun.elapsed() < CONNECT_TIMEOUT => {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
                 decided => return decided.map(|_| ()),
@@ -95,10 +95,11 @@ impl LeaseNode {
         }
     }
 
-    /// Asks for one unit of the key of this number. Whether it is given.
+    /// Charges one unit to the key of this number. Returns whether it is admitted.
     ///
     /// # Errors
-    /// When the node decided without its store: that is not what is measured.
+    ///
+    /// When the node decided without its store: that is not under measurement.
     pub(crate) async fn check(&self, key: usize) -> Result<bool, BenchError> {
         let decision = self.limiter.check(self.request(key)).await?;
         self.decided.fetch_add(1, Ordering::Relaxed);
@@ -115,14 +116,14 @@ impl LeaseNode {
         self.decided.load(Ordering::Relaxed)
     }
 
-    /// The most that a key can hold, as clients are told.
+    /// The capacity of a key, as documented for clients.
     pub(crate) async fn capacity(&self) -> Result<u64, BenchError> {
-        let standings = self.limiter.view().inspect(self.request(KEYS)).await?;
-        let first = standings.first().ok_or("the rule applies to every key")?;
+        let inspections = self.limiter.view().inspect(self.request(KEYS)).await?;
+        let first = inspections.first().ok_or("the rule applies to every key")?;
         Ok(first.capacity)
     }
 
-    /// Gives back what it drew in advance, and tells what it admitted.
+    /// Returns its leases and syncs its admissions.
     pub(crate) async fn drain(&self) {
         self.limiter.store().drain().await;
     }
@@ -132,15 +133,16 @@ impl LeaseNode {
     }
 }
 
-/// How long a node may take to meet its store.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The maximum time in which a node must reach its store.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl LoadClient for LeaseNode {
-    /// A refusal is an error: where time is taken, all are admitted.
+    /// A denial is an error: all decisions under measurement are admitted.
     async fn decide(&self, key: usize) -> Result<(), BenchError> {
-        match self.check(key).await? {
-            true => Ok(()),
-            false => Err("refused, where all should pass".into()),
+        if self.check(key).await? {
+            Ok(())
+        } else {
+            Err("denied, where all must be admitted".into())
         }
     }
 }

@@ -1,23 +1,23 @@
-//! How much more passed than a limit allows, judged from outside.
+//! The excess of admissions over a limit, judged from outside.
 //!
-//! An admission is known to lie between its question and its answer, to the millisecond. For an interval
-//! only what lies wholly inside is counted: no false alarm.
+//! An admission is known to lie between its request and its reply, to the millisecond. For an interval only
+//! admissions wholly inside are counted: no false alarm.
 
-/// One admitted request, in whole milliseconds since the run began.
+/// One admitted request, in whole milliseconds since the start of the run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AdmittedRequest {
     pub(crate) sent_ms: usize,
     pub(crate) replied_ms: usize,
 }
 
-/// By how many units the worst interval exceeds `burst` and what flows in during it.
+/// The excess of the worst interval over `burst` plus its inflow, in units.
 pub(crate) fn max_excess(passed: &[AdmittedRequest], burst: u64, per_sec: u64) -> u64 {
     let length = passed.iter().map(|p| p.replied_ms + 1).max().unwrap_or(0);
     let mut by_sent: Vec<Vec<usize>> = vec![Vec::new(); length];
     for one in passed {
         by_sent[one.sent_ms].push(one.replied_ms);
     }
-    // Of those asked for at `from` or later, how many were answered in each millisecond.
+    // For requests sent at `from` or later: the number of replies in each millisecond.
     let (mut replied, mut max) = (vec![0; length], 0);
     for (from, replies) in by_sent.iter().enumerate().rev() {
         for at in replies {
@@ -33,7 +33,7 @@ pub(crate) fn max_excess(passed: &[AdmittedRequest], burst: u64, per_sec: u64) -
     max
 }
 
-/// The most that were answered within any `span_ms` milliseconds.
+/// The maximum number of replies within any `span_ms` milliseconds.
 pub(crate) fn max_within(passed: &[AdmittedRequest], span_ms: usize) -> u64 {
     let mut replies: Vec<usize> = passed.iter().map(|p| p.replied_ms).collect();
     replies.sort_unstable();
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_and_what_flows_in_may_pass() {
+    fn a_burst_plus_the_inflow_may_pass() {
         // Two at once and one every 100 ms.
         assert_eq!(max_excess(&at(&[(0, 0), (0, 0), (99, 99)]), 2, 10), 0);
         assert_eq!(max_excess(&at(&[(0, 0), (0, 0), (98, 98)]), 2, 10), 1);
@@ -72,12 +72,12 @@ mod tests {
     }
 
     #[test]
-    fn what_may_have_been_elsewhere_does_not_count() {
+    fn an_admission_that_may_be_outside_does_not_count() {
         assert_eq!(max_excess(&at(&[(0, 0), (0, 0), (0, 150)]), 2, 10), 0);
     }
 
     #[test]
-    fn the_busiest_span_need_not_begin_at_the_beginning() {
+    fn the_busiest_span_may_start_anywhere() {
         let passed = at(&[(0, 0), (60, 60), (70, 70), (110, 110), (200, 200)]);
         assert_eq!(max_within(&passed, 50), 3);
     }

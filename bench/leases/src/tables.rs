@@ -21,17 +21,17 @@ pub(crate) fn full(all: &[CountingResult]) -> Table {
         "spread",
     ]);
     for done in all {
-        let part = |part: fn(&LoadFigures) -> f64| figure(Some(part(&done.figures)));
+        let field = |field: fn(&LoadFigures) -> f64| figure(Some(field(&done.figures)));
         table.row([
             done.counting.name().to_owned(),
-            part(|f| f.per_sec),
+            field(|f| f.per_sec),
             figure(of_exact(all, done.counting, |d| d.figures.per_sec)),
             fine(done.calls),
-            part(|f| f.server_secs_per_million),
-            part(|f| f.client_secs_per_million),
-            part(LoadFigures::server_busy),
-            part(LoadFigures::client_busy),
-            part(|f| f.spread),
+            field(|f| f.server_secs_per_million),
+            field(|f| f.client_secs_per_million),
+            field(LoadFigures::server_busy),
+            field(LoadFigures::client_busy),
+            field(|f| f.spread),
         ]);
     }
     table
@@ -49,8 +49,8 @@ pub(crate) fn waits(all: &[CountingResult]) -> Table {
         "client busy",
     ]);
     for done in all {
-        let wait = |part: fn(&LoadWaits) -> f64| done.figures.waits.as_ref().map(part).map(fine);
-        let wait = |part| wait(part).unwrap_or_else(|| figure(None));
+        let wait = |field: fn(&LoadWaits) -> f64| done.figures.waits.as_ref().map(field).map(fine);
+        let wait = |field| wait(field).unwrap_or_else(|| figure(None));
         table.row([
             done.counting.name().to_owned(),
             figure(Some(done.figures.per_sec)),
@@ -64,7 +64,7 @@ pub(crate) fn waits(all: &[CountingResult]) -> Table {
     table
 }
 
-/// How the limit was kept by several nodes.
+/// How well several nodes kept the limit.
 pub(crate) fn shared(all: &[FleetResult]) -> Table {
     let mut table = Table::new([
         "",
@@ -92,7 +92,7 @@ pub(crate) fn shared(all: &[FleetResult]) -> Table {
     table
 }
 
-/// What is promised of leased and lenient counting.
+/// The goals of leased and lenient counting.
 pub(crate) fn goals(
     hot: &[CountingResult],
     half: &[CountingResult],
@@ -117,7 +117,7 @@ pub(crate) fn goals(
         ),
         Goal::below("one hot key, half load: p99 of leased, ms", p99, 1.0),
         Goal::at_most(
-            "cold keys: store calls of leased, of exact (beats aside)",
+            "cold keys: store calls of leased, of exact (heartbeats aside)",
             cold_calls,
             1.001,
         ),
@@ -135,13 +135,13 @@ pub(crate) fn goals(
     let beyond = max_of(shared, Lenient, |one| {
         one.over.saturating_sub(one.bound) as f64
     });
-    let what = "four nodes: lenient over what it may be, units";
+    let what = "four nodes: lenient over its bound, units";
     goals.push(Goal::at_most(what, beyond, 0.0));
     let calls = max_of(shared, Leased, |one| one.calls);
     let what = "four nodes: store calls for a leased decision";
     goals.push(Goal::at_most(what, calls, 0.05));
     let missing = max_of(shared, Leased, |one| 1.0 - of_ideal(one));
-    let what = "four nodes: leased, part of the ideal that is missing";
+    let what = "four nodes: leased, missing share of the ideal";
     goals.push(Goal::at_most(what, missing, 0.02));
     goals
 }
@@ -153,10 +153,10 @@ fn of(all: &[CountingResult], counting: Counting) -> Option<CountingResult> {
 fn of_exact(
     all: &[CountingResult],
     counting: Counting,
-    part: fn(&CountingResult) -> f64,
+    field: fn(&CountingResult) -> f64,
 ) -> Option<f64> {
-    let part = |counting| of(all, counting).as_ref().map(part);
-    ratio(part(counting), part(Counting::Exact))
+    let field = |counting| of(all, counting).as_ref().map(field);
+    ratio(field(counting), field(Counting::Exact))
 }
 
 fn of_ideal(one: &FleetResult) -> f64 {
@@ -166,13 +166,13 @@ fn of_ideal(one: &FleetResult) -> f64 {
 fn max_of(
     shared: &[FleetResult],
     counting: Counting,
-    part: fn(&FleetResult) -> f64,
+    field: fn(&FleetResult) -> f64,
 ) -> Option<f64> {
-    let parts = shared.iter().filter(|one| one.counting == counting);
-    parts.map(part).max_by(f64::total_cmp)
+    let results = shared.iter().filter(|one| one.counting == counting);
+    results.map(field).max_by(f64::total_cmp)
 }
 
-/// Small figures, where two digits behind the point would be none.
+/// Small figures, for which two decimal places are too few.
 fn fine(value: f64) -> String {
     format!("{value:.4}")
 }

@@ -1,4 +1,4 @@
-//! The clock of one thread, which stands still while other processes have the core.
+//! The processor clock of one thread. It stands still while other processes have the core.
 
 use rustix::time::{ClockId, clock_gettime};
 

@@ -1,17 +1,17 @@
-//! The keys of a run and the order in which they are visited, made before anything is timed.
+//! The keys of a run and the order in which they are visited, prepared before any timing.
 
 use bench_subjects::Key;
 
-/// How often each key is asked for.
+/// How often each key is visited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pattern {
-    /// Every key as often as any other: the worst case for caches.
+    /// Every key equally often: the worst case for caches.
     Uniform,
-    /// The n-th most popular key 1/n as often as the first (exponent 1): what traffic looks like.
+    /// The n-th most popular key 1/n as often as the first (exponent 1): typical traffic.
     Zipf,
 }
 
-/// The visits of one run: long enough that a round never sees the same part twice.
+/// The visits of one run: so many that a round never repeats a part.
 const ORDER_LEN: usize = 1 << 20;
 
 /// The first `count` keys.
@@ -28,16 +28,16 @@ pub(crate) fn order(pattern: Pattern, keys: usize, seed: u64) -> Vec<u32> {
     }
 }
 
-/// An order that keeps to the keys whose number is `part` modulo `subsets`.
+/// An order of visits to the keys whose number is `subset` modulo `subsets`.
 pub(crate) fn order_of_subset(keys: usize, subset: usize, subsets: usize, seed: u64) -> Vec<u32> {
     let mut random = KeyShuffleRng(seed);
-    let (part, stride) = (subset as u32, subsets as u32);
+    let (offset, stride) = (subset as u32, subsets as u32);
     (0..ORDER_LEN)
-        .map(|_| random.below(keys / subsets) * stride + part)
+        .map(|_| random.below(keys / subsets) * stride + offset)
         .collect()
 }
 
-/// Popularity is dealt over the keys at random, or popular keys would lie side by side in memory.
+/// Popularity is assigned to the keys at random, or popular keys would be adjacent in memory.
 fn zipf(keys: usize, random: &mut KeyShuffleRng) -> Vec<u32> {
     let mut total = 0.0;
     let cumulated: Vec<f64> = (1..=keys)
@@ -46,14 +46,14 @@ fn zipf(keys: usize, random: &mut KeyShuffleRng) -> Vec<u32> {
             total
         })
         .collect();
-    let mut dealt: Vec<u32> = (0..keys as u32).collect();
-    // The popularity of a key is the same for every thread, so the dealing has its own seed.
-    shuffle(&mut dealt, &mut KeyShuffleRng(42));
+    let mut by_popularity: Vec<u32> = (0..keys as u32).collect();
+    // The popularity of a key is the same for every thread, so the assignment has its own seed.
+    shuffle(&mut by_popularity, &mut KeyShuffleRng(42));
     (0..ORDER_LEN)
         .map(|_| {
             let point = random.unit() * total;
             let rank = cumulated.partition_point(|sum| *sum <= point);
-            dealt[rank.min(keys - 1)]
+            by_popularity[rank.min(keys - 1)]
         })
         .collect()
 }
@@ -104,13 +104,13 @@ mod tests {
     }
 
     #[test]
-    fn uniform_keys_share_alike() {
+    fn uniform_keys_have_equal_shares() {
         let share = share_of_most_popular(&order(Pattern::Uniform, 100, 1), 100);
         assert!(share < 0.011, "{share}");
     }
 
     #[test]
-    fn parts_never_meet() {
+    fn subsets_are_disjoint() {
         assert!(
             order_of_subset(1_000, 0, 2, 1)
                 .iter()

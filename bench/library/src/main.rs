@@ -42,12 +42,12 @@ fn main() -> io::Result<()> {
         .chain(rules::goals(&ruled))
         .collect();
     page.goals(&goals);
-    println!("\nkept as {}", page.save(&options.results)?.display());
+    println!("\nsaved as {}", page.save(&options.results)?.display());
     Ok(())
 }
 
 const TIMES_NOTE: &str = "Medians of interleaved rounds, per thread, with the harness included; \
-    one thread by its processor time, two by the wall. \
+    one thread by its processor time, two by wall time. \
     The spread is the largest in the row: (slowest - fastest round) / median.";
 
 const SCALING_NOTE: &str = "Each thread has half of the keys to itself. The harness alone shows what \

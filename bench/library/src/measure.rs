@@ -1,4 +1,4 @@
-//! Lets the subjects take turns through every scenario.
+//! Measures the subjects in every scenario, in turns.
 
 use std::time::Duration;
 
@@ -21,16 +21,16 @@ pub(crate) struct ScenarioRow {
 pub(crate) struct ScenarioCell {
     /// The subject.
     pub(crate) name: &'static str,
-    /// The median of the rounds; `None` when the subject was not in the run. One thread is timed by
-    /// its processor, two by the wall, because waiting for each other is part of what they cost.
+    /// The median of the rounds; `None` when the subject was not in the run. One thread is timed by processor
+    /// time, two by wall time, because waiting for each other is part of their cost.
     pub(crate) nanos: Option<f64>,
-    /// The median by the wall, for comparing one thread with two.
+    /// The median by wall time, to compare one thread with two.
     pub(crate) wall_nanos: Option<f64>,
-    /// How far the rounds lie apart, relative to the median.
+    /// The spread of the rounds, relative to the median.
     pub(crate) spread: Option<f64>,
 }
 
-/// Tidegate's name, known also when it is absent.
+/// Tidegate's name, needed also when it is absent.
 pub(crate) const TIDEGATE: &str = "tidegate";
 
 /// The columns of the tables.
@@ -42,7 +42,7 @@ pub(crate) const NAMES: [&str; 5] = [
     Limitador::NAME,
 ];
 
-/// Runs every scenario. Subjects of the same number of keys are filled once and used for all of them.
+/// Runs every scenario. Subjects with the same number of keys are filled once and used for all of them.
 pub(crate) fn measure(rounds: usize, length: Duration) -> Vec<ScenarioRow> {
     let mut rows = Vec::new();
     for count in [1, 1_000, 1_000_000] {
@@ -78,7 +78,7 @@ fn filled(allowance: Allowance, keys: &[Key]) -> Vec<Box<dyn DynSubject>> {
     subjects
 }
 
-/// Subjects take turns round by round, so that a disturbance hits all alike.
+/// Subjects take turns round by round, so that a disturbance affects all alike.
 fn row(
     scenario: LibraryScenario,
     subjects: &[Box<dyn DynSubject>],

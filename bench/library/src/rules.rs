@@ -1,4 +1,4 @@
-//! What a decision costs when its rule must be found among ten, and among ten thousand.
+//! The cost of a decision when its rule must be found among ten, and among ten thousand.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use bench_subjects::{LimitadorRules, RuleRequest, RuleSubject, TidegateRules};
 use crate::clock::thread_cpu_nanos;
 use crate::measure::TIDEGATE;
 
-/// Counters in use, whatever the number of rules, so that only finding the rule differs.
+/// Counters in use, whatever the number of rules, so that only the search for the rule differs.
 const COUNTERS: usize = 10_000;
 
-/// The rules there are and the rules that requests hit.
+/// The number of rules, and the rules that requests hit.
 const CASES: [RuleCase; 3] = [
     RuleCase {
         rules: 10,
@@ -69,7 +69,7 @@ pub(crate) fn table(figures: &[RuleFigures]) -> Table {
     table
 }
 
-/// What we promise about the number of rules.
+/// The goals for the number of rules.
 pub(crate) fn goals(figures: &[RuleFigures]) -> Vec<Goal> {
     let tidegate = figures.iter().find(|figures| figures.name == TIDEGATE);
     let goal = |index: usize| {
@@ -86,7 +86,7 @@ impl RuleFigures {
     }
 }
 
-/// The cases take turns round by round, so that a disturbance hits all alike.
+/// The cases take turns round by round, so that a disturbance affects all alike.
 fn run<R: RuleSubject>(rounds: usize, length: Duration) -> RuleFigures {
     let prepared = CASES.map(|case| (R::with_rules(case.rules), requests(&case)));
     let mut nanos = [const { Vec::new() }; 3];
@@ -109,7 +109,7 @@ fn requests(case: &RuleCase) -> Vec<RuleRequest> {
         .collect()
 }
 
-/// Processor nanoseconds per decision. The clock is looked at about once in a millisecond: a matcher that walks
+/// Processor nanoseconds per decision. The clock is read about once per millisecond: a matcher that walks
 /// through all rules takes milliseconds for one decision, a good one a microsecond.
 fn round<R: RuleSubject>(limiter: &R, requests: &[RuleRequest], length: Duration) -> f64 {
     let probe = Instant::now();

@@ -1,11 +1,11 @@
-//! Under which conditions decisions are timed.
+//! The conditions under which decisions are timed.
 
 use std::fmt;
 
 use crate::keys::{self, Pattern};
 use crate::timing::CallStyle;
 
-/// Who works on the keys.
+/// The threads that visit the keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Threads {
     /// One thread.
@@ -16,27 +16,27 @@ pub(crate) enum Threads {
     TwoOnDifferentKeys,
 }
 
-/// What the limiter answers.
+/// The expected decisions of the limiter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ExpectedDecisions {
     /// Every decision admits and so writes state.
     Admits,
-    /// Nearly every decision refuses.
+    /// Nearly every decision denies.
     Denies,
 }
 
 /// One row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LibraryScenario {
-    /// How many keys there are.
+    /// The number of keys.
     pub(crate) keys: usize,
     /// How often each is visited.
     pub(crate) pattern: Pattern,
-    /// Who visits them.
+    /// The threads that visit them.
     pub(crate) threads: Threads,
     /// One by one or in batches.
     pub(crate) calls: CallStyle,
-    /// What the limiter answers.
+    /// The expected decisions.
     pub(crate) decisions: ExpectedDecisions,
 }
 
@@ -92,7 +92,7 @@ impl LibraryScenario {
                 ]
             }
             Threads::TwoOnDifferentKeys => (0..2)
-                .map(|part| keys::order_of_subset(self.keys, part, 2, 1 + part as u64))
+                .map(|subset| keys::order_of_subset(self.keys, subset, 2, 1 + subset as u64))
                 .collect(),
         }
     }
@@ -123,7 +123,7 @@ impl fmt::Display for LibraryScenario {
         })?;
         f.write_str(match self.decisions {
             ExpectedDecisions::Admits => "",
-            ExpectedDecisions::Denies => ", refused",
+            ExpectedDecisions::Denies => ", denied",
         })
     }
 }

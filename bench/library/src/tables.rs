@@ -8,7 +8,7 @@ use crate::measure::{NAMES, ScenarioCell, ScenarioRow, TIDEGATE};
 use crate::scenario::{LibraryScenario, Threads};
 use crate::timing::CallStyle;
 
-/// What was measured, to be asked by scenario and subject.
+/// The figures, by scenario and subject.
 pub(crate) struct LibraryTables<'a>(pub(crate) &'a [ScenarioRow]);
 
 impl LibraryTables<'_> {
@@ -22,7 +22,7 @@ impl LibraryTables<'_> {
         self.cell(scenario, name)?.nanos
     }
 
-    /// Nanoseconds per decision without what the harness alone takes.
+    /// Nanoseconds per decision without the time of the harness alone.
     fn net(&self, scenario: LibraryScenario, name: &str) -> Option<f64> {
         let harness = self.gross(scenario, Harness::NAME)?;
         Some((self.gross(scenario, name)? - harness).max(0.0))
@@ -32,7 +32,7 @@ impl LibraryTables<'_> {
         ratio(self.net(scenario, name), self.net(scenario, to))
     }
 
-    /// How much more two threads decide than one, on keys of their own.
+    /// How many more decisions two threads make than one, on keys of their own.
     fn scaling(&self, keys: usize, name: &str) -> Option<f64> {
         let one = LibraryScenario::plain(keys);
         let two = LibraryScenario {
@@ -97,7 +97,7 @@ impl LibraryTables<'_> {
         table
     }
 
-    /// What the library promises.
+    /// The goals of the library.
     pub(crate) fn goals(&self) -> Vec<Goal> {
         let to_governor = |scenario| self.net_ratio(scenario, TIDEGATE, Governor::NAME);
         let to_limitador =

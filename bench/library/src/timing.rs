@@ -9,7 +9,7 @@ use bench_subjects::{BATCH, Key, LimiterSubject};
 
 use crate::clock::thread_cpu_nanos;
 
-/// Decisions between two looks at the clock: enough that looking costs nothing.
+/// Decisions between two reads of the clock: enough that a read costs nothing.
 const STRIDE: usize = 1_024;
 
 /// One key per call, or [`BATCH`] of them.
@@ -21,7 +21,7 @@ pub(crate) enum CallStyle {
     Batches,
 }
 
-/// What to do in one round: each thread walks its own order for about `length`.
+/// One round: each thread walks its own order for about `length`.
 pub(crate) struct TimedRound<'a> {
     /// The keys, shared by all threads.
     pub(crate) keys: &'a [Key],
@@ -29,28 +29,28 @@ pub(crate) struct TimedRound<'a> {
     pub(crate) orders: &'a [Vec<u32>],
     /// Where in its order a round starts, from 0 to 1, so that rounds see different parts.
     pub(crate) start: f64,
-    /// How keys are handed over.
+    /// One by one or in batches.
     pub(crate) calls: CallStyle,
-    /// How long to go on.
+    /// The length of the round.
     pub(crate) length: Duration,
 }
 
 /// Nanoseconds per decision, by two clocks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DecisionTime {
-    /// On the wall: other processes that got the core in between count too.
+    /// Wall time: includes other processes that got the core meanwhile.
     pub(crate) wall_nanos: f64,
-    /// Of the thread on its core: what others took does not count, but neither does waiting for a lock.
+    /// Processor time of the thread: excludes other processes, but also the wait for a lock.
     pub(crate) cpu_nanos: f64,
 }
 
-/// A subject whose type is forgotten outside the timed loop, so that many can take turns.
+/// A type-erased subject, so that several can take turns outside the timed loop.
 pub(crate) trait DynSubject {
     /// The name in tables.
     fn name(&self) -> &'static str;
     /// Visits every key once.
     fn fill(&self, keys: &[Key]);
-    /// Runs one round; the mean of the threads.
+    /// Runs one round and returns the mean of the threads.
     fn run(&self, round: &TimedRound<'_>) -> DecisionTime;
 }
 
@@ -84,11 +84,11 @@ impl<S: LimiterSubject> DynSubject for S {
                 .collect();
             workers
                 .into_iter()
-                .map(|worker| worker.join().expect("a worker only decides"))
+                .map(|worker| worker.join().expect("a worker does not panic"))
                 .collect()
         });
-        let mean = |part: fn(&DecisionTime) -> f64| {
-            taken.iter().map(part).sum::<f64>() / taken.len() as f64
+        let mean = |field: fn(&DecisionTime) -> f64| {
+            taken.iter().map(field).sum::<f64>() / taken.len() as f64
         };
         DecisionTime {
             wall_nanos: mean(|taken| taken.wall_nanos),
@@ -148,9 +148,9 @@ fn in_batches<S: LimiterSubject>(
 
 /// Ends a call before the next begins, as for a caller who has other work in between.
 ///
-/// Without it the processor fetches the keys of later calls ahead, even past locked instructions: the
-/// harness alone then took a sixth of what the same fetches take in front of a limiter, and nothing
-/// could be subtracted. The fence itself is part of the harness and so of no net figure.
+/// Without it the processor prefetches the keys of later calls, even past locked instructions: the harness
+/// alone then took a sixth of the time of the same fetches in front of a limiter, and nothing could be
+/// subtracted. The fence itself is part of the harness and so of no net figure.
 #[inline]
 #[cfg_attr(
     target_arch = "x86_64",

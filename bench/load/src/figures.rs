@@ -1,4 +1,4 @@
-//! What a client did under load, and what it cost on both sides.
+//! The figures of a client under load, and its cost on both sides.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,47 +9,47 @@ use bench_report::{median, spread};
 use crate::tasks::{self, Concurrency, DecisionCount};
 use crate::{BenchError, LoadClient};
 
-/// What one subject did, in one round or as medians of all.
+/// The figures of one subject, of one round or as medians of all.
 #[derive(Debug, Clone, Copy)]
 pub struct LoadFigures {
-    /// Decisions in a second.
+    /// Decisions per second.
     pub per_sec: f64,
-    /// How far the rounds lie apart in that.
+    /// The spread of the rounds in that figure.
     pub spread: f64,
-    /// Processor seconds of the server for a million decisions.
+    /// Processor seconds of the server per million decisions.
     pub server_secs_per_million: f64,
-    /// The same of the client.
+    /// Processor seconds of the client per million decisions.
     pub client_secs_per_million: f64,
     /// The waits at a steady pace, in milliseconds.
     pub waits: Option<LoadWaits>,
 }
 
 impl LoadFigures {
-    /// The share of the time that the server was at work.
+    /// The share of the time in which the server was busy.
     #[must_use]
     pub fn server_busy(&self) -> f64 {
         self.server_secs_per_million * self.per_sec / 1e6
     }
 
-    /// The share of the time that the client was at work.
+    /// The share of the time in which the client was busy.
     #[must_use]
     pub fn client_busy(&self) -> f64 {
         self.client_secs_per_million * self.per_sec / 1e6
     }
 }
 
-/// How long decisions took.
+/// The waits of decisions.
 #[derive(Debug, Clone, Copy)]
 pub struct LoadWaits {
-    /// Half of them no longer than this.
+    /// The maximum wait of half of them.
     pub p50_ms: f64,
-    /// All but one in a hundred.
+    /// The maximum wait of all but one in a hundred.
     pub p99_ms: f64,
-    /// All but one in a thousand.
+    /// The maximum wait of all but one in a thousand.
     pub p999_ms: f64,
 }
 
-/// How long and how often.
+/// The length and the number of rounds.
 #[derive(Debug, Clone, Copy)]
 pub struct LoadEffort {
     /// Rounds of each subject.
@@ -58,9 +58,10 @@ pub struct LoadEffort {
     pub length: Duration,
 }
 
-/// One round in which a client decides as fast as answers come, after a short one that is not counted.
+/// One round in a closed loop, after a short one that is not counted.
 ///
 /// # Errors
+///
 /// When a decision fails.
 pub async fn by_tasks<C: LoadClient>(
     server: &ServerProcess,
@@ -75,9 +76,10 @@ pub async fn by_tasks<C: LoadClient>(
     Ok(figures(count, server_secs, client_secs))
 }
 
-/// One round at `rate` decisions a second, after a short one that is not counted.
+/// One round at `rate` decisions per second, after a short one that is not counted.
 ///
 /// # Errors
+///
 /// When a decision fails.
 pub async fn at_pace<C: LoadClient>(
     server: &ServerProcess,
@@ -101,7 +103,7 @@ pub async fn at_pace<C: LoadClient>(
     })
 }
 
-/// The figures of decisions that took so much processor time on either side.
+/// The figures of these decisions with their processor time on either side.
 #[must_use]
 pub fn figures(count: DecisionCount, server_secs: f64, client_secs: f64) -> LoadFigures {
     let millions = count.decisions as f64 / 1e6;
@@ -114,10 +116,10 @@ pub fn figures(count: DecisionCount, server_secs: f64, client_secs: f64) -> Load
     }
 }
 
-/// The medians of all rounds; nothing if there were none.
+/// The medians of all rounds; `None` if there were none.
 #[must_use]
 pub fn median_figures(rounds: &[LoadFigures]) -> Option<LoadFigures> {
-    let all = |part: fn(&LoadFigures) -> f64| rounds.iter().map(part).collect::<Vec<_>>();
+    let all = |field: fn(&LoadFigures) -> f64| rounds.iter().map(field).collect::<Vec<_>>();
     Some(LoadFigures {
         per_sec: median(&all(|f| f.per_sec))?,
         spread: spread(&all(|f| f.per_sec))?,
@@ -129,7 +131,7 @@ pub fn median_figures(rounds: &[LoadFigures]) -> Option<LoadFigures> {
 
 fn median_waits(rounds: &[LoadFigures]) -> Option<LoadWaits> {
     let waits: Vec<LoadWaits> = rounds.iter().filter_map(|round| round.waits).collect();
-    let wait = |part: fn(&LoadWaits) -> f64| median(&waits.iter().map(part).collect::<Vec<_>>());
+    let wait = |field: fn(&LoadWaits) -> f64| median(&waits.iter().map(field).collect::<Vec<_>>());
     Some(LoadWaits {
         p50_ms: wait(|w| w.p50_ms)?,
         p99_ms: wait(|w| w.p99_ms)?,

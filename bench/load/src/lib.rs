@@ -1,7 +1,6 @@
-//! Load on a client that decides in a server: as fast as answers come or at a steady pace, and the
-//! figures of it.
+//! Load on a client that decides in a server: in a closed loop or at a steady pace, and its figures.
 //!
-//! Knows neither the server nor what is decided.
+//! Knows neither the server nor the decisions.
 
 mod figures;
 mod tasks;
@@ -12,14 +11,15 @@ use std::future::Future;
 pub use figures::{LoadEffort, LoadFigures, LoadWaits, at_pace, by_tasks, figures, median_figures};
 pub use tasks::{Concurrency, DecisionCount};
 
-/// Whatever ends a measurement.
+/// Any error that ends a measurement.
 pub type BenchError = Box<dyn Error + Send + Sync>;
 
-/// Someone who decides about one key at a time.
+/// A client that decides about one key at a time.
 pub trait LoadClient: Send + Sync + 'static {
     /// Charges one unit to the key of this number.
     ///
     /// # Errors
-    /// When something else happened than is to be measured.
+    ///
+    /// When the outcome is not the one under measurement.
     fn decide(&self, key: usize) -> impl Future<Output = Result<(), BenchError>> + Send;
 }

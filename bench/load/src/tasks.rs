@@ -1,5 +1,5 @@
-//! The load on a client: so many tasks that each decide again as soon as they have their answer, or
-//! decisions at a steady pace.
+//! The load on a client: tasks that each decide again as soon as they have their reply, or decisions at a
+//! steady pace.
 
 use std::future::Future as _;
 use std::sync::Arc;
@@ -14,29 +14,29 @@ use crate::{BenchError, LoadClient};
 /// Waits beyond a minute count as a minute.
 const MAX_WAIT_NANOS: u64 = 60_000_000_000;
 
-/// Decisions under way at most where a pace is kept: half of what our store takes before it decides by
-/// itself. Whoever cannot keep the pace shows it by waits, which count all the same.
+/// The maximum number of decisions in flight at a steady pace: half of what our store accepts before it
+/// decides by itself. A client that cannot keep the pace shows it by its waits, which count as well.
 const MAX_IN_FLIGHT: usize = 2_048;
 
-/// How many decide at once, and about how many keys, drawn evenly.
+/// The number of decisions in flight, and the number of keys, drawn evenly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Concurrency {
-    /// Keys.
+    /// The number of keys.
     pub keys: usize,
-    /// Decisions under way.
+    /// Decisions in flight.
     pub in_flight: usize,
 }
 
 /// Decisions made, and how long that took.
 #[derive(Debug, Clone, Copy)]
 pub struct DecisionCount {
-    /// How many.
+    /// The number of decisions.
     pub decisions: u64,
-    /// From the first question to the last answer.
+    /// From the first request to the last reply.
     pub elapsed: Duration,
 }
 
-/// As many tasks as told, each with one decision under way, for `length`.
+/// `in_flight` tasks, each with one decision in flight, for `length`.
 pub(crate) async fn run_tasks<C: LoadClient>(
     client: &Arc<C>,
     concurrency: Concurrency,
@@ -52,8 +52,8 @@ pub(crate) async fn run_tasks<C: LoadClient>(
             while begun.elapsed() < length {
                 client.decide(rng.below(concurrency.keys)).await?;
                 decisions += 1;
-                // As a server does between two requests. Without it a task that need not wait would
-                // keep all others from running, those that see to its next answers among them.
+                // As a server does between two requests. Without it a task that need not wait would keep all
+                // others from running, including those that receive its next replies.
                 yield_now().await;
             }
             Ok::<u64, BenchError>(decisions)
@@ -69,8 +69,8 @@ pub(crate) async fn run_tasks<C: LoadClient>(
     })
 }
 
-/// `rate` decisions a second, each begun when it is due, whether or not earlier ones are answered. Waits
-/// count from when a decision was due.
+/// `rate` decisions per second, each started when it is due, whether or not earlier replies have arrived.
+/// Waits count from the instant a decision was due.
 pub(crate) async fn run_paced<C: LoadClient>(
     client: &Arc<C>,
     keys: usize,
@@ -90,8 +90,8 @@ pub(crate) async fn run_paced<C: LoadClient>(
                 let decided = client.decide(key).await;
                 decided.map(|()| since.elapsed())
             });
-            // Most of those that need not wait are made at once: a task for each would cost more than
-            // they do. A task that is spawned asks again, and is woken from then on.
+            // Decisions that need not wait complete at once: a task for each would cost more than they do. A
+            // spawned task is polled again, and is woken from then on.
             match decision
                 .as_mut()
                 .poll(&mut Context::from_waker(Waker::noop()))
@@ -104,7 +104,7 @@ pub(crate) async fn run_paced<C: LoadClient>(
         while let Some(ended) = tasks.try_join_next() {
             note(&mut waits, ended?)?;
         }
-        // It spins on its own core, as sleeping would be later than due; yielding looks for answers.
+        // It spins on its own core, because a sleep would end too late; yielding receives replies.
         yield_now().await;
     }
     while let Some(ended) = tasks.join_next().await {
@@ -125,7 +125,7 @@ fn note(
     Ok(())
 }
 
-/// Numbers that look drawn by chance and are the same in every run: xorshift.
+/// Pseudo-random numbers that are the same in every run: xorshift.
 struct KeyRng(u64);
 
 impl KeyRng {

@@ -1,4 +1,4 @@
-//! Fills one limiter in a child process and samples what it holds.
+//! Fills one limiter in a child process and samples its memory.
 
 use std::hint::black_box;
 use std::process::{Command, Stdio};
@@ -13,18 +13,18 @@ pub(crate) const MILLION: usize = 1_000_000;
 /// Keys between two samples.
 const STEP: usize = 250_000;
 
-/// Memory held at one number of keys, beyond that of the empty limiter.
+/// Memory in use at one number of keys, beyond that of the empty limiter.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MemorySample {
     /// Keys charged so far.
     pub(crate) keys: usize,
     /// Pages in memory.
     pub(crate) resident_bytes: usize,
-    /// Asked of the allocator and not given back.
+    /// Bytes allocated and not freed.
     pub(crate) allocated_bytes: usize,
 }
 
-/// The samples of one subject, taken in a child; empty when this build does not hold it.
+/// The samples of one subject, taken in a child; empty when this build does not include it.
 pub(crate) fn in_child(name: &str, max_keys: usize) -> io::Result<Vec<MemorySample>> {
     let child = Command::new(env::current_exe()?)
         .args(["--fill", name, "--keys", &max_keys.to_string()])

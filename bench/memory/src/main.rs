@@ -1,6 +1,6 @@
 //! Bytes per key from one to ten million keys: Tidegate beside the libraries it competes with.
 //!
-//! Each subject is filled in a process of its own, so that nobody inherits another's heap.
+//! Each subject is filled in a process of its own, so that none inherits another's heap.
 
 mod fill;
 mod subjects;
@@ -14,7 +14,7 @@ use clap::Parser;
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
-/// The system's allocator, counting what is asked of it.
+/// The system's allocator with statistics.
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
 
@@ -39,7 +39,7 @@ fn main() -> io::Result<()> {
     } = MemoryArguments::parse();
     match fill {
         Some(name) => subjects::fill(&name, keys),
-        None => measure_all(&options).map(|path| println!("\nkept as {}", path.display())),
+        None => measure_all(&options).map(|path| println!("\nsaved as {}", path.display())),
     }
 }
 
@@ -64,5 +64,5 @@ fn measure_all(options: &Options) -> io::Result<PathBuf> {
 }
 
 const NOTE: &str = "Resident bytes beyond those of the empty limiter, divided by the keys it holds; in \
-    brackets what it asked of the allocator. Keys of 17 bytes, each charged once and still live. Worst: \
+    brackets the allocated bytes. Keys of 17 bytes, each charged once and still live. Worst: \
     the largest figure of the resident bytes among samples every 250,000 keys from 1M on.";

@@ -1,4 +1,4 @@
-//! Which limiters are filled, by name.
+//! The limiters under measurement, by name.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use bench_subjects::{Governor, Limitador, LimiterSubject, Throttlecrab};
 
 use crate::fill::{MILLION, print_samples};
 
-/// Tidegate's names, known also when it is absent.
+/// Tidegate's name, needed also when it is absent.
 pub(crate) const TIDEGATE: &str = "tidegate";
 /// The strict sliding window, which keeps sub-buckets.
 pub(crate) const TIDEGATE_STRICT: &str = "tidegate, strict window";
@@ -20,14 +20,14 @@ pub(crate) const NAMES: [&str; 5] = [
     Limitador::NAME,
 ];
 
-/// Fills the limiter of this name and prints its samples; none when this build does not hold it.
+/// Fills the limiter of this name and prints its samples; none when this build does not include it.
 pub(crate) fn fill(name: &str, max_keys: usize) -> io::Result<()> {
     match name {
         TIDEGATE => print_samples::<bench_subjects::Tidegate>(max_keys),
         TIDEGATE_STRICT => print_samples::<bench_subjects::TidegateStrict>(max_keys),
         Governor::NAME => print_samples::<Governor>(max_keys),
         Throttlecrab::NAME => print_samples::<Throttlecrab>(max_keys),
-        // Over a kilobyte and eight microseconds for each key: a fifth of the way tells enough.
+        // Over a kilobyte and eight microseconds for each key: a fifth of the keys shows enough.
         Limitador::NAME => print_samples::<Limitador>((max_keys / 5).max(MILLION)),
         _ => Ok(()),
     }

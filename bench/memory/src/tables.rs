@@ -1,4 +1,4 @@
-//! The table and goals of the memory held.
+//! The table and goals of memory use.
 
 use bench_report::{Goal, Table, figure};
 
@@ -30,7 +30,7 @@ pub(crate) fn bytes_per_key(measured: &MemorySamples, max_keys: usize) -> Table 
     table
 }
 
-/// What Tidegate promises. At ten million keys only when the run went so far.
+/// The goals of Tidegate. The one for ten million keys only when the run went so far.
 pub(crate) fn goals(measured: &MemorySamples) -> Vec<Goal> {
     let samples = |name| {
         measured
@@ -67,7 +67,7 @@ fn at(samples: &[MemorySample], keys: usize) -> Option<&MemorySample> {
     samples.iter().find(|sample| sample.keys == keys)
 }
 
-/// Below a million keys a few large blocks decide, and no one runs out of memory.
+/// Below a million keys a few large blocks dominate, and no machine runs out of memory.
 fn worst(samples: &[MemorySample]) -> Option<&MemorySample> {
     let counted = samples.iter().filter(|sample| sample.keys >= MILLION);
     counted.max_by(|a, b| a.resident_per_key().total_cmp(&b.resident_per_key()))

@@ -5,7 +5,7 @@ use std::{fs, io};
 /// Clock ticks in a second of `/proc/PID/stat`: the same on every Linux.
 const TICKS_PER_SEC: f64 = 100.0;
 
-/// Of the process `pid` since it started.
+/// Processor seconds of the process `pid` since it started.
 ///
 /// # Errors
 ///
@@ -14,7 +14,7 @@ pub fn of(pid: u32) -> io::Result<f64> {
     secs(&pid.to_string(), OWN)
 }
 
-/// Of this process.
+/// Processor seconds of this process.
 ///
 /// # Errors
 ///
@@ -23,7 +23,7 @@ pub fn own() -> io::Result<f64> {
     secs("self", OWN)
 }
 
-/// Of the children of this process that have ended and been waited for.
+/// Processor seconds of the children of this process that have ended and been waited for.
 ///
 /// # Errors
 ///
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_times_is_no_figure() {
+    fn a_line_without_times_has_no_figure() {
         assert_eq!(ticks("7 (a) R 1", OWN), None);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{fs, io};
 
-/// Of the process `pid` at this moment. What the kernel holds for its sockets is not among them.
+/// Resident bytes of the process `pid` now, without the kernel memory of its sockets.
 pub(crate) fn of(pid: u32) -> io::Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     bytes(&status).ok_or_else(|| io::Error::other("no resident bytes in /proc/PID/status"))
@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_called_kilobytes_are_kibibytes() {
+    fn the_unit_kb_means_kibibytes() {
         assert_eq!(
             bytes("VmHWM:\t   9 kB\nVmRSS:\t     40 kB\n"),
             Some(40 << 10)

@@ -1,4 +1,5 @@
-//! A server under test: a process of ours on one core, asked for its processor time and ended with us.
+//! A server under test: a child process on one core, whose processor time can be read. It ends with the
+//! bench.
 
 use std::io::{self, Read as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -12,8 +13,8 @@ use crate::{cpu, resident};
 /// The core servers run on; the load runs on the other.
 const SERVER_CORE: &str = "0";
 
-/// How long a server may take until it listens.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The maximum time until a server listens.
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A running server. Dropping it ends the process.
 pub struct ServerProcess {
@@ -26,7 +27,7 @@ impl ServerProcess {
     ///
     /// # Errors
     ///
-    /// When it cannot be started or does not listen in time; with what it said.
+    /// When it cannot be started or does not listen in time; the error has its output.
     pub fn start(program: &str, arguments: impl FnOnce(u16) -> Vec<String>) -> io::Result<Self> {
         let address = free_address()?;
         let process = Command::new("taskset")
@@ -38,13 +39,12 @@ impl ServerProcess {
             .spawn()?;
         let mut server = ServerProcess { process, address };
         server.wait_until_listening(program)?;
-        // Nobody reads further messages; closed, the pipe cannot fill up and stop the server.
+        // No one reads further messages; a closed pipe cannot fill up and stop the server.
         server.process.stderr = None;
         Ok(server)
     }
 
-    /// Starts Redis so that it keeps nothing on disk, with a module if there is one and what else it is
-    /// told.
+    /// Starts Redis without persistence, with a module if there is one, and with further arguments.
     ///
     /// # Errors
     ///
@@ -66,7 +66,7 @@ impl ServerProcess {
         })
     }
 
-    /// Where it listens.
+    /// Its address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -76,21 +76,21 @@ impl ServerProcess {
     ///
     /// # Errors
     ///
-    /// When the process is gone.
+    /// When the process has ended.
     pub fn cpu_secs(&self) -> io::Result<f64> {
         cpu::of(self.process.id())
     }
 
-    /// Bytes it has in memory at this moment, without what the kernel holds for its sockets.
+    /// Its resident bytes now, without the kernel memory of its sockets.
     ///
     /// # Errors
     ///
-    /// When the process is gone.
+    /// When the process has ended.
     pub fn resident_bytes(&self) -> io::Result<u64> {
         resident::of(self.process.id())
     }
 
-    /// The process, for those who look into it.
+    /// The process id, for profilers.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.process.id()
@@ -100,7 +100,7 @@ impl ServerProcess {
         let begun = Instant::now();
         while TcpStream::connect(self.address).is_err() {
             let ended = self.process.try_wait()?;
-            if ended.is_some() || begun.elapsed() > PATIENCE {
+            if ended.is_some() || begun.elapsed() > LISTEN_TIMEOUT {
                 return Err(io::Error::other(self.startup_error(program)));
             }
             thread::sleep(Duration::from_millis(20));
@@ -129,8 +129,7 @@ impl Drop for ServerProcess {
     }
 }
 
-/// Between this and the server's own bind another process could take the port; then the start fails
-/// and says so.
+/// Another process could take the port before the server binds it; then the start fails with that error.
 fn free_address() -> io::Result<SocketAddr> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }

@@ -1,4 +1,4 @@
-//! `redis-benchmark`: what a server can do at all with one command.
+//! `redis-benchmark`: the maximum rate of a server for one command.
 
 use std::ffi::OsStr;
 use std::io;
@@ -11,8 +11,8 @@ use bench_load::Concurrency;
 use crate::client::CONNECTIONS;
 use crate::command::RespCommand;
 
-/// Sends `command` as often as told, on as many connections as a client of ours has and with as many
-/// calls under way; returns calls in a second, by its own count.
+/// Sends `command` the given number of times, with as many connections as our clients have and as many calls
+/// in flight. Returns calls per second, by its own count.
 pub(crate) fn run(
     server: SocketAddr,
     command: &RespCommand,
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_complaint_is_no_rate() {
+    fn an_error_message_is_no_rate() {
         assert_eq!(rate("Error from server: ERR unknown command"), None);
         assert_eq!(rate(""), None);
     }

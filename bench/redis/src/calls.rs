@@ -1,4 +1,4 @@
-//! redis-rs by itself, in the shape in which our store uses it: a few connections that all tasks share.
+//! redis-rs by itself, as our store uses it: a few connections that all tasks share.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ pub(crate) struct RedisCalls {
 }
 
 impl RedisCalls {
-    /// Connects as our store does: without delay, with a timeout on each answer.
+    /// Connects as our store does: without delay, with a timeout on each reply.
     pub(crate) async fn open(
         server: SocketAddr,
         command: &RespCommand,
@@ -47,14 +47,16 @@ impl RedisCalls {
         let index = self.next.fetch_add(1, Ordering::Relaxed);
         let mut connection = self.connections[index % self.connections.len()].clone();
         let reply: Value = self.commands[key].query_async(&mut connection).await?;
-        match admitted(&reply) {
-            true => Ok(()),
-            false => Err(format!("a call was answered with {reply:?}").into()),
+        if admitted(&reply) {
+            Ok(())
+        } else {
+            Err(format!("unexpected reply {reply:?}").into())
         }
     }
 }
 
-/// Whether a limiter let the call pass: redis-cell says 0 first; our script the time in 7 bytes, then 1 as a double.
+/// Whether a limiter admitted the call: redis-cell replies with 0 first; our script with the time in 7 bytes,
+/// then 1 as a double.
 pub(crate) fn admitted(reply: &Value) -> bool {
     match reply {
         Value::Array(parts) => parts.first() == Some(&Value::Int(0)),

@@ -6,26 +6,26 @@ use crate::calls::RedisCalls;
 use crate::limitador::LimitadorRedis;
 use crate::tidegate::{BareStore, ResilientStore, TidegateRedis};
 
-/// Connections of every client that can be told how many: what our store opens unless told otherwise.
+/// The connections of every client with such a setting: the default of our store.
 pub(crate) const CONNECTIONS: usize = 2;
 
-/// The most keys that take part.
+/// The maximum number of keys.
 pub(crate) const KEYS: usize = 10_000;
 
 /// A client that decides about one key at a time.
 pub(crate) enum RedisBenchClient {
-    /// Commands by redis-rs, of whose answers nothing is made.
+    /// Commands by redis-rs, whose replies are not parsed further.
     Calls(RedisCalls),
     /// Our store.
     Bare(TidegateRedis<BareStore>),
-    /// Our store with everything around it that copes with its failure.
+    /// Our store with the resilience stack.
     Guarded(Box<TidegateRedis<ResilientStore>>),
     /// The crate `limitador` on its Redis storage.
     Limitador(LimitadorRedis),
 }
 
 impl bench_load::LoadClient for RedisBenchClient {
-    /// A refusal and an answer that is not exact are errors.
+    /// A denial or a decision that is not exact is an error.
     async fn decide(&self, key: usize) -> Result<(), BenchError> {
         match self {
             RedisBenchClient::Calls(calls) => calls.decide(key).await,

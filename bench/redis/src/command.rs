@@ -1,8 +1,8 @@
-//! A command that `redis-benchmark` and a client of ours can both send, each time to another key.
+//! A command that both `redis-benchmark` and our clients can send, each time with another key.
 
 use redis::Cmd;
 
-/// What `redis-benchmark` replaces by a number of twelve digits.
+/// The text that `redis-benchmark` replaces by a number of twelve digits.
 const NUMBER: &str = "__rand_int__";
 
 /// The words of a command. The key of a limit holds [`NUMBER`].
@@ -21,8 +21,8 @@ impl RespCommand {
         )
     }
 
-    /// A call of a script. Numbers take the place of the last twelve characters of the hash tag of
-    /// `key`, so that all keys are as long as it; `None` if it has no such tag.
+    /// A call of a script. The number replaces the last twelve characters of the hash tag of `key`, so that
+    /// all keys have its length; `None` if it has no such tag.
     pub(crate) fn script(hash: &str, key: &[u8], arguments: &[Vec<u8>]) -> Option<Self> {
         let end = key.iter().position(|byte| *byte == b'}')?;
         let begin = end.checked_sub(NUMBER.len())?;

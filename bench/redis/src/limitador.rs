@@ -1,4 +1,4 @@
-//! `limitador` on its Redis storage: it reads a counter, then raises it, in two calls.
+//! `limitador` on its Redis storage: it reads a counter, then increments it, in two calls.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -41,9 +41,10 @@ impl LimitadorRedis {
         // With the counters loaded, as its later versions always do.
         let limiter = &self.limiter;
         let result = limiter.check_rate_limited_and_update(&self.namespace, &values, 1, true);
-        match result.await?.limited {
-            false => Ok(()),
-            true => Err("limitador refused".into()),
+        if result.await?.limited {
+            Err("limitador denied".into())
+        } else {
+            Ok(())
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Exact decisions in Redis: Tidegate's store beside what `redis-benchmark` shows for the same script, the
+//! Exact decisions in Redis: Tidegate's store beside the rate of `redis-benchmark` for the same script, the
 //! module redis-cell, and `limitador`.
 //!
-//! One server, pinned to the first core; everyone takes turns on it from the second.
+//! One server, pinned to the first core; all subjects take turns on it from the second.
 
 mod benchmark;
 mod calls;
@@ -57,7 +57,7 @@ fn main() -> Result<(), BenchError> {
         let subjects = subject::all(server.address(), redis_cell.is_some()).await?;
         measure(&server, &subjects, effort, &mut page).await
     })?;
-    println!("\nkept as {}", page.save(&options.results)?.display());
+    println!("\nsaved as {}", page.save(&options.results)?.display());
     Ok(())
 }
 
@@ -117,21 +117,21 @@ const CONCURRENCIES: [Concurrency; 4] = [
     },
 ];
 
-/// Which of the crowds half load is half of: many keys, fewer in flight.
+/// The index of the concurrency whose rate half load halves: many keys, fewer in flight.
 const HALF_OF: usize = 2;
 
-const NOTE: &str = "One server on one core, everyone in turn on the other; one token bucket per key, all admitted. \
-    Each charge moves the expiry of its record by a second, so that every write sets it: the dearer of \
-    two ways. *of redis-benchmark*: of the rate that it shows for our script with our arguments, on 2 \
-    connections with as many calls under way. CPU-s/M: processor seconds for a million decisions. *busy*: \
+const NOTE: &str = "One server on one core, all subjects in turn on the other; one token bucket per key, all admitted. \
+    Each charge moves the expiry of its record by a second, so that every write sets it: the more expensive of \
+    two cases. *of redis-benchmark*: of its rate for our script with our arguments, on 2 \
+    connections with as many calls in flight. CPU-s/M: processor seconds for a million decisions. *busy*: \
     share of its core. *resilient*: the store in its breaker, deadline, fallback, mirror and deny cache. \
-    limitador (0.6) counts fixed windows and reads, then raises a counter in two calls, so it may admit \
+    limitador (0.6) counts fixed windows and reads, then increments a counter in two calls, so it may admit \
     too many. Medians of interleaved rounds; *spread* is how far these lie apart.";
 
-const HALF_NOTE: &str = "Half of what each decided with 64 in flight, at a steady pace; waits counted from \
+const HALF_NOTE: &str = "Half of the rate of each with 64 in flight, at a steady pace; waits counted from \
     the moment a decision was due. redis-benchmark keeps no pace.";
 
-const PROFILE_NOTE: &str = "*redis-rs* sends our very calls and makes nothing of the answers; the columns \
-    after it are what the store, and then resilience, use on top. What the server runs for a script, in \
+const PROFILE_NOTE: &str = "*redis-rs* sends the calls of our store and ignores the replies; the columns \
+    after it are the additional cost of the store, and then of resilience. What the server runs for a script, in \
     instructions: `cargo run --release -p tidegate --features redis --example redis_figures -- \
     instructions`.";

@@ -1,4 +1,4 @@
-//! Lets the subjects take turns on the server.
+//! Measures the subjects on the server, in turns.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::benchmark;
 use crate::command::RespCommand;
 use crate::subject::{RedisDriver, RedisSubject};
 
-/// Calls by which `redis-benchmark` warms up and finds out how many fill a round.
+/// Calls by which `redis-benchmark` warms up and estimates how many fill a round.
 const WARM_UP_CALLS: u64 = 20_000;
 
-/// Everyone decides as fast as answers come, in turns.
+/// All subjects in a closed loop, in turns.
 pub(crate) async fn full_load(
     server: &ServerProcess,
     subjects: &[RedisSubject],
@@ -39,7 +39,7 @@ pub(crate) async fn full_load(
         .collect())
 }
 
-/// Everyone who can decides half as often as at full load, in turns; `None` for those who cannot.
+/// All subjects that support a pace at half of their rate at full load, in turns; `None` for the others.
 pub(crate) async fn half_load(
     server: &ServerProcess,
     subjects: &[RedisSubject],
@@ -59,7 +59,7 @@ pub(crate) async fn half_load(
     Ok(rounds.iter().map(|rounds| median_figures(rounds)).collect())
 }
 
-/// A process of its own, waited for on a thread of its own: the tasks here that keep connections go on.
+/// A separate process, awaited on a separate thread: the tasks here that serve connections continue.
 async fn by_benchmark(
     server: &ServerProcess,
     command: &RespCommand,

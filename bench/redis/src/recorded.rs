@@ -1,6 +1,6 @@
-//! A charge as the store sends it, overheard by `MONITOR`: the script and what it is told.
+//! A charge as the store sends it, recorded by `MONITOR`: the script and its arguments.
 //!
-//! So the bench sends what the store sends, whatever that is, and needs nothing that is private to it.
+//! So the bench sends whatever the store sends, and needs no private part of it.
 
 use std::fmt::Write as _;
 use std::io::{self, BufRead as _, BufReader, Write as _};
@@ -19,20 +19,20 @@ pub(crate) struct RecordedScriptCall {
     hash: String,
     key: Vec<u8>,
     arguments: Vec<Vec<u8>>,
-    /// The text whose hash it is.
+    /// The text of the script.
     script: String,
 }
 
 impl RecordedScriptCall {
-    /// The very call, each time to another key.
+    /// The recorded call, each time with another key.
     pub(crate) fn call(&self) -> io::Result<RespCommand> {
         RespCommand::script(&self.hash, &self.key, &self.arguments).ok_or_else(|| no_tag(&self.key))
     }
 
     /// The same call without a zero byte, because `redis-benchmark` ends a word there.
     ///
-    /// The script is loaded once more with its arguments written into it, and is sent as many other bytes
-    /// in their place. The server reads as much as for the true call and runs about 1% fewer
+    /// The script is loaded once more with its arguments written into it, and the call has as many other
+    /// bytes in their place. The server reads as many bytes as for the true call and runs about 1% fewer
     /// instructions: the comparison is not made easier for us.
     pub(crate) fn call_without_zeros(
         &self,
@@ -49,20 +49,19 @@ impl RecordedScriptCall {
         let command = command.ok_or_else(|| no_tag(&self.key))?;
         // redis-benchmark would not notice a script that does something else.
         let reply: Value = command.numbered(0).query(server)?;
-        match admitted(&reply) {
-            true => Ok(command),
-            false => {
-                Err(format!("with its arguments written in, our script says {reply:?}").into())
-            }
+        if admitted(&reply) {
+            Ok(command)
+        } else {
+            Err(format!("with its arguments written in, our script replies {reply:?}").into())
         }
     }
 }
 
-/// Overhears what a server is told.
+/// Records the commands of a server.
 pub(crate) struct CommandMonitor(BufReader<TcpStream>);
 
 impl CommandMonitor {
-    /// Begins to listen.
+    /// Starts to record.
     pub(crate) fn open(address: SocketAddr) -> io::Result<Self> {
         let mut stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(Duration::from_secs(5)))?;
@@ -72,8 +71,8 @@ impl CommandMonitor {
         Ok(monitor)
     }
 
-    /// Reads on to the first call of a script by its hash, and finds that script among those loaded
-    /// before it.
+    /// Reads up to the first call of a script by its hash, and finds that script among those loaded before
+    /// it.
     pub(crate) fn first_call(
         mut self,
         server: &mut Connection,
@@ -108,7 +107,7 @@ impl CommandMonitor {
     }
 }
 
-/// The script of this hash; loading tells the hash of each.
+/// The script with this hash; loading returns the hash of each.
 fn script_of(
     hash: &str,
     scripts: Vec<String>,
@@ -164,7 +163,7 @@ fn escaped(bytes: &mut impl Iterator<Item = u8>) -> u8 {
     }
 }
 
-/// Bytes as a text in Lua.
+/// Bytes as a Lua string.
 fn lua_text(bytes: &[u8]) -> String {
     let mut text = String::from("'");
     for byte in bytes {
@@ -178,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_read_back_to_the_bytes_that_were_sent() {
+    fn a_line_is_decoded_to_the_bytes_that_were_sent() {
         let line = r#"1794752686.162298 [0 127.0.0.1:55294] "SET" "a\"b\\" "\x00\xffz\n""#;
         let want: [&[u8]; 3] = [b"SET", b"a\"b\\", b"\x00\xffz\n"];
         assert_eq!(words(line), want);
@@ -190,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn lua_reads_any_byte() {
+    fn a_lua_string_has_any_byte() {
         assert_eq!(lua_text(&[0, 65, 255]), r"'\000\065\255'");
     }
 }

@@ -1,4 +1,4 @@
-//! Who takes part, each on the same server in turn.
+//! The subjects, each on the same server in turn.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,21 +24,21 @@ pub(crate) const LIMITADOR: &str = "limitador";
 /// The rows of every table, whether or not the subject was in the run.
 pub(crate) const NAMES: [&str; 7] = [EVALSHA, EVALSHA_RS, BARE, GUARDED, CELL, CELL_RS, LIMITADOR];
 
-/// Someone who makes decisions on the server.
+/// A subject that makes decisions on the server.
 pub(crate) struct RedisSubject {
     pub(crate) name: &'static str,
     pub(crate) driver: RedisDriver,
 }
 
-/// How it is made to.
+/// The driver of a subject.
 pub(crate) enum RedisDriver {
-    /// By `redis-benchmark`, which is told a command.
+    /// `redis-benchmark` with a command.
     Benchmark(RespCommand),
-    /// By tasks in this process.
+    /// Tasks in this process.
     Tasks(Arc<RedisBenchClient>),
 }
 
-/// Opens everyone; redis-cell only where the server has loaded its module.
+/// Opens all subjects; redis-cell only where the server has loaded its module.
 pub(crate) async fn all(server: SocketAddr, cell: bool) -> Result<Vec<RedisSubject>, BenchError> {
     let allowance = Allowance::ADMITS_ALL;
     let mut direct = redis::Client::open(format!("redis://{server}"))?.get_connection()?;

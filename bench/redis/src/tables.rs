@@ -5,7 +5,7 @@ use bench_report::{Goal, Table, figure, ratio};
 
 use crate::subject::{BARE, EVALSHA, EVALSHA_RS, GUARDED, NAMES};
 
-/// One crowd, put to everyone in the run.
+/// The figures of all subjects for one concurrency.
 pub(crate) struct RedisResults {
     pub(crate) concurrency: Concurrency,
     /// The subjects, in the order of the figures.
@@ -23,7 +23,7 @@ impl RedisResults {
         self.of(name).map(|figures| figures.per_sec)
     }
 
-    /// What the crowd is, as a heading.
+    /// The concurrency as a heading.
     pub(crate) fn title(&self) -> String {
         let Concurrency { keys, in_flight } = self.concurrency;
         let keys = match keys {
@@ -33,7 +33,7 @@ impl RedisResults {
         format!("{keys}, {in_flight} in flight")
     }
 
-    /// Throughput and processor time of everyone.
+    /// Throughput and processor time of all subjects.
     pub(crate) fn table(&self) -> Table {
         let mut table = Table::new([
             "",
@@ -46,22 +46,22 @@ impl RedisResults {
             "spread",
         ]);
         for name in NAMES {
-            let part = |part: fn(&LoadFigures) -> f64| figure(self.of(name).as_ref().map(part));
+            let field = |field: fn(&LoadFigures) -> f64| figure(self.of(name).as_ref().map(field));
             table.row([
                 name.to_owned(),
-                part(|f| f.per_sec),
+                field(|f| f.per_sec),
                 figure(ratio(self.rate(name), self.rate(EVALSHA))),
-                part(|f| f.server_secs_per_million),
-                part(|f| f.client_secs_per_million),
-                part(LoadFigures::server_busy),
-                part(LoadFigures::client_busy),
-                part(|f| f.spread),
+                field(|f| f.server_secs_per_million),
+                field(|f| f.client_secs_per_million),
+                field(LoadFigures::server_busy),
+                field(LoadFigures::client_busy),
+                field(|f| f.spread),
             ]);
         }
         table
     }
 
-    /// Waits at a steady pace, of those who can keep one.
+    /// Waits at a steady pace, of the subjects that support one.
     pub(crate) fn waits_table(&self) -> Table {
         let mut table = Table::new(["", "decisions/s", "p50 ms", "p99 ms", "server CPU-s/M"]);
         for name in NAMES {
@@ -77,14 +77,14 @@ impl RedisResults {
         table
     }
 
-    /// What the exact path promises.
+    /// The goal of the exact path.
     pub(crate) fn goal(&self) -> Goal {
         let of_benchmark = ratio(self.rate(BARE), self.rate(EVALSHA));
         let what = format!("{}: of the rate of redis-benchmark", self.title());
         Goal::at_least(what, of_benchmark, 0.8)
     }
 
-    /// Where the time of a decision goes, and which side was the narrow one.
+    /// Where the time of a decision goes, and which side was the bottleneck.
     pub(crate) fn profile(&self) -> [String; 5] {
         let client = |name| self.of(name).map(|f| f.client_secs_per_million);
         let more = |than, name| {
@@ -101,16 +101,16 @@ impl RedisResults {
         ]
     }
 
-    /// Says which side held the store up, from how busy each was.
+    /// Which side was the store's bottleneck, from how busy each was.
     pub(crate) fn narrow_side(&self) -> Option<String> {
         let found = self.of(BARE)?;
         let (server, client) = (found.server_busy(), found.client_busy());
         let side = match (server > BUSY, client > BUSY) {
-            (true, true) => "both sides were at their end",
-            (true, false) => "the server was at its end",
-            (false, true) => "the client was at its end",
+            (true, true) => "both sides were saturated",
+            (true, false) => "the server was saturated",
+            (false, true) => "the client was saturated",
             (false, false) => {
-                "neither was at its end: they waited for each other or for the machine"
+                "neither was saturated: they waited for each other or for the machine"
             }
         };
         let percent = |share: f64| format!("{:.0}%", 100.0 * share);
@@ -122,8 +122,8 @@ impl RedisResults {
     }
 }
 
-/// A side that is at work for more of the time than this has little left to give; a machine that is shared
-/// takes the rest.
+/// A side that is busy for more of the time than this has little left to give; a shared machine takes the
+/// rest.
 const BUSY: f64 = 0.9;
 
 /// Seconds of processor time per million decisions, part by part.

@@ -1,4 +1,4 @@
-//! Tidegate's Redis store: bare, and with what copes with its failure around it.
+//! Tidegate's Redis store: bare, and with the resilience stack.
 //!
 //! This file is the only one of the bench that calls that store.
 
@@ -33,7 +33,7 @@ pub(crate) struct TidegateRedis<S> {
 }
 
 impl TidegateRedis<BareStore> {
-    /// The store as it comes.
+    /// The store by itself.
     pub(crate) async fn bare(server: SocketAddr, allowance: Allowance) -> Result<Self, BenchError> {
         TidegateRedis::around(connect(server).await?, allowance)
     }
@@ -42,8 +42,8 @@ impl TidegateRedis<BareStore> {
 impl TidegateRedis<ResilientStore> {
     /// The store in its breaker, deadline, fallback, mirror and deny cache.
     ///
-    /// The budget is a second instead of 5 ms: the node must not decide by itself because the machine
-    /// paused. What a deadline costs does not depend on how far off it is.
+    /// The budget is a second instead of 5 ms: the node must not decide by itself because the machine paused.
+    /// The cost of a deadline does not depend on its length.
     pub(crate) async fn guarded(
         server: SocketAddr,
         allowance: Allowance,
@@ -59,12 +59,12 @@ impl TidegateRedis<ResilientStore> {
         Ok(tidegate)
     }
 
-    /// A node decides by itself until it has met its store.
+    /// A node decides by itself until it has reached its store.
     async fn until_exact(&self) -> Result<(), BenchError> {
         let begun = Instant::now();
         loop {
             match self.decide(0).await {
-                Err(_) if begun.elapsed() < PATIENCE => {
+                Err(_) if begun.elapsed() < CONNECT_TIMEOUT => {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
                 decided => return decided,
@@ -73,8 +73,8 @@ impl TidegateRedis<ResilientStore> {
     }
 }
 
-/// How long a node may take to meet its store.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The maximum time in which a node must reach its store.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl<S: Store> TidegateRedis<S> {
     fn around(store: S, allowance: Allowance) -> Result<Self, BenchError> {

@@ -1,5 +1,5 @@
-//! How long a large set of rules and a long list of keys take to come into force, and whether any
-//! decision waits meanwhile.
+//! How long a large set of rules and a long list of keys take to come into force, and whether any decision
+//! waits meanwhile.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -82,12 +82,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             1_000.0,
         ),
     ]);
-    println!("\nkept as {}", page.save(&options.results)?.display());
+    println!("\nsaved as {}", page.save(&options.results)?.display());
     Ok(())
 }
 
-const NOTE: &str = "From the files to the policy in force, median; one thread decides all the while and \
-    notes how long each decision took. The row without a reload shows what the machine itself makes a \
+const NOTE: &str = "From the files to the policy in force, median; one thread decides meanwhile and \
+    records the time of each decision. The row without a reload shows how long the machine itself makes a \
     decision wait: two cores shared with others take a thread off for milliseconds.";
 
 fn rules_text(count: usize, head: &str) -> String {
@@ -130,7 +130,7 @@ impl ReloadWaits {
         self.max = self.max.max(nanos);
     }
 
-    /// The bound under which 99.9 % lie, and the longest of all, in microseconds.
+    /// The bound under which 99.9 % lie, and the maximum, in microseconds.
     fn micros(&self) -> [f64; 2] {
         let total: u64 = self.buckets.iter().sum();
         let mut above = total / 1_000;
@@ -144,7 +144,7 @@ impl ReloadWaits {
     }
 }
 
-/// Decides without pause while `work` goes on.
+/// Decides without pause while `work` runs.
 fn worst_wait(limiter: &ReloadLimiter, work: impl FnOnce()) -> ReloadWaits {
     let done = AtomicBool::new(false);
     std::thread::scope(|threads| {

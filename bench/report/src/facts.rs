@@ -1,4 +1,4 @@
-//! Where and when a run was made: without it a figure cannot be compared with another.
+//! The machine, commit and date of a run: without them a figure cannot be compared with another.
 
 use std::fs;
 use std::process::Command;
@@ -18,7 +18,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Reads them from this machine. What cannot be read is `unknown`: it never stops a run.
+    /// Gathers them from this machine. A fact that cannot be read is `unknown`: it never stops a run.
     ///
     /// `command` is how a reader repeats the run, for example `bench/run --quick library`.
     #[must_use]
@@ -62,7 +62,7 @@ impl Facts {
     }
 }
 
-/// The commit, marked when the tree holds changes that no commit has.
+/// The commit, marked when the tree has uncommitted changes.
 fn commit() -> String {
     let hash = output("git", &["rev-parse", "--short=12", "HEAD"]).unwrap_or_else(unknown);
     match output("git", &["status", "--porcelain", "--untracked-files=no"]) {
@@ -80,7 +80,7 @@ fn cpu_model() -> Option<String> {
         .map(|(_, model)| model.trim().to_owned())
 }
 
-/// Others at work on the machine over the last minute: well above zero, times mean little.
+/// The load of other processes over the last minute: well above zero, times mean little.
 fn load_average() -> Option<String> {
     first_line("/proc/loadavg")?
         .split(' ')

@@ -1,8 +1,8 @@
-//! A figure we promised to hold, and whether this run held it.
+//! A promised figure, and whether this run met it.
 
 use crate::table::{Table, figure};
 
-/// One promise: a measured figure and the bound it must respect.
+/// One goal: a measured figure and its bound.
 #[derive(Debug, Clone)]
 pub struct Goal {
     what: String,
@@ -10,14 +10,14 @@ pub struct Goal {
     bound: Bound,
 }
 
-/// Whether a goal was held in this run.
+/// Whether a goal was met in this run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// The figure respects its bound.
+    /// The figure is within its bound.
     Met,
-    /// The figure breaks its bound: a goal not met is reported with the profile that shows why.
+    /// The figure breaks its bound. The page then has the profile that shows why.
     NotMet,
-    /// There is no figure, because a subject it needs was not in the run.
+    /// There is no figure, because a subject was not in the run.
     Absent,
 }
 
@@ -56,7 +56,7 @@ impl Goal {
         }
     }
 
-    /// Whether this run held the goal.
+    /// Whether this run met the goal.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         let Some(measured) = self.measured else {
@@ -79,7 +79,7 @@ impl Goal {
     }
 }
 
-/// All goals of a page: what was promised, what was measured, and the verdict.
+/// All goals of a page: bound, measured figure and verdict.
 #[must_use]
 pub fn goals_table(goals: &[Goal]) -> Table {
     let mut table = Table::new(["goal", "bound", "measured", "verdict"]);
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bound_may_be_reached_unless_it_says_below() {
+    fn a_bound_may_be_reached_unless_it_is_exclusive() {
         assert_eq!(Goal::at_most("", Some(0.5), 0.5).verdict(), Verdict::Met);
         assert_eq!(Goal::at_least("", Some(1.8), 1.8).verdict(), Verdict::Met);
         assert_eq!(Goal::below("", Some(1.0), 1.0).verdict(), Verdict::NotMet);

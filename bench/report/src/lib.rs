@@ -1,7 +1,7 @@
-//! What every measurement prints: markdown tables, goals with their verdict, and a page that says on
-//! which machine, at which commit and by which command it was made.
+//! The output of every measurement: markdown tables, goals with their verdicts, and a page that states its
+//! machine, commit and command.
 //!
-//! Knows nothing of what was measured.
+//! Knows nothing of the subjects.
 
 mod facts;
 mod goal;

@@ -1,4 +1,4 @@
-//! The options that every measurement takes.
+//! The options of every measurement.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::facts::Facts;
 use crate::page::Page;
 
-/// How long to measure and where to keep the page.
+/// The length of the measurement, and the folder of the page.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
     /// Short rounds and few of them: shows that everything runs, not what it costs
@@ -15,7 +15,7 @@ pub struct Options {
     /// Seconds to spend on each measured round instead of the built-in length
     #[arg(long, env = "BENCH_SECONDS", value_name = "SECONDS")]
     pub seconds: Option<f64>,
-    /// Folder in which the page of results is kept
+    /// Folder for the page of results
     #[arg(long, default_value = "results", value_name = "FOLDER")]
     pub results: PathBuf,
     /// The command to show on the page, for a reader who wants to repeat the run
@@ -24,7 +24,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The length of one round: as told, else `quick` or `full`.
+    /// The length of one round: `seconds` if set, else `quick` or `full`.
     #[must_use]
     pub fn round(&self, quick: Duration, full: Duration) -> Duration {
         let length = self
@@ -33,7 +33,7 @@ impl Options {
         length.unwrap_or(if self.quick { quick } else { full })
     }
 
-    /// How many rounds each subject gets; full runs have at least five, for a median.
+    /// The number of rounds of each subject; full runs have at least five, for a median.
     #[must_use]
     pub fn rounds(&self) -> usize {
         if self.quick { 3 } else { 5 }

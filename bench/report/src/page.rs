@@ -1,4 +1,4 @@
-//! One page of results: printed as it grows, and kept as a file.
+//! One page of results: printed as it grows, and saved to a file.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ impl Page {
         page
     }
 
-    /// Adds a heading, a table and a note that says how to read it.
+    /// Adds a heading, a table and a note on how to read it.
     pub fn table(&mut self, title: &str, table: &Table, note: &str) {
         self.add(format!("\n## {title}\n\n{table}"));
         if !note.is_empty() {
@@ -41,7 +41,7 @@ impl Page {
         }
     }
 
-    /// Adds a paragraph of its own.
+    /// Adds a separate paragraph.
     pub fn note(&mut self, text: &str) {
         self.add(format!("\n{text}\n"));
     }
@@ -51,7 +51,7 @@ impl Page {
         self.table("Goals", &goals_table(goals), "");
     }
 
-    /// Keeps the page as `<folder>/<date>-<area>.md`; a second run of a day replaces the first.
+    /// Saves the page as `<folder>/<date>-<area>.md`; a second run of a day replaces the first.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 //! Reducing the rounds of one measurement to one figure.
 
-/// The middle of the rounds: one disturbed round does not move it.
+/// The median of the rounds: one disturbed round does not change it.
 ///
-/// `None` when nothing was measured.
+/// `None` when there are no rounds.
 #[must_use]
 pub fn median(rounds: &[f64]) -> Option<f64> {
     let mut sorted = rounds.to_vec();
@@ -15,7 +15,7 @@ pub fn median(rounds: &[f64]) -> Option<f64> {
     }
 }
 
-/// How far the rounds lie apart, as a share of their median: (largest - smallest) / median.
+/// The spread of the rounds, relative to their median: (maximum - minimum) / median.
 ///
 /// Below about 0.1 the machine was quiet; a verdict from a much larger spread is worth little.
 #[must_use]
@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_measured_is_no_figure() {
+    fn no_rounds_give_no_figure() {
         assert_eq!(median(&[]), None);
         assert_eq!(spread(&[]), None);
     }

@@ -4,10 +4,10 @@ use std::hint::black_box;
 
 use crate::{Allowance, Key, LimiterSubject};
 
-/// Reads the text of the key and admits. Its time is subtracted where a figure is called net.
+/// Reads the text of the key and admits. Its time is subtracted from net figures.
 ///
-/// It reads both ends of the text, so that the cache misses of fetching the key are its own and not
-/// a limiter's; it does not hash, because hashing is a choice each limiter makes.
+/// It reads both ends of the text, so that the cache misses of fetching the key belong to it and not to a
+/// limiter; it does not hash, because hashing is a choice of each limiter.
 #[derive(Debug)]
 pub struct Harness;
 

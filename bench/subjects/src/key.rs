@@ -1,9 +1,9 @@
-//! The text that identifies whose counter it is.
+//! The text that identifies a counter.
 
 /// A key of 17 bytes, as long as a typical user id or address with a prefix.
 ///
-/// It owns a `String`, because `governor` looks its keys up by reference to the owned type; the others
-/// take [`Key::as_str`].
+/// It owns a `String`, because `governor` looks its keys up by reference to the owned type; the others take
+/// [`Key::as_str`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Key(String);
 

@@ -1,8 +1,8 @@
-//! The limiters we measure, each behind the same few verbs.
+//! The limiters under measurement, each behind the same trait.
 //!
-//! A subject is called the way its own documentation calls it, with the key in the form it likes best;
-//! nothing is emulated on its behalf. Harnesses are generic over [`LimiterSubject`], so that the call is
-//! inlined and the harness adds the same to everybody.
+//! A subject is called as its own documentation shows, with the key in its preferred form; nothing is
+//! emulated for it. Harnesses are generic over [`LimiterSubject`], so that the call is inlined and the
+//! harness adds the same to every subject.
 
 mod allowance;
 mod governor;
@@ -22,7 +22,7 @@ pub use rules::{RuleRequest, RuleSubject};
 pub use throttlecrab::Throttlecrab;
 pub use tidegate::{Tidegate, TidegateRules, TidegateStrict};
 
-/// How many keys a batch holds.
+/// The number of keys in a batch.
 pub const BATCH: usize = 16;
 
 /// A keyed limiter with one allowance for every key.
@@ -30,11 +30,11 @@ pub trait LimiterSubject: Sized + Send + Sync {
     /// The name in tables.
     const NAME: &'static str;
 
-    /// What a caller keeps between batches, such as a buffer for the verdicts.
+    /// Reusable state of a caller between batches, such as a buffer for the verdicts.
     type Scratch: Default;
 
-    /// A fresh limiter. `keys` is how many it must be able to hold; only a limiter that needs a bound
-    /// to be told may use it, and none may allocate by it: growth is part of what we measure.
+    /// A fresh limiter. `keys` is the number of keys it must be able to hold; only a limiter that requires a
+    /// bound may use it, and none may preallocate by it: growth is part of the measurement.
     fn new(allowance: Allowance, keys: usize) -> Self;
 
     /// Charges one unit to `key`; true when it was admitted.

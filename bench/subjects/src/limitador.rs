@@ -19,7 +19,7 @@ impl LimiterSubject for Limitador {
     const NAME: &'static str = "limitador";
     type Scratch = ();
 
-    /// It must be told how many counters to hold, and forgets some beyond that.
+    /// It requires a maximum number of counters, and evicts some beyond that.
     fn new(allowance: Allowance, keys: usize) -> Self {
         let limiter = RateLimiter::new(2 * keys as u64 + 1_000);
         let (count, period_secs) = (allowance.burst.get().into(), allowance.period_secs.into());

@@ -3,9 +3,9 @@
 /// A request as the rule matchers see it.
 #[derive(Debug, Clone)]
 pub struct RuleRequest {
-    /// The path, which exactly one of the rules names.
+    /// The path; exactly one of the rules names it.
     pub path: String,
-    /// The client, by whose address the rule counts.
+    /// The client address, by which the rule counts.
     pub ip: String,
 }
 
@@ -19,7 +19,7 @@ impl RuleRequest {
         }
     }
 
-    /// The path that rule `rule` matches, and no other.
+    /// The path that rule `rule` alone matches.
     #[must_use]
     pub fn path_of_rule(rule: usize) -> String {
         format!("/api/v1/resource-{rule}")
@@ -31,7 +31,7 @@ pub trait RuleSubject: Sized + Send + Sync {
     /// The name in tables.
     const NAME: &'static str;
 
-    /// A fresh limiter with this many rules that admit whatever a run can ask.
+    /// A fresh limiter with this many rules that admit every request of a run.
     fn with_rules(rules: usize) -> Self;
 
     /// Finds the rule of the request and charges one unit; true when it was admitted.

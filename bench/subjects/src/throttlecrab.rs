@@ -1,4 +1,4 @@
-//! `throttlecrab` on its periodic store, behind a mutex as its documentation tells to share it.
+//! `throttlecrab` on its periodic store, behind a mutex as its documentation recommends.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
@@ -7,8 +7,8 @@ use throttlecrab::{PeriodicStore, RateLimiter};
 
 use crate::{Allowance, BATCH, Key, LimiterSubject};
 
-/// The limiter of the `throttlecrab` crate. Its adaptive store is left out: it is quadratic in the
-/// number of keys and would not finish.
+/// The limiter of the `throttlecrab` crate. Its adaptive store is left out: it is quadratic in the number of
+/// keys and would not finish.
 pub struct Throttlecrab {
     limiter: Mutex<RateLimiter<PeriodicStore>>,
     allowance: Allowance,

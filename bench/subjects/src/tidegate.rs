@@ -67,7 +67,7 @@ fn throttle(rate: &str) -> Throttle {
     Throttle::new(rate).expect("an allowance is a valid rate")
 }
 
-/// The full limiter on the memory store: finds the rules of a request, charges them, tells observers.
+/// The full limiter on the memory store: finds the rules of a request, charges them, notifies observers.
 pub struct TidegateRules(Limiter<MemoryStore<Arc<SystemClock>>>);
 
 impl RuleSubject for TidegateRules {

@@ -1,4 +1,4 @@
-//! What finding the rules of a request takes with 10 and with 10,000 rules:
+//! The time to match the rules of a request with 10 and with 10,000 rules:
 //! `cargo run --release -p tidegate-core --example match_speed`.
 
 use std::fmt::Write;
@@ -26,7 +26,7 @@ fn rules(count: usize) -> RuleSet {
         name: "rules.yaml",
         text: &text,
     };
-    parse(&[file]).expect("these rules are sound")
+    parse(&[file]).expect("these rules are valid")
 }
 
 fn per_request(set: &RuleSet, request: &Request<'_>) -> Duration {
@@ -46,7 +46,7 @@ fn main() {
         "/nothing/here",
     ] {
         let request = Request::default().with("method", "GET").with("path", path);
-        // The best of several: other work on the machine only ever adds.
+        // The minimum of several runs: other work on the machine only ever adds time.
         let best = |set| {
             (0..9)
                 .map(|_| per_request(set, &request))

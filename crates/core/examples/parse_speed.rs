@@ -1,4 +1,4 @@
-//! How long 100,000 rules take to read: `cargo run --release -p tidegate-core --example parse_speed`.
+//! The time to parse 100,000 rules: `cargo run --release -p tidegate-core --example parse_speed`.
 
 use std::fmt::Write;
 use std::hint::black_box;
@@ -22,7 +22,7 @@ fn main() {
     }];
     for _ in 0..5 {
         let start = Instant::now();
-        let set = parse(&files).expect("these rules are sound");
+        let set = parse(&files).expect("these rules are valid");
         let took = start.elapsed();
         eprintln!(
             "{} bytes, {} rules: {took:?}",

@@ -1,6 +1,5 @@
-//! The words of the Envoy rate limit protocol: what a request says of itself by descriptors, and what it
-//! is told about each. How limits are found for descriptors is the rules' business, what they are charged
-//! the engine's; bytes are the edge's.
+//! The types of the Envoy rate limit protocol: the descriptors of a request, and the status of each. The rules find
+//! limits for descriptors, the engine charges them, the edge handles bytes.
 
 mod metadata;
 
@@ -14,14 +13,14 @@ use crate::units::{Cost, Nanos};
 /// A request as Envoy describes it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DescribedRequest<'a> {
-    /// Whose limits. A domain that no file names has none.
+    /// The domain of its limits. A domain that no file names has none.
     pub domain: &'a str,
-    /// Each is looked up on its own, and answered on its own.
+    /// Each is looked up on its own, and has its own status.
     pub descriptors: SmallVec<[Descriptor<'a>; 4]>,
 }
 
-/// A key and a value. The operator chooses the key; the value may be anything a client has sent, so it
-/// is owned where it had to be made readable.
+/// A key and a value. The operator chooses the key. The value may be anything a client has sent, so it is owned if it
+/// had to be made valid UTF-8.
 pub type DescriptorEntry<'a> = (&'a str, Cow<'a, str>);
 
 /// One description of a request.
@@ -29,36 +28,35 @@ pub type DescriptorEntry<'a> = (&'a str, Cow<'a, str>);
 pub struct Descriptor<'a> {
     /// Keys and values, from the general to the special.
     pub entries: SmallVec<[DescriptorEntry<'a>; 4]>,
-    /// A limit that the caller brings along, instead of what the files say.
+    /// A limit from the caller, in place of the limits in the files.
     pub limit_override: Option<DescriptorOverride>,
-    /// What this is about to use.
+    /// The charge of this descriptor.
     pub hits: Hits,
 }
 
 /// A limit that comes with a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct DescriptorOverride {
-    /// Requests per unit; none at all means that everything is refused.
+    /// Requests per unit; zero denies everything.
     pub requests: u32,
     /// The window.
     pub unit: Unit,
 }
 
-/// What a descriptor is charged.
+/// The kind and size of a descriptor's charge.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Hits {
-    /// What the request costs, if it may pass.
+    /// The cost of the request, charged if it may pass.
     Charge(Cost),
-    /// What has been used, by the descriptor's own word: counted whether it fits or not.
+    /// The units already used, as reported by the descriptor: counted even beyond the limit.
     Used(Cost),
-    /// Nothing: whether anything is left is all that is asked.
+    /// Nothing: only checks whether any units are left.
     Check,
-    /// What was charged too much.
+    /// The excess of an earlier charge.
     Refund(Cost),
 }
 
-/// The windows of the protocol. They begin at multiples of their length since the epoch, not by the
-/// calendar.
+/// The windows of the protocol. They begin at multiples of their length since the Unix epoch, not by the calendar.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Unit {
     /// A second.
@@ -89,7 +87,7 @@ impl Unit {
         Unit::Year,
     ];
 
-    /// As a file writes it.
+    /// The name in a file.
     pub const fn name(self) -> &'static str {
         match self {
             Unit::Second => "second",
@@ -102,18 +100,18 @@ impl Unit {
         }
     }
 
-    /// The unit that a file calls `name`, in letters of any case.
+    /// The unit with this name in a file, in letters of any case.
     pub fn from_name(name: &str) -> Option<Self> {
         let mut all = Self::ALL.into_iter();
         all.find(|known| known.name().eq_ignore_ascii_case(name))
     }
 
-    /// The unit that is so long.
+    /// The unit of this length.
     pub fn of_length(length: Nanos) -> Option<Self> {
         Self::ALL.into_iter().find(|known| known.length() == length)
     }
 
-    /// How long the window that holds `at` goes on.
+    /// The time left in the window that contains `at`.
     pub const fn time_left_at(self, at: Nanos) -> Nanos {
         let length = self.length().get();
         Nanos::new(length - at.get() % length)
@@ -134,20 +132,20 @@ impl Unit {
     }
 }
 
-/// In what manner descriptors are decided; the reference service has others than we.
+/// How descriptors are decided. The reference service has other defaults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DescriptorOptions {
-    /// What a refused request is charged.
+    /// The charge of a denied request.
     pub charge_on_denial: ChargeOnDenial,
     /// When a descriptor with 0 hits is over its limit.
     pub zero_hits: ZeroHits,
     /// Whether every descriptor is a budget of which one must have room.
     pub all_quota: bool,
-    /// Whether no request is refused, whatever its descriptors are told.
+    /// Whether no request is denied, whatever the statuses of its descriptors.
     pub all_shadow: bool,
 }
 
-/// When a descriptor with 0 hits is over its limit. It spends nothing and only checks.
+/// When a descriptor with 0 hits is over its limit. It charges nothing and only checks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ZeroHits {
     /// When nothing of the limit is left.
@@ -157,48 +155,48 @@ pub enum ZeroHits {
     OverAboveLimit,
 }
 
-/// What a refused request is charged.
+/// The charge of a denied request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ChargeOnDenial {
-    /// Nothing, but for what it says has been used.
+    /// Nothing, except the units that it reports as used.
     #[default]
     Nothing,
-    /// The limits that refuse it.
+    /// The limits that deny it.
     Violated,
     /// Every limit.
     All,
 }
 
-/// What one descriptor is told.
+/// The status of one descriptor.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Status<'r> {
-    /// Whether it is over its limit. One that only watches never is.
+    /// Whether it is over its limit. Never in shadow mode.
     pub over_limit: bool,
-    /// Whether it would be, if it did not only watch.
+    /// Whether it would be, without shadow mode.
     pub shadow_over_limit: bool,
     /// The limit that decided, if there is one.
     pub limit: Option<StatusLimit<'r>>,
-    /// What is left; of what is unlimited, `u32::MAX`.
+    /// The units left; without a limit, `u32::MAX`.
     pub remaining: u32,
-    /// When its window ends, where it has a limit.
+    /// When its window ends, if it has a limit.
     pub reset_after: Option<Nanos>,
     /// Whether it is one of several budgets.
     pub quota: bool,
-    /// What its rule wants to be told along.
+    /// The metadata of its rule.
     pub metadata: Option<&'r Metadata>,
-    /// What was used of its limit before, at most all of it.
+    /// The units of its limit used before, at most all of it.
     pub used_before: u32,
-    /// What the reference service counts it under, as written: the path of its node, or one with
-    /// values of the request in it. Those a caller chooses, so their number is for the edge to bound;
-    /// the text is at most [`MAX_STATS_BYTES`] long. None without a limit.
+    /// The stats key of the reference service, as written: the path of its node, or one with values of the request in
+    /// it. The caller chooses those values, so the edge must bound their number; the text is at most
+    /// [`MAX_STATS_BYTES`] long. `None` without a limit.
     pub stats: Option<Cow<'r, str>>,
 }
 
-/// The longest text under which a status is counted that has values of the request in it.
+/// The maximum length of a stats key with values of the request in it.
 pub const MAX_STATS_BYTES: usize = 256;
 
 impl Status<'_> {
-    /// What a descriptor without a limit is told.
+    /// The status of a descriptor without a limit.
     pub const NO_LIMIT: Status<'static> = Status {
         over_limit: false,
         shadow_over_limit: false,
@@ -212,7 +210,7 @@ impl Status<'_> {
     };
 }
 
-/// The limit a descriptor is told of.
+/// The limit in the status of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StatusLimit<'r> {
     /// Requests per unit, as written.

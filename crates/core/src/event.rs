@@ -1,57 +1,57 @@
-//! What observers are told, after the fact. They cannot change a decision.
+//! Events for observers, after the fact. Observers cannot change a decision.
 
 use crate::engine::{ConcurrencyLimit, Decision};
 use crate::request::{Edge, Request};
 use crate::store::{SingleOutcome, Source};
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
     /// A request was decided.
     Decided {
-        /// What was asked.
+        /// The request.
         request: &'a Request<'a>,
-        /// What was answered.
+        /// The decision.
         decision: &'a Decision,
     },
-    /// A key was charged under a limit that the caller brought, without a rule.
+    /// A key was charged under a limit of the caller, without a rule.
     Charged {
-        /// Which door it came through.
+        /// The edge that received it.
         edge: Edge,
-        /// What the counters of this kind are called.
+        /// The name of the counters of this kind.
         family: &'a str,
-        /// What was answered.
+        /// The result.
         outcome: &'a SingleOutcome,
     },
-    /// Too many requests were open for one more. Where the rule only watches, it is open all the same.
+    /// A concurrency limit had no permit left. In shadow mode the request proceeds all the same.
     PermitDenied {
-        /// Which door it came through.
+        /// The edge that received it.
         edge: Edge,
         /// The limit.
         limit: &'a ConcurrencyLimit<'a>,
         /// How it was decided.
         source: Source,
     },
-    /// Something became of a reservation.
+    /// A step of a reservation.
     Reservation(ReservationStep),
 }
 
-/// What becomes of a reservation.
+/// A step of a reservation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ReservationStep {
     /// An estimate was charged.
     Reserved,
-    /// It was corrected to what was used.
+    /// The estimate was corrected to the units used.
     Settled,
-    /// What was used was charged after the estimate had come back.
+    /// The units used were charged after the estimate had been refunded.
     Late,
-    /// Nobody settled it, and this node gave it back.
+    /// The reservation expired, and this node refunded it.
     Returned,
-    /// It was settled once more, or the store has lost it.
+    /// The reservation was settled once more, or the store has lost it.
     Already,
-    /// It was settled too late to count.
+    /// The settlement came too late to count.
     Lapsed,
-    /// The store does not answer: it is told later.
+    /// The store does not reply: the settlement is sent later.
     Waiting,
 }
 
@@ -81,8 +81,8 @@ impl ReservationStep {
     }
 }
 
-/// Someone who wants to know. Called on the path of every decision: it must neither wait nor fail.
+/// A consumer of events. Called on the path of every decision: it must neither block nor fail.
 pub trait Observer: Send + Sync {
-    /// Takes notice.
+    /// Handles one event.
     fn on_event(&self, event: &Event<'_>);
 }

@@ -1,12 +1,12 @@
-//! What must hold of everything one subject was ever granted, whoever granted it.
+//! The bounds that hold for all admissions of one subject, whichever limiter admitted them.
 //!
-//! Pure predicates over a history of admissions, in integers: the interval bounds of every algorithm,
-//! checked over all pairs of admissions in one pass. Tests, simulator and soak runs all use these.
-//! They know the parameters of a limit and nothing of its state, so they judge any limiter at all.
+//! Pure predicates over a history of admissions, in integers: the interval bounds of every algorithm, checked over all
+//! pairs of admissions in one pass. Tests, simulator and soak runs all use them. They know the parameters of a limit
+//! and nothing of its state, so they judge any limiter.
 //!
-//! A history is in the order of admission and by one clock, the one that decided. Where a reading
-//! lies before an earlier one it counts as that one, because time stands still for a subject while
-//! its clock catches up; where the clock was set back for good, begin a new history.
+//! A history is in the order of admission and by one clock, that of the decisions. A reading before an earlier one
+//! counts as the earlier one, because time stands still for a subject while its clock catches up. After a clock step
+//! back for good, begin a new history.
 
 mod spans;
 
@@ -15,16 +15,16 @@ use crate::units::Nanos;
 
 pub use self::spans::{AdmissionSpan, surely_within_bound};
 
-/// Units granted at one instant.
+/// Units admitted at one instant.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Admission {
-    /// The reading of the clock that decided.
+    /// The reading of the deciding clock.
     pub at: Nanos,
-    /// How much.
+    /// The units admitted.
     pub units: u64,
 }
 
-/// An interval in which more was admitted than its limit allows.
+/// An interval that admitted more than its limit allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{admitted} units from {from} to {to}, where at most {bound} may pass")]
 pub struct Violation {
@@ -34,15 +34,15 @@ pub struct Violation {
     pub to: Nanos,
     /// Units admitted from the first to the last, both included.
     pub admitted: u64,
-    /// The most that may be.
+    /// The maximum for the interval.
     pub bound: u64,
 }
 
-/// Checks every interval of a history against what the limit promises.
+/// Checks every interval of a history against the bound of the limit.
 ///
-/// | algorithm | promise |
+/// | algorithm | bound |
 /// |---|---|
-/// | fixed window | `L` in each window, counting what the guard charged to it |
+/// | fixed window | `L` in each window, including the units that the guard charged to it |
 /// | sliding log, strict window | `L` in any span shorter than `W` |
 /// | sliding window | `L` in each aligned window, and `L + D * L / W` in any interval `D` |
 /// | buckets, queue | `B + D * L / W` in any interval `D` |
@@ -65,8 +65,8 @@ pub fn within_bound(limit: &Limit, history: &[Admission]) -> Result<(), Violatio
     }
 }
 
-/// Checks what a queue let go, at the instants its delays had passed and in that order: in any
-/// interval `D` at most the largest cost and `(D + 1 tick) * L / W`.
+/// Checks the departures of a queue, in order and at the instants when their delays ended: in any interval `D` at most
+/// the largest cost and `(D + 1 tick) * L / W`.
 pub fn steady_release(limit: &Limit, departures: &[Admission]) -> Result<(), Violation> {
     let admissions = in_ticks(limit, departures);
     let largest = admissions
@@ -77,7 +77,7 @@ pub fn steady_release(limit: &Limit, departures: &[Admission]) -> Result<(), Vio
     check_rate(limit, &admissions, largest, 1)
 }
 
-/// The most units in any span shorter than `width`, by the readings as they are.
+/// The maximum of units in any span shorter than `width`, by the readings as they are.
 pub fn busiest(history: &[Admission], width: Nanos) -> u64 {
     let (mut max, mut in_window, mut oldest) = (0, 0, 0);
     for newest in history {
@@ -91,7 +91,7 @@ pub fn busiest(history: &[Admission], width: Nanos) -> u64 {
     max
 }
 
-/// An admission in ticks, never before the one in front of it.
+/// An admission in ticks, never before the preceding one.
 #[derive(Clone, Copy)]
 struct TickAdmission {
     tick: u64,
@@ -114,8 +114,8 @@ fn ticks_per_window(limit: &Limit) -> u64 {
     limit.tick().floor(limit.per())
 }
 
-/// A bucket filled by every grant and drained at the rate. It overflows at one grant exactly when
-/// some interval that ends there holds too much: the one that began when it was last empty.
+/// A bucket filled by every admission and drained at the rate. It overflows at an admission exactly when some interval
+/// that ends there exceeds the bound: the one that began when it was last empty.
 fn check_rate(
     limit: &Limit,
     admissions: &[TickAdmission],
@@ -147,7 +147,7 @@ fn check_rate(
     Ok(())
 }
 
-/// Two pointers: the sum of all grants less than `width` older than the newest.
+/// Two pointers: the sum of all admissions less than `width` older than the newest.
 fn check_any_window(
     limit: &Limit,
     admissions: &[TickAdmission],
@@ -176,7 +176,7 @@ fn check_aligned_windows(limit: &Limit, admissions: &[TickAdmission]) -> Result<
         .try_for_each(|window| check_any_window(limit, window, width))
 }
 
-/// What a window holds, and what its guard hands on to the next one.
+/// The units of a window, and the units that its guard carries over to the next one.
 fn check_fixed_windows(limit: &Limit, admissions: &[TickAdmission]) -> Result<(), Violation> {
     let (mut end, mut from, mut in_window, mut guarded) = (Nanos::ZERO, None, 0u64, 0u64);
     let mut guarded_from = None;
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn each_algorithm_has_its_own_promise() {
+    fn each_algorithm_has_its_own_bound() {
         let edge = &[998, 999, 1_000, 1_001];
         check(Algorithm::FixedWindow, edge, "holds");
         let log = "3 units from 998ms to 1s, where at most 2 may pass";
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_that_went_back_counts_as_the_one_before_it() {
+    fn a_reading_before_an_earlier_one_counts_as_the_earlier_one() {
         check(
             Algorithm::TokenBucket,
             &[1_000, 1_000, 500],

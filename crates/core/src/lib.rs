@@ -1,10 +1,10 @@
-//! The pure middle of Tidegate: units, algorithms, rules, engine, and the port a store fills.
+//! The pure core of Tidegate: units, algorithms, rules, engine, and the [`store`] port.
 //!
-//! Knowledge points one way: `units <- algorithms <- store`, `units <- request, envoy`, all of these
-//! `<- rules <- engine <- event`.
+//! Dependencies point one way: `units <- algorithms <- store`, `units <- request, envoy`, all of these `<- rules <-
+//! engine <- event`.
 //!
-//! Nothing here reads a clock, touches a file, opens a socket or needs a runtime. Everything that
-//! matters to a decision is an argument, so tests, simulator and production run the same code.
+//! Nothing here reads a clock, touches a file, opens a socket or needs a runtime. Every input of a decision is an
+//! argument, so tests, simulator and production run the same code.
 
 pub mod algorithms;
 pub mod engine;

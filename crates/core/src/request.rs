@@ -1,4 +1,4 @@
-//! What a decision may know about a request.
+//! The request, as far as a decision may know it.
 
 mod host;
 mod normalize;
@@ -14,53 +14,52 @@ pub use self::path::{AmbiguousPathError, normalize_path};
 
 use crate::units::{Cost, Nanos};
 
-/// A request to be decided. Edges fill in what they saw; the limiter makes addresses canonical and
-/// looks keys up, both under the rules it will decide by.
+/// A request to be decided. Edges fill in the fields; the limiter makes addresses canonical and looks keys up, both
+/// under the rules it decides by.
 #[derive(Clone, Debug, Default)]
 pub struct Request<'a> {
-    /// Which door it came through, for metrics and logs.
+    /// The edge that received it, for metrics and logs.
     pub edge: Edge,
     /// The client's address.
     pub ip: Option<IpAddr>,
-    /// The client's API key. Where keys are listed, one that is not counts as absent.
+    /// The client's API key. Where keys are listed, an unlisted key counts as absent.
     pub api_key: Option<ApiKey<'a>>,
-    /// SHA-256 of a key that was shown but is not listed where keys are. Only the lists of whom to
-    /// allow and to block look at it.
+    /// SHA-256 of an unlisted key, where keys are listed. Only the allow and block lists read it.
     pub unlisted_key: Option<[u8; 32]>,
-    /// Every other attribute. A name given twice keeps its first value. A request of
-    /// [`Edge::Library`] may have `ip` and `api_key` here too: the limiter reads them as edges do.
+    /// Every other attribute. Of a name given twice the first value counts. A request of [`Edge::Library`] may have
+    /// `ip` and `api_key` here too: the limiter reads them as edges do.
     pub attributes: Vec<(Cow<'a, str>, Cow<'a, str>)>,
-    /// What the rules without a unit are charged; one if absent.
+    /// The cost for rules without a unit; one if absent.
     pub cost: Option<Cost>,
-    /// What the rules with a unit are charged, by unit: nothing where that is said, and one where a
-    /// unit is not named. See [`Request::cost_in`].
+    /// The costs for rules with a unit, by unit: nothing for `None`, and one for a unit that is not listed. See
+    /// [`Request::cost_in`].
     pub costs: Vec<(Cow<'a, str>, Option<Cost>)>,
-    /// For callers that cannot wait: the longest delay they take where a rule names none.
+    /// The maximum delay that the caller accepts where a rule names none.
     pub max_delay: Option<Nanos>,
-    /// The longest the caller waits for the decision. It caps the budget of every rule for its store.
+    /// The maximum time that the caller waits for the decision. It caps the budget of every rule for its store.
     pub max_wait: Option<Nanos>,
 }
 
-/// The attribute that says how much a request matters.
+/// The attribute with the priority of a request.
 pub const PRIORITY: &str = "priority";
 
-/// How much a request matters, by the word of whoever asks about it.
+/// The priority of a request, as its sender states it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Priority {
-    /// The last to go.
+    /// Shed last.
     Critical,
-    /// What a request is that says nothing, or nothing that is known.
+    /// The default, also for an unknown priority.
     #[default]
     Normal,
-    /// The first to go.
+    /// Shed first.
     Sheddable,
 }
 
 impl Priority {
-    /// Every one, the last to go first.
+    /// Every priority, in descending order.
     pub const ALL: [Priority; 3] = [Priority::Critical, Priority::Normal, Priority::Sheddable];
 
-    /// As a request and a rules file write it.
+    /// The name in a request and in a rules file.
     pub const fn name(self) -> &'static str {
         match self {
             Priority::Critical => "critical",
@@ -69,21 +68,21 @@ impl Priority {
         }
     }
 
-    /// The one of that name.
+    /// The priority with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Priority::ALL.into_iter().find(|known| known.name() == name)
     }
 }
 
-/// The doors a request can come through.
+/// The edges that receive requests.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Edge {
     /// A call in the same program.
     #[default]
     Library,
-    /// `POST /v1/check` and its kin.
+    /// `POST /v1/check` and related paths.
     Http,
-    /// A proxy's sub-request.
+    /// A proxy's auth sub-request.
     Auth,
     /// The Envoy rate limit protocol.
     Envoy,
@@ -131,15 +130,14 @@ impl<'a> Request<'a> {
         found.map(|(_, value)| value.as_ref())
     }
 
-    /// How much it matters, by its attribute `priority`.
+    /// Its priority, by the attribute `priority`.
     pub fn priority(&self) -> Priority {
         let named = self.text(PRIORITY).and_then(Priority::from_name);
         named.unwrap_or_default()
     }
 
-    /// What a rule that counts in `unit` is charged, or one without a unit; nothing if the request says
-    /// that it costs none of it. A cost that is not stated is one: an absent or misspelt cost is never
-    /// free.
+    /// The cost for a rule that counts in `unit`, or for one without a unit; `None` if the request states a cost of
+    /// zero for it. A cost that is not stated is one: an absent or misspelt cost is never free.
     pub fn cost_in(&self, unit: Option<&str>) -> Option<Cost> {
         let Some(unit) = unit else {
             return Some(self.cost.unwrap_or(Cost::ONE));
@@ -148,9 +146,9 @@ impl<'a> Request<'a> {
         stated.map_or(Some(Cost::ONE), |(_, cost)| *cost)
     }
 
-    /// Adds an attribute. `ip` and `api_key` may be given here as well as by their fields: the limiter
-    /// reads the address and looks the key up. An `ip` that is no address counts as absent, so that
-    /// all such requests share one counter.
+    /// Adds an attribute. `ip` and `api_key` may be given here as well as by their fields: the limiter parses the
+    /// address and looks the key up. An `ip` that is no address counts as absent, so that all such requests share one
+    /// counter.
     #[must_use]
     pub fn with(mut self, name: impl Into<Cow<'a, str>>, value: impl Into<Cow<'a, str>>) -> Self {
         self.attributes.push((name.into(), value.into()));

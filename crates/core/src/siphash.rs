@@ -1,7 +1,7 @@
-//! SipHash-1-3 with 128 bits, over bytes that are all there at once.
+//! SipHash-1-3 with 128 bits, over bytes that are available in one slice.
 //!
-//! The `siphasher` crate is written for bytes that arrive in pieces and takes half as many
-//! instructions again; this hash is a third of a decision. The tests hold the two side by side.
+//! The `siphasher` crate is written for bytes that arrive in pieces and takes half as many instructions again; this
+//! hash is a third of a decision. The tests compare the two.
 
 /// The 128-bit hash of `bytes` under `key`.
 #[inline]
@@ -58,7 +58,7 @@ fn word(bytes: &[u8; 16], at: usize) -> u64 {
     u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]))
 }
 
-/// Up to seven bytes, the first lowest.
+/// Up to seven bytes, the first in the lowest position.
 #[inline]
 fn last(rest: &[u8]) -> u64 {
     let shifted = rest.iter().rev();

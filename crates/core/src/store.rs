@@ -1,13 +1,12 @@
-//! The port that a store of counters fills.
+//! The port between decisions and counters: the [`Store`] trait, its arguments and its replies.
 //!
-//! Each verb is one atomic step. Limits travel by value, so that a store needs no rules: an override
-//! from Envoy or the parameters of one `CL.THROTTLE` call are as good as a rule's. A breaker, a
-//! fallback and a lease are each a `Store` around a `Store`. A store says by [`Outcome::at`] what
-//! time it decided by: the injected clock's, or its own.
+//! Each verb is one atomic step. Limits travel by value, so a store needs no rules: an override from Envoy or the
+//! parameters of one `CL.THROTTLE` call serve as well as a rule. A breaker, a fallback and a lease are each a `Store`
+//! around a `Store`. [`Outcome::at`] is the time of the decision: that of the injected clock, or the store's own.
 //!
-//! `rule_options` is what rules ask of a store and stores can give; `shared_store` what a store tells that several
-//! nodes share and that may fail; `reservation` and `reservation_ledger` are for costs known only at the end; `replies` holds
-//! the port to one reply per set.
+//! `rule_options` holds the settings of a rule and the capabilities of a store. `shared_store` is the status of a
+//! store that nodes share and that may fail. `reservation` and `reservation_ledger` serve costs that are known only at
+//! the end. `replies` enforces one reply per set.
 
 mod delegate;
 mod failure;
@@ -40,33 +39,33 @@ use crate::algorithms::{CounterState, Figures, Limit, Verdict};
 use crate::subject::{Fingerprint, RuleName};
 use crate::units::{Cost, Nanos};
 
-/// What a charge means for the request as a whole.
+/// What the verdict of a charge means for the whole request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Role {
-    /// Must pass, or the request is refused.
+    /// Must pass, or the request is denied.
     Enforce,
-    /// Only watched: charged when the request is admitted and it would itself admit; never refuses.
+    /// Observed only: charged when the request is admitted and this limit would admit it; never denies.
     Shadow,
-    /// One of several budgets: the request is refused only when none of them has room.
+    /// One of several budgets: the request is denied only when none of them has room.
     Quota,
 }
 
-/// One limit that a request touches.
+/// A charge of one limit by one request.
 #[derive(Clone, Debug)]
 pub struct Charge<'a> {
-    /// Whose counter.
+    /// The subject of the counter.
     pub subject: Fingerprint,
-    /// Which rule's counter.
+    /// The rule of the counter.
     pub rule: &'a RuleName,
-    /// Which of the rule's rates.
+    /// The index of the rate in its rule.
     pub rate: u8,
     /// The rate itself.
     pub limit: Cow<'a, Limit>,
-    /// What this limit is charged.
+    /// The units to charge.
     pub cost: Cost,
-    /// What its verdict means.
+    /// What its verdict means for the request.
     pub role: Role,
-    /// What is asked of the store.
+    /// The options of its rule.
     pub options: &'a RuleOptions,
 }
 
@@ -77,25 +76,25 @@ impl Charge<'_> {
     }
 }
 
-/// What a charge set admits. It decides how long the store is waited for where no rule has a `budget`.
+/// What a charge set admits. It decides how long a decision waits for the store where no rule has a `budget`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub enum WorkKind {
     /// A request, whose caller waits for every decision.
     #[default]
     Request,
-    /// Work that takes long, as that of a permit does. A wrong decision lasts as long as the work, so it is
-    /// worth a longer wait.
+    /// Long work, such as that under a permit. A wrong decision lasts as long as the work, so it is worth a longer
+    /// wait.
     LongWork,
 }
 
-/// All limits one request must pass, decided together: all are charged or none is.
+/// All limits of one request, decided together: all are charged or none is.
 #[derive(Clone, Debug, Default)]
 pub struct ChargeSet<'a> {
-    /// The limits, rates of one rule side by side.
+    /// The limits; rates of one rule are adjacent.
     pub charges: SmallVec<[Charge<'a>; 4]>,
     /// The longest the caller waits for the decision. It caps the budgets of the rules.
     pub max_wait: Option<Nanos>,
-    /// What is admitted.
+    /// The kind of work that is admitted.
     pub work: WorkKind,
 }
 
@@ -116,7 +115,7 @@ impl<'a> ChargeSet<'a> {
         }
     }
 
-    /// Some charges of this decision, for the same caller.
+    /// A set of some of these charges, for the same caller.
     #[must_use]
     pub fn subset(&self, charges: impl IntoIterator<Item = Charge<'a>>) -> Self {
         ChargeSet {
@@ -144,8 +143,8 @@ impl ChargeSet<'_> {
         quotas == 0 || quotas_allowing > 0
     }
 
-    /// Whether any of its counts must be safe before the decision is told. A set is decided in one
-    /// step, so all of it waits then.
+    /// Whether any of its counts must be durable before the decision is returned. A set is decided in one step, so all
+    /// of it waits then.
     pub fn requires_durability(&self) -> bool {
         let is_durable = |charge: &Charge<'_>| charge.options.durability.is_required();
         self.charges.iter().any(is_durable)
@@ -155,23 +154,23 @@ impl ChargeSet<'_> {
 /// How a decision was reached. Always reported.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Source {
-    /// The one true counter was asked.
+    /// By the authoritative counter.
     Exact,
-    /// The reply of the store was late: the newest state seen decided.
+    /// The reply of the store was late: the newest known state decided.
     Late,
-    /// Units drawn in advance.
+    /// By leased units.
     Lease,
-    /// A local count that is synchronised later.
+    /// By a local count that is synced later.
     Lenient,
-    /// Known to be over its limit.
+    /// The deny cache knows the limit is exhausted.
     DenyCache,
-    /// The store did not answer: a local share decided.
+    /// The store did not reply: this node's share decided.
     Fallback,
     /// The store is full: subjects share counters.
     Overflow,
-    /// Refused by the block list.
+    /// Denied by the block list.
     BlockList,
-    /// Passed by the allow list.
+    /// Allowed by the allow list.
     AllowList,
     /// No rule applies.
     None,
@@ -209,60 +208,59 @@ impl Source {
     }
 }
 
-/// What one limit said, and how it stands after the decision.
+/// The verdict of one limit and its figures after the decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LimitReading {
     /// Whether its own cost fitted.
     pub verdict: Verdict,
-    /// After the charge if there was one; as found if there was none.
+    /// After the charge; without a charge, as found.
     pub figures: Figures,
 }
 
 /// A counter as a store holds it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CounterSnapshot {
-    /// Its state after the decision.
+    /// The state after the decision.
     pub state: CounterState,
-    /// Whether there was a record before it. That one is gone which should be there is how the loss
-    /// of a store shows: so a refund and a reset leave the record until it would have expired, and no
-    /// later write lets it expire before that.
+    /// Whether a record existed before the decision. A missing record that should exist reveals that the store lost
+    /// counts. So a refund and a reset leave the record until it would have expired, and no later write lets it expire
+    /// before that.
     pub existed: bool,
 }
 
-/// What a store answered to one charge set.
+/// The reply of a store to one charge set.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome {
-    /// Whether the request passes. If not, nothing was spent, and nothing written but a state that
-    /// had to be moved because the clock was set back.
+    /// Whether the request passes. If not, nothing is charged, and nothing is written except a state that had to be
+    /// moved because the clock was set back.
     pub admitted: bool,
     /// One per charge, in order.
     pub readings: SmallVec<[LimitReading; 4]>,
-    /// Each counter as the store holds it after the decision, in order, from a store that may lose
-    /// them; else empty.
+    /// Each counter as the store holds it after the decision, in order. Empty for a store that cannot lose counters.
     pub snapshots: Vec<CounterSnapshot>,
-    /// The store's time at which this was decided.
+    /// The store's time of the decision.
     pub at: Nanos,
     /// How it was decided.
     pub source: Source,
-    /// Whether a stored time had to be set back by more than the clock may err: an alarm.
+    /// Whether a stored time had to be set back by more than the allowed clock error: an alarm.
     pub clock_stepped: bool,
 }
 
-/// What a store answered to a charge of one limit that stands alone.
+/// The reply of a store to a charge that stands alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SingleOutcome {
     /// Whether it passes.
     pub admitted: bool,
-    /// What the limit said.
+    /// The verdict and figures of the limit.
     pub reading: LimitReading,
-    /// The store's time at which this was decided.
+    /// The store's time of the decision.
     pub at: Nanos,
     /// How it was decided.
     pub source: Source,
 }
 
 impl SingleOutcome {
-    /// The answer to a set of one charge.
+    /// The reply to a set of one charge.
     pub fn of(outcome: &Outcome) -> Self {
         SingleOutcome {
             admitted: outcome.admitted,
@@ -273,33 +271,33 @@ impl SingleOutcome {
     }
 }
 
-/// Answers to charges that stand alone, in order. So many at a time need no allocation.
+/// Replies to charges that stand alone, in order. Up to [`SINGLE_BATCH`] of them need no allocation.
 pub type SingleOutcomes = SmallVec<[Result<SingleOutcome, StoreError>; SINGLE_BATCH]>;
 
-/// How many charges that stand alone are best decided at a time.
+/// The best number of charges that stand alone to decide at a time.
 pub const SINGLE_BATCH: usize = 16;
 
 /// A refund of one earlier outcome.
 #[derive(Clone, Debug)]
 pub struct Refund<'a> {
-    /// Unique to the grant. A second refund with the same id does nothing.
+    /// Unique to the charge. A second refund with the same id does nothing.
     pub id: u128,
     /// The store's time of the charge.
     pub charged_at: Nanos,
-    /// When the grant can no longer matter, and the id may be forgotten.
+    /// When the charge can no longer matter, and the id may be evicted.
     pub expires_at: Nanos,
-    /// What was charged.
+    /// The charges to refund.
     pub set: ChargeSet<'a>,
 }
 
-/// What became of a refund.
+/// The result of a refund.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refunded {
-    /// Given back, as far as the bounds allow.
+    /// Refunded, as far as the bounds allow.
     Done,
     /// This id was refunded before; nothing changed.
     Already,
-    /// Too late to matter, or no room to remember the id; nothing changed.
+    /// Too late to matter, or no room for the id; nothing changed.
     Lapsed,
     /// The charge was counted by another run or another node, whose counts are not here; nothing changed.
     Unknown,
@@ -317,109 +315,109 @@ impl Refunded {
     }
 }
 
-/// Units taken from one limit in advance.
+/// A lease of one limit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LeaseReply {
-    /// How many, at most what was asked; zero if there were none.
+    /// The leased units, at most the requested cost; zero if there were none.
     pub units: u64,
-    /// How the limit stands now.
+    /// The limit after the draw.
     pub figures: Figures,
-    /// The counter as the store holds it now, from a store that may lose it.
+    /// The counter as the store holds it now; `None` from a store that cannot lose it.
     pub snapshot: Option<CounterSnapshot>,
-    /// The store's time of the grant.
+    /// The store's time of the draw.
     pub at: Nanos,
 }
 
 /// A known state to be merged into the store, by maximum per limit.
 #[derive(Clone, Debug)]
 pub struct Restore<'a> {
-    /// Whose state, under which limit. Cost and role do not matter.
+    /// The subject and limit of the state. Cost and role do not matter.
     pub charge: Charge<'a>,
-    /// The state, made under that limit.
+    /// The state, computed under that limit.
     pub state: CounterState,
 }
 
-/// A slot of a limit on what is open at once. It expires by itself if its holder dies.
+/// A permit of a concurrency limit. It expires by itself if its holder dies.
 #[derive(Clone, Copy, Debug)]
 pub struct PermitRequest<'a> {
-    /// Whose slots.
+    /// The subject that holds permits.
     pub subject: Fingerprint,
-    /// Which rule's.
+    /// The rule with the concurrency limit.
     pub rule: &'a RuleName,
-    /// Unique to the holder; holding again with the same one never ends it sooner.
+    /// Unique to the holder. A second acquire by the same holder never shortens the permit.
     pub holder: u128,
-    /// The most that may be open.
+    /// The maximum of permits in use.
     pub max_permits: u32,
-    /// How long the slot lasts unless renewed.
+    /// How long the permit lasts unless renewed.
     pub ttl: Nanos,
-    /// What is asked of the store.
+    /// The options of the rule.
     pub options: &'a RuleOptions,
 }
 
 impl PermitRequest<'_> {
-    /// The bits that identify whose slots of which rule.
+    /// The bits that identify the permits of this subject and rule in a store.
     pub fn counter(&self) -> u128 {
         self.rule.counter(self.subject, 0)
     }
 }
 
-/// The answer to a hold.
+/// The reply to a permit request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PermitReply {
-    /// Whether the holder has a slot.
+    /// Whether the holder has a permit.
     pub granted: bool,
-    /// Slots open now, this one included.
+    /// Permits in use now, this one included.
     pub in_use: u32,
     /// How it was decided.
     pub source: Source,
 }
 
-/// How one subject stands under one limit, without touching it.
+/// The state of one subject under one limit, read without a charge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Inspection {
     /// Units in use, rounded up.
     pub used: u64,
-    /// What the client would be told.
+    /// The figures that a client would receive.
     pub figures: Figures,
-    /// Whose counter it is: its own, or one that newcomers share because the store is full.
+    /// The counter that was read: the subject's own, or one that new subjects share because the store is full.
     pub source: Source,
 }
 
-/// Why a store gave no answer. A refusal is not an error: it travels in an [`Outcome`].
+/// Why a store gave no result. A denial is not an error: it travels in an [`Outcome`].
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// No answer in time; the charge may or may not have been applied. A breaker counts it.
+    /// No reply in time; the charge may or may not have been applied. A breaker counts it.
     #[error("the store did not answer within {waited}")]
     Unavailable {
-        /// How long was waited.
+        /// How long the caller waited.
         waited: Nanos,
-        /// What went wrong below.
+        /// The underlying error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The store answered and refused our command: our bug. Retrying cannot help.
-    #[error("the store refused `{command}`")]
+    /// The store replied and rejected the command: our bug. Retrying cannot help.
+    #[error("the store rejected `{command}`")]
     Rejected {
-        /// What was sent.
+        /// The command that was sent.
         command: &'static str,
-        /// What it said.
+        /// The error that the store returned.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
-/// Why a charge is not as safe as its rule asks, in words. The store answers and is well.
+/// Why a charge is not as durable as its rule requires. The store itself replies and is healthy.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct UnacknowledgedError(pub String);
 
-/// The store was not called, because this node has not joined it yet: the first connection is being made, or
-/// the node does not know yet how counters are named. It passes by itself.
+/// The store was not called, because this node has not joined it yet: the first connection is being made, or the node
+/// does not know the naming of counters yet. The condition ends by itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("this node has not joined the store yet")]
 pub struct NotJoinedError;
 
 impl StoreError {
-    /// Whether the store was not called, because this node has only begun to join it. That says nothing about
-    /// the store, and is no failure.
+    /// Whether the store was not called, because this node is still joining it. It is no failure, and no evidence
+    /// about the health of the store.
     pub fn is_not_joined(&self) -> bool {
         match self {
             StoreError::Unavailable { source, .. } => source.is::<NotJoinedError>(),
@@ -427,8 +425,8 @@ impl StoreError {
         }
     }
 
-    /// Whether the store itself is well, and only what makes a charge safe is missing. A breaker does
-    /// not count that: rules that ask for no safety go on.
+    /// Whether the store itself is healthy and only the durability of a charge is missing. A breaker does not count
+    /// it: rules without a durability requirement continue.
     pub fn is_unacknowledged(&self) -> bool {
         match self {
             StoreError::Unavailable { source, .. } => source.is::<UnacknowledgedError>(),
@@ -440,19 +438,19 @@ impl StoreError {
 /// The result of a call to a store.
 pub type StoreResult<T> = Result<T, StoreError>;
 
-/// A place that keeps counters. Every verb is atomic.
+/// A store of counters. Every verb is atomic.
 pub trait Store: Send + Sync {
-    /// The run that counts with these terms end with; `None` for counts that nodes share and that outlive
-    /// a process. A charge can be refunded only in the run that counted it.
+    /// The run that bounds the lifetime of counts with these options; `None` for counts that nodes share and that
+    /// outlive a process. A charge can be refunded only in the run that counted it.
     fn run_id(&self, _options: &RuleOptions) -> Option<RunId> {
         None
     }
 
-    /// Charges every limit of one request in a single step: all are spent or none is.
+    /// Charges every limit of one request in a single step: all are charged or none is.
     fn charge(&self, set: &ChargeSet<'_>) -> impl Future<Output = StoreResult<Outcome>> + Send;
 
-    /// Charges several requests, each on its own, in order. One clock reading may serve them all. There is
-    /// one reply for each set; callers rely on it through [`one_reply_per_set`].
+    /// Charges several requests, each on its own, in order. One clock reading may serve them all. There is one reply
+    /// for each set; callers enforce that with [`one_reply_per_set`].
     fn charge_each(
         &self,
         sets: &[&ChargeSet<'_>],
@@ -466,7 +464,7 @@ pub trait Store: Send + Sync {
         }
     }
 
-    /// Charges limits that stand alone, each on its own, in order, and adds what they said to `replies`.
+    /// Charges limits that stand alone, each on its own, in order, and appends the results to `replies`.
     fn charge_singles(
         &self,
         charges: &[Charge<'_>],
@@ -482,55 +480,55 @@ pub trait Store: Send + Sync {
         }
     }
 
-    /// What `charge` would answer, without spending.
+    /// The result that `charge` would have, without charging.
     fn peek(&self, set: &ChargeSet<'_>) -> impl Future<Output = StoreResult<Outcome>> + Send;
 
-    /// Gives back an earlier charge, once, as far as the bounds allow.
+    /// Refunds an earlier charge, once, as far as the bounds allow.
     fn refund(&self, refund: &Refund<'_>) -> impl Future<Output = StoreResult<Refunded>> + Send;
 
-    /// Takes units of one limit in advance, up to the charge's cost and to half of what is left, rounded
-    /// up, so that others find some; or an eighth of the cost if that is more and there, so that the end is
-    /// reached in a few steps.
+    /// Draws a lease from one limit: up to the charge's cost and to half of what is left, rounded up, so that other
+    /// nodes find some; or an eighth of the cost if that is more and available, so that the limit is exhausted in a
+    /// few draws.
     fn draw(&self, charge: &Charge<'_>) -> impl Future<Output = StoreResult<LeaseReply>> + Send;
 
-    /// Charges whether it fits or not: debt, for costs known only afterwards.
+    /// Charges even beyond the limit: debt, for costs known only afterwards.
     fn force(&self, set: &ChargeSet<'_>) -> impl Future<Output = StoreResult<Outcome>> + Send;
 
-    /// Charges an estimate like `charge`, and remembers it until it is settled. Estimates of the same
-    /// rule and subject that nobody settled in time come back first, whether this one fits or not.
+    /// Charges an estimate like `charge`, and remembers it until it is settled. Expired estimates of the same rule and
+    /// subject are refunded first, even if this one does not fit.
     fn reserve(&self, reserve: &Reserve<'_>) -> impl Future<Output = StoreResult<Outcome>> + Send;
 
-    /// Corrects an estimate to what was used, once: less is given back as far as the bounds allow, more
-    /// is a debt. It may be sent again when the answer is lost.
+    /// Corrects an estimate to the units used, once: a lower use is refunded as far as the bounds allow, a higher use
+    /// becomes debt. It may be sent again when the reply is lost.
     fn settle(&self, settle: &Settle<'_>) -> impl Future<Output = StoreResult<Settled>> + Send;
 
     /// Merges known states, by maximum per limit.
     fn restore(&self, restores: &[Restore<'_>]) -> impl Future<Output = StoreResult<()>> + Send;
 
-    /// Takes or renews a slot of what may be open at once.
+    /// Acquires a permit, or renews it.
     fn acquire(
         &self,
         permit: &PermitRequest<'_>,
     ) -> impl Future<Output = StoreResult<PermitReply>> + Send;
 
-    /// Lets a slot last on. Takes none: what was given back or has expired stays so, however late a
-    /// renewal comes.
+    /// Renews a permit. Acquires none: a permit that was released or has expired stays so, however late a renewal
+    /// arrives.
     fn renew(
         &self,
         permit: &PermitRequest<'_>,
     ) -> impl Future<Output = StoreResult<PermitReply>> + Send;
 
-    /// Gives a slot back. Giving back what is not held does nothing.
+    /// Releases a permit. Releasing a permit that is not held does nothing.
     fn release(&self, permit: &PermitRequest<'_>) -> impl Future<Output = StoreResult<()>> + Send;
 
-    /// How each counter stands; nothing for a subject never seen or fully refilled.
+    /// The state of each counter; `None` for a subject never seen or fully refilled.
     fn inspect(
         &self,
         set: &ChargeSet<'_>,
     ) -> impl Future<Output = StoreResult<Vec<Option<Inspection>>>> + Send;
 
-    /// Forgets all that is known of some rules and subjects, which charges of all rates of a rule name: the
-    /// counters, the reservations that are open of them, and the slots, whoever holds them. How many
-    /// counters and slots there were.
+    /// Removes all state of some rules and subjects: the counters, their open reservations, and the permits of every
+    /// holder. The set names each rule by charges of all its rates. Returns the number of counters and permits
+    /// removed.
     fn reset(&self, set: &ChargeSet<'_>) -> impl Future<Output = StoreResult<u64>> + Send;
 }

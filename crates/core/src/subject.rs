@@ -1,15 +1,14 @@
-//! Whose counter it is: a keyed fingerprint of a rule's `by` values, and the name of the rule.
+//! The identity of a counter: a keyed fingerprint of a rule's `by` values, and the name of the rule.
 //!
-//! A fingerprint is SipHash-1-3 with 128 bits over length-prefixed parts, so that ("ab", "c") and
-//! ("a", "bc") differ, and it is keyed, so that nobody outside can craft two subjects that share a
-//! counter. No key string is kept anywhere.
+//! A fingerprint is SipHash-1-3 with 128 bits over length-prefixed parts, so that ("ab", "c") and ("a", "bc") differ.
+//! It is keyed, so that no outsider can craft two subjects that share a counter. No key string is stored anywhere.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::siphash::siphash128;
 
-/// The deployment secret under which fingerprints are made. Nodes that share counters share it.
+/// The deployment secret that keys fingerprints. Nodes that share counters share it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct FingerprintKey([u8; 16]);
 
@@ -46,16 +45,16 @@ impl fmt::Debug for FingerprintKey {
     }
 }
 
-/// Parts up to this length together need no allocation.
+/// Parts of up to this total length need no allocation.
 const INLINE_BYTES: usize = 128;
 
-/// Collects the parts of a subject. Hashed in one go: part by part takes twice as long.
+/// Collects the parts of a subject. They are hashed in one call: part by part takes twice as long.
 #[derive(Clone, Debug)]
 pub struct SubjectHasher {
     key: FingerprintKey,
     inline: [u8; INLINE_BYTES],
     len: usize,
-    /// All of it, once it is longer than that.
+    /// All bytes, once they exceed `INLINE_BYTES`.
     spilled: Vec<u8>,
 }
 
@@ -84,14 +83,15 @@ impl SubjectHasher {
     /// The fingerprint of all parts so far.
     #[inline]
     pub fn finish(&self) -> Fingerprint {
-        match self.spilled.is_empty() {
-            true => self.key.fingerprint(&self.inline[..self.len]),
-            false => self.key.fingerprint(&self.spilled),
+        if self.spilled.is_empty() {
+            self.key.fingerprint(&self.inline[..self.len])
+        } else {
+            self.key.fingerprint(&self.spilled)
         }
     }
 }
 
-/// A subject, as 128 bits that tell nothing about it.
+/// A subject, as 128 bits that reveal nothing about it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fingerprint(u128);
 
@@ -106,7 +106,7 @@ impl Fingerprint {
         self.0
     }
 
-    /// Half of it, to spread things by subject.
+    /// Half of its bits, to distribute values by subject.
     pub const fn seed(self) -> u64 {
         self.0 as u64
     }
@@ -125,7 +125,7 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// The unique name of a rule, with the mark that keeps its counters apart from other rules'.
+/// The unique name of a rule, with the hash that separates its counters from those of other rules.
 #[derive(Clone)]
 pub struct RuleName {
     text: Arc<str>,
@@ -146,8 +146,8 @@ impl RuleName {
         &self.text
     }
 
-    /// The bits that identify the counter of `subject` under the `rate`-th rate of this rule. Two
-    /// counters meet with probability 2^-128, because the fingerprint is keyed.
+    /// The bits that identify the counter of `subject` under the `rate`-th rate of this rule. Two counters collide
+    /// with probability 2^-128, because the fingerprint is keyed.
     #[inline]
     pub fn counter(&self, subject: Fingerprint, rate: u8) -> u128 {
         subject.0 ^ self.hash.rotate_left(u32::from(rate))

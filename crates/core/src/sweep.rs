@@ -1,24 +1,24 @@
-//! When a bounded table is gone through for what has ended.
+//! The schedule by which a bounded table evicts its expired entries.
 //!
-//! Kept true: entries pay for it themselves. A table is gone through when it is twice as large as it was
-//! left, or full; never before something in it has ended, and not again at once. So whoever fills it with
-//! what lasts long makes nobody else go through it with every call. Knows no table; time is injected.
+//! Invariant: the cost of a sweep is amortized over the inserted entries. A sweep is due when the table is full or
+//! twice as large as after the last sweep; never before an entry has expired, and not again at once. So a caller that
+//! fills the table with long-lived entries does not make every other call sweep it. Knows no table; time is injected.
 
 use crate::units::Nanos;
 
-/// The shortest time between two, if a table does not say. One of some 100,000 takes some milliseconds.
+/// The default minimum time between two sweeps. A sweep of some 100,000 entries takes some milliseconds.
 const MIN_INTERVAL: Nanos = Nanos::from_millis(100);
 
-/// Smaller tables are left alone.
+/// Smaller tables are not swept.
 const MIN_LEN: usize = 64;
 
-/// Nothing is known of the entries at first, so any of them may have ended.
+/// The schedule of one table. Initially nothing is known of the entries, so any of them may have expired.
 #[derive(Clone, Debug)]
 pub struct SweepSchedule {
     min_interval: Nanos,
-    /// How many entries there may be before.
+    /// The number of entries at which the next sweep is due.
     sweep_at_len: usize,
-    /// No entry ends before.
+    /// No entry expires before this time.
     earliest_expiry: Nanos,
     not_before: Nanos,
 }
@@ -30,7 +30,7 @@ impl Default for SweepSchedule {
 }
 
 impl SweepSchedule {
-    /// Of a table that is gone through no more often than this.
+    /// The schedule of a table that is swept at most once per `min_interval`.
     pub const fn with_min_interval(min_interval: Nanos) -> Self {
         SweepSchedule {
             min_interval,
@@ -40,18 +40,18 @@ impl SweepSchedule {
         }
     }
 
-    /// Whether a table of `len` entries, `max` at most, is to be gone through.
+    /// Whether a sweep is due of a table with `len` entries and room for `max`.
     pub fn is_due(&self, len: usize, max: usize, now: Nanos) -> bool {
         let large = len >= self.sweep_at_len.max(MIN_LEN).min(max);
         large && now >= self.earliest_expiry && now >= self.not_before
     }
 
-    /// An entry was written that ends at `expiry`.
+    /// Records a written entry that expires at `expiry`.
     pub fn record_expiry(&mut self, expiry: Nanos) {
         self.earliest_expiry = self.earliest_expiry.min(expiry);
     }
 
-    /// The table was gone through, and these are the ends of what is left in it.
+    /// Records a sweep that left entries with these expiries.
     pub fn swept(&mut self, expiries: impl Iterator<Item = Nanos>, now: Nanos) {
         let (mut remaining, mut earliest_expiry) = (0, Nanos::MAX);
         for expiry in expiries {
@@ -74,7 +74,7 @@ mod tests {
     const AT: fn(u64) -> Nanos = Nanos::from_secs;
     const MAX: usize = 1_000;
 
-    /// Left with so many entries at second 10, which end from second 100 on.
+    /// A table swept at second 10, left with `entries` entries that expire from second 100 on.
     fn swept_with(entries: u64) -> SweepSchedule {
         let mut sweep = SweepSchedule::default();
         sweep.swept((0..entries).map(|i| AT(100 + i)), AT(10));
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_is_not_gone_through_before_something_in_it_has_ended() {
+    fn a_full_table_is_not_swept_before_an_entry_has_expired() {
         let mut sweep = swept_with(1_000);
         assert!(!sweep.is_due(MAX, MAX, AT(99)));
         assert!(sweep.is_due(MAX, MAX, AT(100)));
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_not_full_is_left_alone_until_it_has_doubled() {
+    fn a_table_that_is_not_full_is_not_swept_until_it_has_doubled() {
         let sweep = swept_with(100);
         assert!(!sweep.is_due(199, MAX, AT(500)));
         assert!(sweep.is_due(200, MAX, AT(500)));
@@ -102,9 +102,9 @@ mod tests {
         assert!(swept_with(3).is_due(5, 5, AT(500)), "small and full");
     }
 
-    /// Entries that end one after another would have it gone through for each of them.
+    /// Entries that expire one after another would cause a sweep for each of them.
     #[test]
-    fn it_is_not_gone_through_again_at_once() {
+    fn a_table_is_not_swept_again_at_once() {
         let mut sweep = swept_with(1_000);
         sweep.record_expiry(AT(10));
         assert!(!sweep.is_due(MAX, MAX, AT(10).plus(Nanos::from_millis(99))));

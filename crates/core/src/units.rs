@@ -1,7 +1,7 @@
-//! The units every part of Tidegate counts in: instants, spans, ticks and costs.
+//! The units of Tidegate: instants, spans, ticks and costs.
 //!
-//! Arithmetic is defined once, here, and saturates: the far end of time refuses, it never wraps
-//! around and admits. Knows nothing of clocks: an instant is always handed in.
+//! Arithmetic is defined once, here, and saturates: the end of time denies, it never wraps around and admits. Knows
+//! nothing of clocks: an instant is always an argument.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -12,22 +12,22 @@ use std::time::Duration;
 pub struct Nanos(u64);
 
 impl Nanos {
-    /// The epoch, or no time at all.
+    /// The Unix epoch, or a span of no length.
     pub const ZERO: Nanos = Nanos(0);
-    /// The far end of time.
+    /// The end of time.
     pub const MAX: Nanos = Nanos(u64::MAX);
 
-    /// So many nanoseconds.
+    /// A value of `nanos` nanoseconds.
     pub const fn new(nanos: u64) -> Self {
         Nanos(nanos)
     }
 
-    /// So many milliseconds.
+    /// A value of `millis` milliseconds.
     pub const fn from_millis(millis: u64) -> Self {
         Nanos(millis.saturating_mul(1_000_000))
     }
 
-    /// So many seconds.
+    /// A value of `secs` seconds.
     pub const fn from_secs(secs: u64) -> Self {
         Nanos(secs.saturating_mul(1_000_000_000))
     }
@@ -37,19 +37,19 @@ impl Nanos {
         self.0
     }
 
-    /// Later by `span`, at most the far end of time.
+    /// Later by `span`, at most the end of time.
     #[must_use]
     pub const fn plus(self, span: Nanos) -> Nanos {
         Nanos(self.0.saturating_add(span.0))
     }
 
-    /// The span since `earlier`; zero if that lies ahead.
+    /// The span since `earlier`; zero if `earlier` lies ahead.
     #[must_use]
     pub const fn since(self, earlier: Nanos) -> Nanos {
         Nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// Whole milliseconds, rounded up: a wait is never told shorter than it is.
+    /// Whole milliseconds, rounded up: a reported wait is never too short.
     pub const fn millis_up(self) -> u64 {
         self.0.div_ceil(1_000_000)
     }
@@ -59,7 +59,7 @@ impl Nanos {
         self.0.div_ceil(1_000_000_000)
     }
 
-    /// The same span for the standard library.
+    /// The same span as a `Duration`.
     pub const fn duration(self) -> Duration {
         Duration::from_nanos(self.0)
     }
@@ -84,15 +84,15 @@ impl fmt::Debug for Nanos {
     }
 }
 
-/// What one request spends. Never zero: asking without spending is a peek, another verb.
+/// The units that one request charges. Never zero: a query without a charge is another verb, peek.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Cost(NonZeroU64);
 
 impl Cost {
-    /// One unit, what a plain request costs.
+    /// One unit, the cost of a plain request.
     pub const ONE: Cost = Cost(NonZeroU64::MIN);
 
-    /// A cost of `units`, or nothing for zero.
+    /// A cost of `units`; `None` for zero.
     pub const fn new(units: u64) -> Option<Self> {
         match NonZeroU64::new(units) {
             Some(units) => Some(Cost(units)),
@@ -105,7 +105,7 @@ impl Cost {
         self.0.get()
     }
 
-    /// So many units more, or the most there can be.
+    /// A cost of `units` more; saturates.
     #[must_use]
     pub const fn plus(self, units: u64) -> Self {
         Cost(self.0.saturating_add(units))
@@ -118,8 +118,8 @@ impl fmt::Display for Cost {
     }
 }
 
-/// The grain in which one limit reads time. Chosen when the limit is compiled, the finest whose
-/// products stay exact.
+/// The resolution at which one limit reads time. Chosen when the limit is compiled: the finest whose products stay
+/// exact.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Tick {
     /// One nanosecond.
@@ -131,7 +131,7 @@ pub enum Tick {
 }
 
 impl Tick {
-    /// Every grain, finest first.
+    /// Every resolution, finest first.
     pub const ALL: [Tick; 3] = [Tick::Nano, Tick::Micro, Tick::Milli];
 
     /// How many nanoseconds one tick lasts.
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_far_end_of_time_is_a_wall() {
+    fn arithmetic_saturates_at_the_ends_of_time() {
         assert_eq!(Nanos::MAX.plus(Nanos::from_secs(1)), Nanos::MAX);
         assert_eq!(Nanos::ZERO.since(Nanos::MAX), Nanos::ZERO);
         assert_eq!(Tick::Milli.start(u64::MAX), Nanos::MAX);

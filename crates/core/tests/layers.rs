@@ -1,11 +1,11 @@
-//! Which room of the core may know which other: knowledge points one way.
+//! The allowed dependencies between modules of the core: they point one way.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Each room and the rooms it may use.
+/// Each module and the modules it may use.
 const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 12] = [
     ("units", &[]),
     ("sweep", &["units"]),
@@ -13,7 +13,7 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 12] = [
     ("subject", &["siphash"]),
     ("algorithms", &["units"]),
     ("request", &["units"]),
-    ("described", &["units"]),
+    ("envoy", &["units"]),
     ("store", &["units", "sweep", "subject", "algorithms"]),
     ("invariants", &["units", "algorithms"]),
     (
@@ -24,7 +24,7 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 12] = [
             "algorithms",
             "store",
             "request",
-            "described",
+            "envoy",
         ],
     ),
     (
@@ -35,7 +35,7 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 12] = [
             "algorithms",
             "store",
             "request",
-            "described",
+            "envoy",
             "rules",
         ],
     ),
@@ -52,10 +52,10 @@ fn files(path: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The rooms named in a file. Its tests may use any.
+/// The modules named in a file. Its tests may use any.
 fn used_modules(text: &str) -> BTreeSet<String> {
     let code = text.split("#[cfg(test)]").next().unwrap();
-    // A macro is in no room.
+    // A macro belongs to no module.
     let modules = code.split("crate::").skip(1).filter_map(|rest| {
         let module: String = rest.chars().take_while(char::is_ascii_lowercase).collect();
         let is_path = rest[module.len()..].starts_with("::");
@@ -78,7 +78,7 @@ fn no_module_uses_one_above_it() {
             .iter()
             .find(|(name, _)| *name == module);
         let (_, allowed) =
-            allowed.unwrap_or_else(|| panic!("{module} is new; say here what it may use"));
+            allowed.unwrap_or_else(|| panic!("`{module}` is new; add it to ALLOWED_DEPENDENCIES"));
         let mut sources = Vec::new();
         files(&path, &mut sources);
         modules.insert(module.clone());

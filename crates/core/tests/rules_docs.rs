@@ -1,9 +1,9 @@
-//! The examples of docs/rules.md are rules.
+//! The examples of docs/rules.md are valid rules.
 #![allow(clippy::unwrap_used)]
 
 use tidegate_core::rules::{SourceFile, parse};
 
-/// Every fenced YAML block, with its first line. One that begins with `- ` is a rule on its own.
+/// Every fenced YAML block, with its first line. A block that begins with `- ` is a rule on its own.
 fn examples(docs: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut open: Option<(usize, String)> = None;
@@ -19,14 +19,16 @@ fn examples(docs: &str) -> Vec<(usize, String)> {
 }
 
 #[test]
-fn every_example_of_the_documentation_is_read() {
+fn every_example_of_the_documentation_is_parsed() {
     let examples = examples(include_str!("../../../docs/rules.md"));
     assert!(examples.len() > 5);
     for (line, example) in examples {
-        let text = match example.starts_with("- ") {
-            true => format!("version: 1\ntiers: [free, pro, enterprise]\nrules:\n{example}"),
-            false if !example.contains("version: 1") => format!("version: 1\nrules: []\n{example}"),
-            false => example,
+        let text = if example.starts_with("- ") {
+            format!("version: 1\ntiers: [free, pro, enterprise]\nrules:\n{example}")
+        } else if example.contains("version: 1") {
+            example
+        } else {
+            format!("version: 1\nrules: []\n{example}")
         };
         let name = format!("docs/rules.md, example at line {line}");
         let file = SourceFile {

@@ -1,4 +1,4 @@
-//! What counts must survive: read, given a budget, and refused where the store cannot give it.
+//! Durability: parsed, given a budget, and rejected where the store does not support it.
 #![allow(clippy::unwrap_used)]
 
 use tidegate_core::rules::{RuleSet, SourceFile, lint, parse_with_options};
@@ -13,9 +13,9 @@ fn rule(rest: &str) -> String {
     format!("version: 1\nrules:\n  - {{ name: bills, by: global, rate: 1000/month, {rest} }}\n")
 }
 
-/// What is asked of each store, and what is said about it.
+/// The durability of a rule, the store, and the text of the error.
 #[test]
-fn what_a_store_cannot_give_is_refused_with_what_to_write() {
+fn a_durability_that_a_store_lacks_is_rejected_with_what_to_write() {
     let (memory, journal) = (Capabilities::MEMORY, Capabilities::JOURNAL);
     let (redis, any) = (Capabilities::SCRIPTS, Capabilities::UNKNOWN);
     let taken = [
@@ -49,7 +49,7 @@ fn what_a_store_cannot_give_is_refused_with_what_to_write() {
 }
 
 #[test]
-fn a_durable_rule_may_wait_longer_unless_it_says_otherwise() {
+fn a_durable_rule_has_a_longer_budget_unless_it_sets_one() {
     let options = |rest: &str| {
         let set = read(&rule(rest), Capabilities::SCRIPTS).unwrap();
         *set.rules()[0].options()
@@ -92,7 +92,7 @@ fn a_durable_rule_that_denies_without_the_store_denies_when_late() {
 }
 
 #[test]
-fn defaults_hold_for_rules_that_say_nothing() {
+fn defaults_hold_for_rules_without_the_option() {
     let text = "version: 1\ndefaults: { durability: disk }\nrules:\n  \
                 - { name: a, by: global, rate: 9/hour }\n  \
                 - { name: b, by: global, rate: 9/hour, durability: none }\n";
@@ -101,9 +101,9 @@ fn defaults_hold_for_rules_that_say_nothing() {
     assert_eq!(found, [Durability::Disk, Durability::None]);
 }
 
-/// A journal keeps records whose numbers have 53 bits.
+/// A journal stores records whose numbers have 53 bits.
 #[test]
-fn what_a_journal_cannot_hold_exactly_is_refused() {
+fn a_rate_that_a_journal_cannot_store_exactly_is_rejected() {
     let text = |durability: &str| {
         format!(
             "version: 1\nrules:\n  - {{ name: a, by: ip, algorithm: token-bucket, \
@@ -121,12 +121,12 @@ fn what_a_journal_cannot_hold_exactly_is_refused() {
     assert_eq!(
         [scripts(0), scripts(1)],
         [false, true],
-        "equal rates, read apart"
+        "equal rates, parsed separately"
     );
 }
 
 #[test]
-fn a_window_that_a_crash_outlasts_is_warned_about() {
+fn a_window_shorter_than_a_restart_is_warned_about() {
     let warnings_for = |rate: &str| {
         let text = format!(
             "version: 1\nrules:\n  - {{ name: a, by: ip, rate: [{rate}], durability: disk }}\n"
@@ -138,13 +138,13 @@ fn a_window_that_a_crash_outlasts_is_warned_about() {
     assert_eq!(warnings_for("100/second, 5000/hour"), "");
     assert_eq!(
         warnings_for("100/second"),
-        "rules.yaml:3: rule `a` has durability disk, but what it counts in 1s is forgotten before a \
-         crash is over; remove it, or write a longer window"
+        "rules.yaml:3: rule `a` has durability disk, but its longest window of 1s ends before a \
+         restart or failover is over; remove it, or write a longer window"
     );
 }
 
 #[test]
-fn the_example_of_its_page_is_a_rule() {
+fn the_example_of_the_durability_page_is_a_valid_rule() {
     let docs = include_str!("../../../docs/durability.md");
     let example = docs.split("```").nth(1).unwrap().trim_start_matches("yaml");
     let set = read(

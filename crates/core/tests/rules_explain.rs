@@ -1,4 +1,4 @@
-//! What people are told about a request.
+//! The explanation of a request.
 #![allow(clippy::unwrap_used)]
 
 use tidegate_core::algorithms::Algorithm;
@@ -79,7 +79,7 @@ fn a_rule_that_does_not_apply_is_explained_by_the_reason() {
     check("outside", "ip is `192.0.2.7`, wanted not 192.0.2.0/24");
     check(
         "known",
-        "what it counts by is absent, and it says `if_missing: skip`",
+        "the attribute it counts by is absent, and it has `if_missing: skip`",
     );
     check("gone", "its mode is off");
     check("alive", "path is `/search/x`, wanted /alive");
@@ -225,7 +225,7 @@ block:
         "the block list decides, by `192.0.2.0/24` (until 2026-12-01T00:00:00Z): the request is \
          refused\nwithout that entry:"
     );
-    // That entry has ended.
+    // That entry has expired.
     let lines = first_lines([198, 51, 100, 7], None);
     assert!(lines.starts_with("all: applies"), "{lines}");
 }

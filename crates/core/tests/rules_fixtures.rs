@@ -1,7 +1,6 @@
-//! Files that are good and files that are bad, of rules and of descriptors, each beside the words it must
-//! give.
+//! Good and bad files, of rules and of descriptors, each beside its expected output.
 //!
-//! `UPDATE=1 cargo test -p tidegate-core --test rules_fixtures` writes the words anew.
+//! `UPDATE=1 cargo test -p tidegate-core --test rules_fixtures` rewrites the expected output.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -33,7 +32,7 @@ fn compare(file: &Path, output: &str, differences: &mut String) {
 }
 
 #[test]
-fn every_bad_file_is_refused_word_for_word() {
+fn every_bad_file_is_rejected_word_for_word() {
     let mut differences = String::new();
     for file in [fixtures("rules/bad"), fixtures("descriptors/bad")].concat() {
         let text = fs::read_to_string(&file).unwrap();
@@ -50,7 +49,7 @@ fn every_bad_file_is_refused_word_for_word() {
         assert_eq!(
             lines,
             1,
-            "one fault each: {} says\n{output}",
+            "one error each: {} gives\n{output}",
             file.display()
         );
         compare(&file, &output, &mut differences);
@@ -59,7 +58,7 @@ fn every_bad_file_is_refused_word_for_word() {
 }
 
 #[test]
-fn every_good_file_is_taken_and_warned_about_word_for_word() {
+fn every_good_file_is_accepted_and_warned_about_word_for_word() {
     let mut differences = String::new();
     for file in fixtures("rules/good") {
         let text = fs::read_to_string(&file).unwrap();

@@ -1,8 +1,8 @@
-//! Files too long, too deep, too many or half written are refused, with little work and in good words.
+//! Files that are too long, too deep, too many or truncated are rejected, with little work and a clear text.
 #![allow(clippy::unwrap_used)]
 
 use tidegate_core::rules::{MAX_FILE_BYTES, RuleSet, SourceFile, parse};
-use tidegate_mutations::work_units;
+use tidegate_fuzz_inputs::work_units;
 
 fn read(text: &str) -> Result<RuleSet, String> {
     let file = SourceFile {
@@ -12,8 +12,8 @@ fn read(text: &str) -> Result<RuleSet, String> {
     parse(&[file]).map_err(|faults| faults.to_string())
 }
 
-/// What a file of 16 MiB may be at most, which is a thousand times as long as the text of a yardstick's. A
-/// quadratic parser needs a thousand times more.
+/// The maximum work for a file of 16 MiB, which is a thousand times as long as the text of a yardstick. A quadratic
+/// parser needs a thousand times more.
 const MAX_YARDSTICKS: f64 = 20_000.0;
 
 #[track_caller]
@@ -25,29 +25,29 @@ fn check_rejected(text: &str, words: &str) {
 }
 
 #[test]
-fn a_file_above_16_mib_is_refused_before_it_is_read() {
+fn a_file_above_16_mib_is_rejected_before_it_is_parsed() {
     let text = "#".repeat(MAX_FILE_BYTES + 1);
     check_rejected(
         &text,
-        "rules.yaml: is longer than the 16 MiB that are read; split the file",
+        "rules.yaml: is longer than the maximum of 16 MiB; split the file",
     );
 }
 
 #[test]
-fn very_many_values_are_refused() {
+fn very_many_values_are_rejected() {
     let text = format!("version: 1\nrules: [{}]", "1,".repeat(5_000_000));
     check_rejected(&text, "more than 4000000 values");
 }
 
 #[test]
-fn very_deep_nesting_is_refused() {
+fn very_deep_nesting_is_rejected() {
     check_rejected(&"[".repeat(1_000_000), "nested more than 32 levels");
     check_rejected(&"- ".repeat(1_000_000), "nested more than 32 levels");
     check_rejected(&"{a: ".repeat(1_000_000), "nested more than 32 levels");
 }
 
 #[test]
-fn aliases_of_large_mappings_are_refused() {
+fn aliases_of_large_mappings_are_rejected() {
     let many: String = (0..20_000).map(|i| format!("s{i}: 1/s, ")).collect();
     let uses: String = (0..20_000)
         .map(|i| format!("- {{ name: r{i}, by: ip, rate: 1/s, overrides: *all }}\n"))
@@ -59,7 +59,7 @@ fn aliases_of_large_mappings_are_refused() {
 #[test]
 fn a_million_errors_are_counted_and_not_listed() {
     let text = format!("version: 1\nrules:\n{}", "- {}\n".repeat(200_000));
-    check_rejected(&text, "faults more");
+    check_rejected(&text, "more errors");
 }
 
 #[test]
@@ -92,14 +92,14 @@ fn all_errors_of_all_files_are_reported_at_once() {
 }
 
 #[test]
-fn a_file_cut_anywhere_is_refused_or_read_but_never_a_panic() {
+fn a_file_cut_anywhere_is_rejected_or_parsed_without_a_panic() {
     let folder = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../../tests/fixtures/rules/good"
     );
     let text = std::fs::read_to_string(format!("{folder}/shop.yaml")).unwrap();
     for end in (0..text.len()).filter(|end| text.is_char_boundary(*end)) {
-        // What is read was complete up to a whole rule; what was cut within one mostly is not.
+        // A parsed file was complete up to a whole rule; a file cut within a rule mostly does not parse.
         let _ = read(&text[..end]);
     }
     assert!(read(&text[..0]).is_err());

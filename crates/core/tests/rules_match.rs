@@ -99,9 +99,9 @@ fn any_attribute_can_be_matched_and_an_absent_one_never_is() {
     );
 }
 
-/// Keys without a name had no limit where a rule is for whoever has a key.
+/// Keys without a name had no limit where a rule matches any key.
 #[test]
-fn any_key_is_one_with_or_without_a_name() {
+fn any_key_matches_keys_with_and_without_a_name() {
     let set = rules(
         "rules:\n  \
          - { name: any, match: { api_key: \"**\" }, by: ip, rate: 1/s }\n  \
@@ -114,7 +114,7 @@ fn any_key_is_one_with_or_without_a_name() {
 }
 
 #[test]
-fn a_rule_takes_the_place_of_those_it_replaces_only_where_it_applies() {
+fn a_rule_replaces_others_only_where_it_applies() {
     let set = rules(
         "rules:
   - { name: everything, by: global, rate: 5/second }
@@ -126,21 +126,21 @@ fn a_rule_takes_the_place_of_those_it_replaces_only_where_it_applies() {
     );
     check(&set, "path=/healthz", "health");
     check(&set, "path=/other", "everything");
-    // Trying a rule out must not switch off the one in force.
+    // A rule in shadow mode must not switch off the enforced one.
     check(&set, "path=/t", "everything tried");
     check(&set, "path=/g", "everything");
-    // A rule that skips the request cannot be what protects it.
+    // A rule that skips the request cannot be the one that protects it.
     check(&set, "path=/u user=u", "users");
     check(&set, "path=/u", "everything");
     check(&set, "path=/u user=", "everything");
     check(&set, "path=/l user=u tokens=5", "tokens");
     check(&set, "path=/l user=u tokens=0", "everything");
-    // A cost that is not named, or misspelt, is not free.
+    // A cost that is absent or misspelt is not free.
     check(&set, "path=/l user=u", "tokens");
 }
 
 #[test]
-fn rules_are_written_in_any_form_that_means_the_path() {
+fn a_rule_matches_every_spelling_of_its_path() {
     for path in [
         "/login",
         "/login/",
@@ -173,7 +173,7 @@ fn rules_are_written_in_any_form_that_means_the_path() {
 }
 
 #[test]
-fn overrides_are_written_in_any_form_that_means_the_subject() {
+fn an_override_matches_every_spelling_of_its_subject() {
     let set = rules(
         "rules:
   - { name: a, by: path, rate: 1/s, overrides: { /login/: 7/s } }
@@ -190,7 +190,7 @@ fn overrides_are_written_in_any_form_that_means_the_subject() {
 }
 
 #[test]
-fn days_of_a_time_zone_are_windows_of_the_calendar() {
+fn days_of_a_time_zone_are_calendar_windows() {
     let set = rules(
         "timezone: Europe/Berlin
 defaults: { algorithm: sliding-window }
@@ -210,7 +210,7 @@ rules:
 }
 
 #[test]
-fn a_unit_that_no_rule_knows_is_found_in_a_request() {
+fn a_unit_of_a_request_that_no_rule_knows_is_reported() {
     let set = rules(
         "units: [images]
 rules: [{ name: t, by: user, unit: tokens, rate: 9/s }]",
@@ -233,7 +233,7 @@ rules: [{ name: t, by: user, unit: tokens, rate: 9/s }]",
 }
 
 #[test]
-fn the_allow_list_wins_and_entries_end() {
+fn the_allow_list_wins_and_entries_expire() {
     let set = rules(
         "rules: []
 allow: [192.0.2.10, 'key:acme']
@@ -287,7 +287,7 @@ rules:
     assert_eq!(counts(Some(1), "x"), [1000]);
     assert_eq!(counts(Some(2), "x"), [0_u64; 0]);
     assert_eq!(counts(Some(2), "acme"), [5000, 9]);
-    // A client of IPv6 is a network, which is written in many ways.
+    // A client of IPv6 is a network, which has many spellings.
     assert_eq!(counts(None, "2001:db8::"), [1]);
     assert_eq!(
         rule.rates(rule.rate_class(Some(1), "x")).text(0),
@@ -318,7 +318,7 @@ fn the_files_of_a_folder_are_one_set() {
     check(&set, "", "b");
 }
 
-/// A rule for normal requests left out those that say nothing, which are most.
+/// A rule for normal requests left out requests without a priority, which are most.
 #[test]
 fn a_request_without_a_priority_or_with_an_unknown_one_is_normal() {
     let set = rules(

@@ -1,6 +1,6 @@
 //! Hostile rules files: mutations of good and bad ones.
 //!
-//! Whatever a file says, it is read or refused within 10 ms; and what is read once is read alike again.
+//! Invariant: any file is parsed or rejected within 10 ms, and parsing it again gives the same result.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -9,7 +9,7 @@ use std::path::Path;
 use tidegate_core::request::Request;
 use tidegate_core::rules::{Purpose, RuleSet, SourceFile, lint, parse};
 use tidegate_core::units::Nanos;
-use tidegate_mutations::{FuzzTarget, NumberEncoding, inputs};
+use tidegate_fuzz_inputs::{FuzzTarget, NumberEncoding, inputs};
 
 const TOKENS: &[&[u8]] = &[
     b"\n",
@@ -92,12 +92,12 @@ fn texts(folder: &str) -> Vec<Vec<u8>> {
     let folder = fs::read_dir(root.join(folder)).unwrap();
     let mut files: Vec<_> = folder.map(|file| file.unwrap().path()).collect();
     files.retain(|file| file.extension().is_some_and(|end| end == "yaml"));
-    // The order of a folder is the file system's.
+    // The file system determines the order of a folder.
     files.sort();
     files.iter().map(|file| fs::read(file).unwrap()).collect()
 }
 
-/// Bad files as well: their faults lead where good ones never come.
+/// Bad files as well: their errors lead to code that good files never reach.
 fn corpus(good: &[&str], bad: &str) -> Vec<Vec<u8>> {
     let good = good.iter().flat_map(|folder| texts(folder));
     let good: Vec<_> = good.collect();
@@ -115,7 +115,7 @@ fn read(text: &[u8]) -> Option<RuleSet> {
     parse(&[file]).ok()
 }
 
-/// What is in force is the same each time, and can be asked.
+/// The parsed rules are the same each time, and can be queried.
 fn assert_parses_alike(text: &[u8]) {
     let (set, again) = (read(text).unwrap(), read(text).unwrap());
     assert_eq!(format!("{:?}", set.rules()), format!("{:?}", again.rules()));
@@ -156,14 +156,14 @@ fn attack(parser: &str, inputs: u32, corpus: &[Vec<u8>], tokens: &[&[u8]]) {
 }
 
 #[test]
-fn no_rules_file_panics_takes_long_or_is_read_in_two_ways() {
+fn no_rules_file_panics_takes_long_or_parses_in_two_ways() {
     let good = ["tests/fixtures/rules/good", "examples"];
     let corpus = corpus(&good, "tests/fixtures/rules/bad");
     attack("rules", inputs::RULES, &corpus, OF_RULES);
 }
 
 #[test]
-fn no_file_of_descriptors_panics_takes_long_or_is_read_in_two_ways() {
+fn no_descriptor_file_panics_takes_long_or_parses_in_two_ways() {
     let good = ["tests/fixtures/descriptors/good"];
     let corpus = corpus(&good, "tests/fixtures/descriptors/bad");
     attack("descriptors", inputs::DESCRIPTORS, &corpus, OF_DESCRIPTORS);

@@ -1,4 +1,4 @@
-//! Rates as people write them.
+//! Rates in the notation of a rules file.
 #![allow(clippy::unwrap_used)]
 
 use tidegate_core::algorithms::{Algorithm, Limit};
@@ -69,7 +69,7 @@ fn a_burst_means_token_bucket() {
 }
 
 #[test]
-fn what_is_no_rate_is_never_no_limit() {
+fn an_invalid_rate_is_never_unlimited() {
     for text in [
         "",
         "/",
@@ -98,7 +98,7 @@ fn what_is_no_rate_is_never_no_limit() {
 }
 
 #[test]
-fn a_store_with_less_precision_refuses_what_it_cannot_compute() {
+fn a_rate_beyond_the_precision_of_a_store_is_rejected() {
     let file = SourceFile {
         name: "rules.yaml",
         text: "version: 1\nrules: [{ name: a, by: ip, rate: 999983/day burst 900000000 }]",

@@ -1,6 +1,6 @@
-//! The schema for editors takes every good file and refuses what is bad in shape.
+//! The schema for editors accepts every good file and rejects files of a wrong shape.
 //!
-//! A check of the few keywords the schema uses; any other keyword fails the test.
+//! Implements the few keywords of the schema; any other keyword fails the test.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
@@ -10,7 +10,7 @@ use regex_lite::Regex;
 use serde_json::{Map, Value};
 use tidegate_core::rules::schema;
 
-/// Reads YAML as an editor does: plain numbers and flags are numbers and flags.
+/// Parses YAML as an editor does: plain numbers and flags are numbers and flags.
 fn read(text: &str) -> Value {
     let mut open: Vec<(Value, Option<String>)> = vec![(Value::Array(Vec::new()), None)];
     let mut anchors: Vec<(usize, Value)> = Vec::new();
@@ -56,7 +56,7 @@ fn scalar(text: &str, style: ScalarStyle) -> Value {
     plain.flatten().unwrap_or_else(|| Value::from(text))
 }
 
-/// What `value` violates, as the path to it.
+/// The first violation by `value`, as its path.
 fn violation(schema: &Value, value: &Value, root: &Value) -> Option<String> {
     let schema = schema.as_object().unwrap();
     for (keyword, wanted) in schema {
@@ -117,7 +117,7 @@ fn violation(schema: &Value, value: &Value, root: &Value) -> Option<String> {
                 true
             }
             "$schema" | "$defs" | "title" | "description" | "format" => true,
-            other => panic!("the check does not know `{other}`"),
+            other => panic!("unsupported schema keyword `{other}`"),
         };
         if !sound {
             return Some(format!("{keyword} {wanted} against {value}"));
@@ -150,7 +150,7 @@ fn is_kind(kind: &Value, value: &Value) -> bool {
         "boolean" => value.is_boolean(),
         "integer" => value.is_u64() || value.is_i64(),
         "number" => value.is_number(),
-        other => panic!("the check does not know the type `{other}`"),
+        other => panic!("unsupported schema type `{other}`"),
     }
 }
 
@@ -171,14 +171,14 @@ fn folder(kind: &str) -> Vec<std::path::PathBuf> {
 }
 
 #[test]
-fn every_good_file_has_the_shape_the_schema_describes() {
+fn every_good_file_conforms_to_the_schema() {
     for file in folder("good") {
         assert_eq!(check("good", &file), None);
     }
 }
 
 #[test]
-fn a_wrong_shape_is_seen_while_typing() {
+fn a_wrong_shape_violates_the_schema() {
     let seen = [
         "unknown_field",
         "unknown_algorithm",

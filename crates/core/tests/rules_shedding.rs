@@ -1,5 +1,5 @@
-//! How nodes count together, who may use how much of a limit, who is slowed down, and how many may be open:
-//! read, bound to what else a rule says, warned about and explained.
+//! Counting modes, priorities, soft limits and concurrency limits: parsed, checked against the other options of a
+//! rule, warned about and explained.
 #![allow(clippy::unwrap_used)]
 
 use tidegate_core::request::{Priority, Request};
@@ -23,7 +23,7 @@ fn rule(rest: &str, store: Capabilities) -> Rule {
 const MS: fn(u64) -> Nanos = Nanos::from_millis;
 
 #[test]
-fn what_is_leased_and_for_how_long_depends_on_who_else_counts() {
+fn leases_exist_only_on_a_store_that_nodes_share() {
     let check = |counting: &str, store, want: (Counting, Option<Nanos>, u64)| {
         let rule = rule(
             &format!("by: global, rate: 6000/minute burst 200, counting: {counting}"),
@@ -35,7 +35,7 @@ fn what_is_leased_and_for_how_long_depends_on_who_else_counts() {
     };
     let redis = Capabilities::SCRIPTS;
     check("exact", redis, (Counting::Exact, None, 200));
-    // A hundred a second flow in, so that ten of the burst may be in use by whoever leased them.
+    // The refill is a hundred units a second, so ten of the burst may be leased and unused.
     check("leased", redis, (Counting::Leased, Some(MS(100)), 190));
     check("leased 50ms", redis, (Counting::Leased, Some(MS(50)), 195));
     check("lenient", redis, (Counting::Lenient, None, 200));
@@ -47,7 +47,7 @@ fn what_is_leased_and_for_how_long_depends_on_who_else_counts() {
 }
 
 #[test]
-fn counts_that_must_be_safe_are_counted_one_by_one() {
+fn durable_counts_need_exact_counting() {
     for counting in ["leased", "lenient"] {
         for (durability, store) in [
             ("replica", Capabilities::SCRIPTS),
@@ -58,7 +58,7 @@ fn counts_that_must_be_safe_are_counted_one_by_one() {
                 format!("by: ip, rate: 100/s, counting: {counting}, durability: {durability}");
             let want = format!(
                 "rules.yaml:4: rule `api` has counting {counting} with durability {durability}, which \
-                 wants every count safe before its request passes; write `counting: exact`, or \
+                 requires every count to be safe before its request passes; write `counting: exact`, or \
                  `durability: none`"
             );
             assert_eq!(read(&rest, store).unwrap_err(), want);
@@ -67,7 +67,7 @@ fn counts_that_must_be_safe_are_counted_one_by_one() {
 }
 
 #[test]
-fn a_burst_too_small_to_give_any_up_is_not_leased() {
+fn a_burst_too_small_to_be_reduced_is_not_leased() {
     let result = read(
         "by: ip, rate: 1000/s burst 5, counting: leased",
         Capabilities::SCRIPTS,
@@ -82,9 +82,9 @@ fn a_burst_too_small_to_give_any_up_is_not_leased() {
     );
 }
 
-/// What every priority may use of every set of rates, in the order critical, normal, sheddable.
+/// The units that each priority may use of each rate, in the order critical, normal, sheddable.
 #[test]
-fn each_priority_has_its_part_of_every_rate() {
+fn each_priority_has_its_ceiling_of_every_rate() {
     let check = |rest: &str, tier, subject: &str, want: [&[u64]; 3]| {
         let rule = rule(rest, Capabilities::SCRIPTS);
         let rates = rule.rates(rule.rate_class(tier, subject));
@@ -110,7 +110,7 @@ fn each_priority_has_its_part_of_every_rate() {
     check(least, None, "", [&[1_000], &[950], &[1]]);
     let below = "by: user, rate: 100/minute, priority: { critical: 0.95 }";
     check(below, None, "", [&[95], &[95], &[80]]);
-    // The burst that leases leave is what there is to share.
+    // Ceilings are parts of the burst that leases leave.
     let leased = "by: user, rate: 6000/minute burst 200, counting: leased, priority: true";
     check(leased, None, "", [&[190], &[180], &[152]]);
     let many = "by: user, rate: [100/minute, 1000/hour], priority: true, \
@@ -124,7 +124,7 @@ fn each_priority_has_its_part_of_every_rate() {
 }
 
 #[test]
-fn a_ceiling_of_nothing_is_refused_for_every_rate_that_has_one() {
+fn a_ceiling_of_zero_is_rejected_for_every_such_rate() {
     let result = read(
         "by: user, rate: 100/minute, priority: true, tiers: { free: 2/minute, pro: 1/minute }",
         Capabilities::MEMORY,
@@ -135,7 +135,7 @@ fn a_ceiling_of_nothing_is_refused_for_every_rate_that_has_one() {
 }
 
 #[test]
-fn rules_that_write_the_same_rates_do_not_share_ceilings() {
+fn rules_with_the_same_rates_do_not_share_ceilings() {
     let text = "version: 1\nrules:
   - { name: a, by: ip, rate: 100/minute }
   - { name: b, by: ip, rate: 100/minute, priority: true }
@@ -152,7 +152,7 @@ fn rules_that_write_the_same_rates_do_not_share_ceilings() {
 }
 
 #[test]
-fn the_priority_of_a_request_is_what_it_says_or_normal() {
+fn an_absent_or_unknown_priority_is_normal() {
     let of = |word: Option<&'static str>| {
         let request = Request::default();
         match word {
@@ -176,7 +176,7 @@ fn soft(rest: &str) -> SoftLimit {
 }
 
 #[test]
-fn a_soft_delay_grows_from_nothing_to_all_of_it_and_is_rounded_up() {
+fn a_soft_delay_grows_from_zero_to_its_maximum_and_is_rounded_up() {
     let usual = soft("{ max_delay: 1s }");
     let delays = [100, 21, 20, 19, 15, 10, 1, 0].map(|left| usual.delay(100, left));
     let want = [0, 0, 0, 50, 250, 500, 950, 1_000].map(MS);
@@ -209,7 +209,7 @@ fn a_soft_delay_never_shrinks_as_a_limit_fills() {
 }
 
 #[test]
-fn a_rule_may_limit_open_requests_alone() {
+fn a_rule_may_have_only_a_concurrency_limit() {
     let alone = rule("by: ip, concurrent: 5", Capabilities::MEMORY);
     assert_eq!(alone.concurrent(), Some(Concurrency::Fixed(5)));
     assert!(alone.limits(None, "").is_empty());
@@ -235,7 +235,7 @@ fn check_warnings(rest: &str, want: &[&str]) {
 }
 
 #[test]
-fn counting_that_comes_to_nothing_is_warned_about() {
+fn a_counting_mode_without_effect_is_warned_about() {
     check_warnings(
         "by: user, rate: 600/minute, counting: leased",
         &[
@@ -254,16 +254,16 @@ fn counting_that_comes_to_nothing_is_warned_about() {
     check_warnings(
         "by: user, rate: 600/minute, algorithm: sliding-window-strict, counting: lenient",
         &[
-            "has counting lenient with algorithm sliding-window-strict, which is for limits that nobody \
-           may pass; write `counting: exact`, or `algorithm: sliding-window`",
+            "has counting lenient with algorithm sliding-window-strict, which is for limits that are never \
+           exceeded; write `counting: exact`, or `algorithm: sliding-window`",
         ],
     );
     check_warnings(
         "by: user, rate: unlimited, concurrent: 5, counting: lenient",
         &[
-            "has `concurrent` and no rate: only acquire and release count it, and whoever only asks \
-             passes; write a rate beside it unless all acquire",
-            "has `counting`, but no rate that it could be about; remove it",
+            "has `concurrent` and no rate: only acquire and release count it, so that every check \
+             passes; write a rate beside it unless all callers acquire",
+            "has `counting`, but no rate that it could apply to; remove it",
         ],
     );
     check_warnings("by: user, rate: 9/s, concurrent: 5", &[]);
@@ -285,7 +285,7 @@ fn check_explained(rest: &str, priority: Option<&'static str>, want: &str) {
 }
 
 #[test]
-fn all_of_it_is_explained() {
+fn counting_priorities_and_permits_are_explained() {
     check_explained(
         "by: ip, rate: 100/minute",
         Some("critical"),
@@ -297,7 +297,7 @@ fn all_of_it_is_explained() {
         Some("sheddable"),
         "rate: 6000/minute burst 200 and 100/s
   priority: sheddable may use 0.8: 152 of 190 and 72 of 90
-  soft: delayed from 0.8 in use on, by 1s when all is
+  soft: delayed from 0.8 of the limit on, by up to 1s
   counting: leased, for 100ms at most (burst 190 of the 200 written), for 100ms at most (burst 90 of the \
          100 written)
   concurrent: 50, counted by acquire and release alone",

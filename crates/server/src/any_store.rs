@@ -1,4 +1,4 @@
-//! Where this process keeps its counters: in its own memory, or in a store that nodes share.
+//! The store of this process: its own memory, memory with a journal on disk, or a store that nodes share.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,65 +28,65 @@ use crate::panics;
 use crate::store_events::StoreObserver;
 use crate::store_health::{StoreHealth, StoreOutage};
 
-/// How long a reply may take before it counts as lost: longer than any decision waits, so that a charge
-/// that is answered late can be given back.
+/// How long a reply may take before it counts as lost. Longer than any decision waits, so that a charge whose reply
+/// comes late can be refunded.
 const MAX_REPLY_TIME: Duration = Duration::from_secs(5);
-/// How long to wait before the store is asked for the secret again.
+/// How long to wait before the secret is requested from the store again.
 const SECRET_RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// How often to look whether the store still has the secret: often enough that a newcomer waits for it
+/// How often to check that the store still has the secret. Often enough that a new node waits for it
 /// (`Redis::awaits_secret`).
 const SECRET_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// How long a node waits for a connection before it reports why it has none.
 const CONNECT_REPORT_DELAY: Duration = Duration::from_secs(1);
-/// What happens without the store.
+/// How requests are decided without the store.
 pub(crate) const LOCAL_DECISION_NOTE: &str = "this node decides by its share of each limit";
-/// How long to wait before looking whether decisions are exact.
+/// How often to check whether decisions are exact.
 const EXACT_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The line about refunds that lapse at the memory cap, which any client that refunds a lot can cause.
+/// The line about refunds that lapse at the memory cap. Any client that refunds a lot can cause them.
 static LAPSED_REFUNDS_LOG: RateLimitedLog = RateLimitedLog::new();
 
-/// The line about decisions by shared counters, which any client that invents subjects can cause.
+/// The line about decisions by shared counters. Any client that invents subjects can cause them.
 static OVERFLOW_LOG: RateLimitedLog = RateLimitedLog::new();
 
-/// The counters.
+/// The store.
 pub(crate) enum AnyStore {
     Memory(MemoryStore<SystemClock>),
     Disk(DiskStore<SystemClock>),
     Shared(SharedStore),
 }
 
-/// Counters in a store that nodes share.
+/// A store that nodes share.
 pub(crate) struct SharedStore {
     store: Resilient<Redis, TokioRuntime>,
-    /// The same without what is around it.
+    /// The same store without the layers around it.
     redis: Redis,
     series: Arc<SharedSeries>,
     health: Arc<StoreHealth>,
-    /// Rung when the store has lost something.
+    /// Notified when the store has lost counts or the secret.
     loss_notify: Arc<Notify>,
 }
 
-/// How a store is. Names no address, user or secret.
+/// The condition of a store. Contains no address, user or secret.
 pub(crate) struct StoreCondition {
-    /// Which kind of store it is.
+    /// The kind of store.
     pub(crate) kind: &'static str,
-    /// Whether decisions are the store's.
+    /// Whether the store makes the decisions, not this node's share.
     pub(crate) is_exact: bool,
-    /// The outage that lasts, if one does.
+    /// The current outage, if there is one.
     pub(crate) outage: Option<StoreOutage>,
-    /// Why counts are not as safe as rules with `durability` ask, if they are not.
+    /// Why counts are not as safe as `durability` in the rules requires, if they are not.
     pub(crate) durability: Option<DurabilityFailure>,
-    /// How many calls failed since the start, by kind.
+    /// The number of calls that failed since the start, by kind.
     pub(crate) errors: Vec<(FailureKind, u64)>,
 }
 
-/// Why counts are not as safe as their rules ask. All other rules are decided as ever.
+/// Why counts are not as safe as their rules require. Rules without `durability` are not affected.
 pub(crate) struct DurabilityFailure {
-    /// Where they should be: `disk` or `replica`, as in `tidegate_durability_failing`.
+    /// Where the counts should be: `disk` or `replica`, as in `tidegate_durability_failing`.
     pub(crate) kind: &'static str,
-    /// What is wrong. Names no address, user or path.
+    /// The cause. Contains no address, user or path.
     pub(crate) cause: String,
 }
 
@@ -104,7 +104,7 @@ impl AnyStore {
         AnyStore::Memory(MemoryStore::with_cap(clock, cap))
     }
 
-    /// Counters in memory that go on from the journal in `folder`, as `rules` have them.
+    /// Counters in memory, restored from the journal in `folder` with the limits of `rules`.
     pub(crate) fn on_disk(
         clock: SystemClock,
         cap: u64,
@@ -124,12 +124,12 @@ impl AnyStore {
         });
         let (store, found) = opened?;
         let (counters, without_rule) = (found.counters, found.without_rule);
-        info!(counters, without_rule, "durable counts go on");
+        info!(counters, without_rule, "durable counts restored");
         Ok(AnyStore::Disk(store))
     }
 
-    /// Counters in the Redis or Valkey at `url`. Nothing is counted there before [`join`] has learnt the
-    /// secret of the others.
+    /// Counters in the Redis or Valkey at `url`. Nothing is counted there before [`join`] has the secret that the
+    /// nodes share.
     pub(crate) fn shared(
         url: &str,
         settings: resilience::ResilienceSettings,
@@ -158,19 +158,20 @@ impl AnyStore {
         }))
     }
 
-    /// Whether a decision is there without waiting.
+    /// Whether a decision never waits.
     pub(crate) fn never_wait(&self) -> bool {
         matches!(self, AnyStore::Memory(_))
     }
 
-    /// Frees some of what has nothing left to tell.
+    /// Evicts some expired counters.
     pub(crate) fn sweep(&self, tables: usize) {
         if let Some(store) = self.memory() {
             store.sweep(tables);
         }
     }
 
-    /// Warns of decisions by counters that newcomers share. `reported` is how many there were before.
+    /// Warns of decisions by the counters that new clients share at the memory cap. `reported` is the number of
+    /// such decisions before.
     pub(crate) fn report_overflow(&self, reported: &mut u64) {
         let Some(store) = self.memory() else {
             return;
@@ -181,13 +182,13 @@ impl AnyStore {
             warn!(
                 decisions,
                 "counters are at --memory-cap: clients without one share a few, and are denied together; raise it, or limit \
-                 by address who can invent clients"
+                 by address, which clients cannot invent"
             );
             *reported = overflowed;
         }
     }
 
-    /// Reports how an outage of the store goes on.
+    /// Logs the progress of an outage of the store.
     pub(crate) fn report_health(&self) {
         let AnyStore::Shared(shared) = self else {
             return;
@@ -199,7 +200,7 @@ impl AnyStore {
         }
     }
 
-    /// How the store is, for the operator.
+    /// The condition of the store, for the operator.
     pub(crate) fn condition(&self) -> StoreCondition {
         let kind = match self {
             AnyStore::Memory(_) => "memory",
@@ -235,8 +236,8 @@ impl AnyStore {
         Some(DurabilityFailure { kind, cause })
     }
 
-    /// Logs why durable charges are not acknowledged, another line when the cause changes, and a last one
-    /// when they are acknowledged again. `logged` is the cause that was logged last.
+    /// Logs why durable charges are not acknowledged, another line when the cause changes, and a last line when
+    /// they are acknowledged again. `logged` is the last cause that was logged.
     pub(crate) fn log_durability(&self, logged: &mut Option<UnacknowledgedError>) {
         let AnyStore::Shared(shared) = self else {
             return;
@@ -263,8 +264,8 @@ impl AnyStore {
         }
     }
 
-    /// Whether a refund that lapsed did so at the memory cap. Its receipt is still good then, but memory has no room
-    /// to remember its id. On a node with a shared store this never happens.
+    /// Whether a refund lapsed because of the memory cap. Its receipt is still good then, but memory has no room to
+    /// remember its id. On a node with a shared store this never happens.
     fn is_lapsed_at_cap(&self, lapsed: &Refund<'_>) -> bool {
         let memory = self.memory();
         memory.is_some_and(|memory| memory.clock().now() < lapsed.expires_at)
@@ -315,21 +316,21 @@ fn memory_facts(store: &MemoryStore<SystemClock>) -> MemoryFacts {
     }
 }
 
-/// Says once what changed.
+/// Logs a change of the journal once.
 fn log_journal_event(event: JournalEvent) {
     match event {
         JournalEvent::Failing(why) => error!(
-            "{why}; durable counts are in memory alone, and rules with `on_store_failure: deny` refuse"
+            "{why}; durable counts are in memory alone, and rules with `on_store_failure: deny` deny"
         ),
         JournalEvent::Recovered => {
-            info!("durable counts are on disk again, those of meanwhile too")
+            info!("durable counts are on disk again, including those of the outage")
         }
     }
 }
 
-/// Learns the secret of the nodes that share the store, or gives them `own`, and begins to count
-/// there. Until then this node decides by its share of each limit. A store that has no secret is given the
-/// one that it was last `known` by. The secret, if it counts there now.
+/// Reads the secret of the nodes that share the store, or publishes `own` to them, and begins to count there. Until
+/// then this node decides by its share of each limit. A store without a secret gets the secret that it was last
+/// `known` by. Returns the secret once this node counts there.
 pub(crate) async fn join(
     limiter: &Limiter<AnyStore>,
     own: Option<&Secret>,
@@ -367,8 +368,8 @@ pub(crate) async fn wait_until_exact(limiter: &Limiter<AnyStore>) {
     }
 }
 
-/// Puts the secret back whenever the store has lost it, or a newcomer would count under another. Looks
-/// now and then too: the key alone may have been deleted.
+/// Restores the secret whenever the store has lost it; otherwise a new node would count under another one. Also
+/// checks at intervals, because the key alone may have been deleted.
 pub(crate) async fn maintain_secret(limiter: &Limiter<AnyStore>, mut secret: Secret, given: bool) {
     let AnyStore::Shared(shared) = limiter.store() else {
         return;
@@ -395,7 +396,7 @@ pub(crate) fn pending_charges(limiter: &Limiter<AnyStore>) -> Vec<PendingUnits> 
     }
 }
 
-/// Goes on with charges that were pending when this node ended.
+/// Restores the charges that were pending when this node ended.
 pub(crate) fn restore_pending(limiter: &Limiter<AnyStore>, pending: &[PendingUnits]) {
     let AnyStore::Shared(shared) = limiter.store() else {
         return;
@@ -420,7 +421,7 @@ pub(crate) fn restore_pending(limiter: &Limiter<AnyStore>, pending: &[PendingUni
         };
         of_rule().or_else(|| Some((of.limit.compile()?, RuleOptions::DEFAULT)))
     });
-    info!(counters, "pending charges go on");
+    info!(counters, "pending charges restored");
     if let without_limit @ 1.. = pending.len() - counters {
         warn!(
             without_limit,
@@ -429,7 +430,7 @@ pub(crate) fn restore_pending(limiter: &Limiter<AnyStore>, pending: &[PendingUni
     }
 }
 
-/// Gives back what was drawn in advance, at the end of this node: others can use it at once.
+/// Returns outstanding leases when this node ends, so that other nodes can use the units at once.
 pub(crate) async fn return_leases(limiter: &Limiter<AnyStore>) {
     let AnyStore::Shared(shared) = limiter.store() else {
         return;
@@ -439,27 +440,24 @@ pub(crate) async fn return_leases(limiter: &Limiter<AnyStore>) {
     let after = shared.store.leases();
     let units = after.units_returned - before.units_returned;
     if units > 0 {
-        info!(units, "gave back what was drawn in advance");
+        info!(units, "returned leased units");
     }
     let units = after.units_outstanding + after.units_lapsed - before.units_lapsed;
     if units > 0 {
-        warn!(
-            units,
-            "the store did not take back in time what was drawn in advance"
-        );
+        warn!(units, "leased units were not returned to the store in time");
     }
 }
 
-/// Logs why the store is not joined, unless the line of an outage has the cause.
+/// Logs why this node has not joined the store, unless the line about an outage names the cause.
 pub(crate) fn log_not_joined(limiter: &Limiter<AnyStore>) {
     if limiter.store().condition().outage.is_some() {
         return;
     }
     let fault = join_failure_reason(limiter);
-    warn!(fault, "the store is not met yet; {LOCAL_DECISION_NOTE}");
+    warn!(fault, "the store is not joined yet; {LOCAL_DECISION_NOTE}");
 }
 
-/// Why the store cannot be used, as far as it is known.
+/// Why the store cannot be used, if known.
 pub(crate) fn join_failure_reason(limiter: &Limiter<AnyStore>) -> String {
     let AnyStore::Shared(shared) = limiter.store() else {
         return String::new();
@@ -467,10 +465,10 @@ pub(crate) fn join_failure_reason(limiter: &Limiter<AnyStore>) -> String {
     let fault = shared.redis.last_error().map(|fault| fault.to_string());
     let outage_cause = || Some(shared.health.outage()?.cause.to_string());
     let known = fault.or_else(outage_cause);
-    known.unwrap_or_else(|| "it does not answer in time".to_owned())
+    known.unwrap_or_else(|| "it does not reply in time".to_owned())
 }
 
-/// The nodes that share the store, once the list of them is complete.
+/// The nodes that share the store, once the membership is complete.
 pub(crate) fn membership(limiter: &Limiter<AnyStore>) -> Vec<NodeId> {
     match limiter.store() {
         AnyStore::Shared(shared) => shared.store.members(),
@@ -495,7 +493,7 @@ impl SharedStore {
         }
     }
 
-    /// Asks for the secret until this node may count there; reports why it may not.
+    /// Requests the secret until this node may count in the store. Reports why it may not.
     async fn agree_on_secret<F>(&self, request_secret: impl Fn() -> F) -> Secret
     where
         F: Future<Output = Result<Secret, SecretError>>,
@@ -513,7 +511,7 @@ impl SharedStore {
                     return secret;
                 }
                 Err(SecretError::Gone) => continue,
-                // One call that fails may be that of a connection that was just replaced.
+                // A single failed call may belong to a connection that was just replaced.
                 Err(SecretError::Store(_)) if attempts == 1 => None,
                 Err(SecretError::Store(fault)) => Some(fault.cause()),
                 Err(error) => {
@@ -540,8 +538,8 @@ impl SharedStore {
         }
     }
 
-    /// Reports why this node has not joined the store. Does nothing once it has: failed calls are reported by the
-    /// breaker then.
+    /// Reports why this node has not joined the store. Does nothing once it has joined: then the breaker reports
+    /// failed calls.
     fn report_join_failure(&self, cause: &FailureCause) {
         if !self.redis.is_locked() {
             return;
@@ -555,8 +553,8 @@ impl SharedStore {
     }
 }
 
-/// One verb, on whichever store it is. What waits goes to the heap: memory, which never does, would
-/// carry the room for it through every decision.
+/// Calls one method on the store. Futures that may wait go to the heap: without that, every decision in memory,
+/// which never waits, would carry space for them.
 macro_rules! dispatch {
     ($self:ident, $store:ident => $reply:expr) => {
         match $self {
@@ -571,11 +569,11 @@ macro_rules! dispatch {
 }
 
 impl Store for AnyStore {
-    fn run_id(&self, terms: &RuleOptions) -> Option<RunId> {
+    fn run_id(&self, options: &RuleOptions) -> Option<RunId> {
         match self {
-            AnyStore::Memory(store) => store.run_id(terms),
-            AnyStore::Disk(store) => store.run_id(terms),
-            AnyStore::Shared(shared) => shared.store.run_id(terms),
+            AnyStore::Memory(store) => store.run_id(options),
+            AnyStore::Disk(store) => store.run_id(options),
+            AnyStore::Shared(shared) => shared.store.run_id(options),
         }
     }
 
@@ -625,20 +623,20 @@ impl Store for AnyStore {
         dispatch!(self, store => store.settle(settle))
     }
 
-    async fn restore(&self, seeds: &[Restore<'_>]) -> StoreResult<()> {
-        dispatch!(self, store => store.restore(seeds))
+    async fn restore(&self, restores: &[Restore<'_>]) -> StoreResult<()> {
+        dispatch!(self, store => store.restore(restores))
     }
 
-    async fn acquire(&self, hold: &PermitRequest<'_>) -> StoreResult<PermitReply> {
-        dispatch!(self, store => store.acquire(hold))
+    async fn acquire(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
+        dispatch!(self, store => store.acquire(permit))
     }
 
-    async fn renew(&self, hold: &PermitRequest<'_>) -> StoreResult<PermitReply> {
-        dispatch!(self, store => store.renew(hold))
+    async fn renew(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
+        dispatch!(self, store => store.renew(permit))
     }
 
-    async fn release(&self, hold: &PermitRequest<'_>) -> StoreResult<()> {
-        dispatch!(self, store => store.release(hold))
+    async fn release(&self, permit: &PermitRequest<'_>) -> StoreResult<()> {
+        dispatch!(self, store => store.release(permit))
     }
 
     async fn inspect(&self, set: &ChargeSet<'_>) -> StoreResult<Vec<Option<Inspection>>> {
@@ -656,10 +654,10 @@ mod tests {
 
     use super::*;
 
-    /// Good receipts at the cap and late ones both get `lapsed`. The log line is about the first alone: only they
-    /// are a reason to raise the cap.
+    /// Valid receipts at the cap and late receipts both get `lapsed`. The log line counts only the valid ones: only
+    /// they are a reason to raise the cap.
     #[tokio::test]
-    async fn refunds_that_lapse_at_the_memory_cap_are_not_taken_for_late_ones() {
+    async fn refunds_that_lapse_at_the_memory_cap_do_not_count_as_late() {
         const MAX_REFUNDS: u128 = 1_000_000;
         let clock = SystemClock::new();
         let counters = AnyStore::in_memory(clock, 1 << 20);

@@ -1,6 +1,6 @@
-//! What a client may take at each door, as one table: `docs/service.md` shows what stands here.
+//! The limits of each listener as one table, which `docs/service.md` shows.
 //!
-//! `UPDATE=1 cargo test -p tidegate-server --bin tidegate caps` writes the page anew.
+//! `UPDATE=1 cargo test -p tidegate-server --bin tidegate caps` writes the page again.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::net::{
 const BEGIN: &str = "<!-- caps -->\n";
 const END: &str = "<!-- end of caps -->\n";
 
-/// A door, what is bounded there, the bound, and what happens beyond it.
+/// Listener, bounded resource, bound, and what happens beyond it.
 type CapRow = (&'static str, &'static str, String, &'static str);
 
 fn format_bytes(bytes: usize) -> String {
@@ -75,7 +75,7 @@ fn common_caps() -> Vec<CapRow> {
         ),
         (
             all,
-            "silence, a trickle, answers that are not read",
+            "idle or trickling input, unread responses",
             flag("idle"),
             "closed",
         ),
@@ -133,7 +133,7 @@ fn http_caps() -> Vec<CapRow> {
         (edge, "a body", format_bytes(body::MAX_SMALL_BODY), "413"),
         (
             edge,
-            "a body that is a list",
+            "a body with a list",
             format_bytes(http::serve::MAX_BODY_BYTES),
             "413",
         ),
@@ -151,7 +151,7 @@ fn http_caps() -> Vec<CapRow> {
         ),
         (
             edge,
-            "time for a client to close after it",
+            "time for the client to close after the last response",
             format_secs(lingering_close::MAX_LINGER),
             "closed",
         ),
@@ -159,13 +159,13 @@ fn http_caps() -> Vec<CapRow> {
             edge,
             "bodies above 64 KiB at once",
             format_count(body::MAX_LARGE_BODIES),
-            "one that stalls gets 408",
+            "a stalled one gets 408",
         ),
         (
             edge,
-            "bodies above 4 KiB that wait for their rest",
+            "incomplete bodies above 4 KiB",
             format_count(body::MAX_WAITING_BODIES),
-            "one that stalls gets 408",
+            "a stalled one gets 408",
         ),
         (
             edge,
@@ -187,7 +187,7 @@ fn http_caps() -> Vec<CapRow> {
         ),
         (
             edge,
-            "requests times rules to be explained",
+            "requests times rules in an explanation",
             format_count(http::explain::MAX_VIEWS),
             bad,
         ),
@@ -217,13 +217,13 @@ fn http_caps() -> Vec<CapRow> {
         ),
         (
             edge,
-            "life of a slot",
+            "TTL of a permit",
             format!("{} s", http::wire::TTL_RANGE_MS.end() / 1_000),
             bad,
         ),
         (
             edge,
-            "life of a reservation",
+            "TTL of a reservation",
             format_secs(Reserve::MAX_TTL.duration()),
             bad,
         ),
@@ -236,49 +236,49 @@ fn http_caps() -> Vec<CapRow> {
     ]
 }
 
-/// What a node keeps of what clients have open.
+/// Bounds on the state that a node keeps for open permits, reservations and receipts.
 fn open_state_caps() -> Vec<CapRow> {
     let edge = "HTTP";
     vec![
         (
             edge,
-            "used receipts that memory remembers, with counters and all else",
+            "used receipts in the memory store, with counters and all other state",
             flag("memory-cap"),
             "a refund is `lapsed`",
         ),
         (
             edge,
-            "charges of open reservations that memory remembers",
+            "charges of open reservations in the memory store",
             format_count(MAX_RESERVED_CHARGES),
             "503",
         ),
         (
             edge,
-            "those of one subject",
+            "charges of open reservations of one subject",
             format_count(MAX_RESERVED_CHARGES / 4),
             "503",
         ),
         (
             edge,
-            "open reservations whose end a node looks after",
+            "open reservations whose expiry a node watches",
             format_count(MAX_PENDING_SETTLEMENTS),
-            "the estimate comes back with the next reservation",
+            "the estimate is refunded with the next reservation",
         ),
         (
             edge,
-            "settlements that wait for the store",
+            "settlements pending for the store",
             format_count(MAX_PENDING_SETTLEMENTS),
             "503",
         ),
         (
             edge,
-            "open slots that a node remembers of a shared store",
+            "open permits of a shared store in a node's mirror",
             format_count(ResilienceSettings::default().max_mirrored),
-            "known to the store alone, and none are given without it",
+            "known only to the store, and no permit is granted without it",
         ),
         (
             edge,
-            "open slots that a node counts in its metrics",
+            "open permits that a node counts in its metrics",
             format_count(MAX_COUNTED_TICKETS),
             "not counted",
         ),
@@ -286,13 +286,13 @@ fn open_state_caps() -> Vec<CapRow> {
             edge,
             "subjects with an adaptive limit of their own",
             format_count(MAX_ADAPTIVE_SUBJECTS),
-            "those beyond share 256 limits of their rule",
+            "further subjects share 256 limits of their rule",
         ),
         (
             edge,
-            "permits of adaptive limits that are remembered by holder",
+            "permits of adaptive limits that are stored by holder",
             format_count(MAX_ADAPTIVE_PERMITS),
-            "counted, and end by themselves",
+            "counted, and expire",
         ),
     ]
 }
@@ -314,13 +314,13 @@ fn http2_caps() -> Vec<CapRow> {
         ),
         (
             edge,
-            "streams of a listener that wait, with their heads",
+            "waiting streams of a listener, with their heads",
             format_bytes(WaitingStreams::MAX_BYTES),
-            "the one that has waited longest is reset",
+            "the stream that has waited longest is reset",
         ),
         (
             edge,
-            "streams of a connection reset for that",
+            "streams of a connection reset for that reason",
             format_count(ConnectionStreams::MAX_EVICTED),
             "the connection ends",
         ),
@@ -328,19 +328,19 @@ fn http2_caps() -> Vec<CapRow> {
             edge,
             "connections of a listener that have had more than 32 streams at once",
             format_count(LargeKind::MAX_WITH_STREAMS),
-            "the one that has been silent longest is asked to close",
+            "the connection that has been silent longest gets `GOAWAY`",
         ),
         (
             edge,
             "connections of a listener with more than 4 indexed paths and hosts",
             format_count(LargeKind::MAX_WITH_BLOCKS),
-            "the one that has been silent longest is asked to close",
+            "the connection that has been silent longest gets `GOAWAY`",
         ),
         (
             edge,
-            "such connections that have been asked and are still open",
+            "such connections still open after `GOAWAY`",
             format_count(LargeConnections::MAX_LEAVING),
-            "the one that has been silent longest is closed",
+            "the connection that has been silent longest is closed",
         ),
         (
             edge,
@@ -350,7 +350,7 @@ fn http2_caps() -> Vec<CapRow> {
         ),
         (
             edge,
-            "streams reset before they were taken up",
+            "streams reset before they were served",
             format_count(connection::MAX_PENDING_RESETS),
             "the connection ends",
         ),
@@ -364,13 +364,13 @@ fn http2_caps() -> Vec<CapRow> {
             edge,
             "bytes of one connection in one turn",
             format_bytes(crate::net::budgeted_io::TURN_BYTES),
-            "others have theirs first",
+            "other connections are served first",
         ),
     ]
 }
 
 fn grpc_caps() -> Vec<CapRow> {
-    let (edge, bad) = ("gRPC", "an error of the call");
+    let (edge, bad) = ("gRPC", "a gRPC error");
     vec![
         (
             edge,
@@ -404,7 +404,7 @@ fn grpc_caps() -> Vec<CapRow> {
         ),
         (
             edge,
-            "time to agree on TLS",
+            "time for the TLS handshake",
             format_secs(tls::HANDSHAKE_TIMEOUT),
             "closed",
         ),
@@ -412,13 +412,13 @@ fn grpc_caps() -> Vec<CapRow> {
             edge,
             "age of a connection",
             flag("grpc-max-age"),
-            "asked to close",
+            "`GOAWAY`",
         ),
     ]
 }
 
 fn resp_caps() -> Vec<CapRow> {
-    let (edge, bad) = ("RESP", "an error, and closed");
+    let (edge, bad) = ("RESP", "an error, then closed");
     vec![
         (
             edge,
@@ -440,7 +440,7 @@ fn resp_caps() -> Vec<CapRow> {
         ),
         (
             edge,
-            "their bytes",
+            "bytes of those commands",
             format_bytes(resp::transaction::MAX_BYTES),
             "an error, and `EXEC` runs none",
         ),
@@ -454,11 +454,11 @@ fn resp_caps() -> Vec<CapRow> {
             edge,
             "bytes decided in one turn",
             format_bytes(resp::buffers::INPUT_BYTES),
-            "others have theirs first",
+            "other connections are served first",
         ),
         (
             edge,
-            "answers that wait to be sent",
+            "replies waiting to be sent",
             format_bytes(resp::buffers::OUTPUT_BYTES),
             "nothing more is read",
         ),
@@ -472,7 +472,8 @@ fn resp_caps() -> Vec<CapRow> {
 }
 
 fn render_table() -> String {
-    let mut table = String::from("| door | what | at most | beyond it |\n|---|---|---|---|\n");
+    let mut table =
+        String::from("| listener | resource | maximum | beyond it |\n|---|---|---|---|\n");
     let protocols = [http2_caps(), grpc_caps(), resp_caps()];
     let all = [
         common_caps(),

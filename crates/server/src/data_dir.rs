@@ -1,12 +1,14 @@
-//! The folder that a node keeps things in between two runs, for its owner alone.
+//! The data directory: files that a node needs after a restart. Only its owner can read them.
 //!
 //! | file | what |
 //! |---|---|
 //! | `counts.redb` | the journal of durable counts, with counters in memory |
 //! | `roster`, `roster.lock` | the list of nodes, with a store that they share |
 //! | `pending` | charges that were admitted and are not in that store yet |
-//! | `store-secret` | what counters are named by in that store, as this node last knew it |
-//! | `secret` | what counters are named by, unless `--secret-file` says it: or no count were found again |
+//! | `store-secret` | the last known secret of that store, which names its counters |
+//! | `secret` | the secret that names counters in memory, unless `--secret-file` is set |
+//!
+//! Without its secret no count is found again.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -19,19 +21,19 @@ use tidegate::stores::disk::{self, JournalCounterId};
 use tidegate_core::algorithms::Limit;
 use tidegate_core::rules::RuleSet;
 
-/// Where the journal of the node is.
+/// The path of the journal.
 pub(crate) fn journal_path(folder: &Path) -> PathBuf {
     folder.join("counts.redb")
 }
 
-/// Makes the folder if it is missing. The only place that does.
+/// Creates the folder if it is missing. No other code does.
 pub(crate) fn create_dir(folder: &Path) -> Result<(), String> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     made.map_err(|error| error_message(folder, &error))
 }
 
-/// The secret of this node: drawn at its first start, the same at every later one. One that was lost
-/// beside counts is not drawn anew: none of them would be found again.
+/// The secret of this node: generated at its first start, the same at every later one. If the secret is missing but
+/// counts exist, it is an error: a new secret would find none of them.
 pub(crate) fn load_or_create_secret(folder: &Path) -> Result<Secret, String> {
     let file = folder.join("secret");
     let bytes = match fs::read(&file) {
@@ -40,8 +42,8 @@ pub(crate) fn load_or_create_secret(folder: &Path) -> Result<Secret, String> {
             let (journal, now) = (journal_path(folder), SystemClock::new().now());
             if disk::has_counts(&journal, now).map_err(|error| error.to_string())? {
                 return Err(format!(
-                    "{}: is missing, and {} beside it holds counts that only this secret can name; put the \
-                     secret back from a copy, or move the journal away to begin with no counts",
+                    "{}: is missing, and {} beside it holds counts that only this secret can name; restore \
+                     the secret from a copy, or move the journal away to begin with no counts",
                     file.display(),
                     journal.display()
                 ));
@@ -53,14 +55,13 @@ pub(crate) fn load_or_create_secret(folder: &Path) -> Result<Secret, String> {
     Secret::from_bytes(&bytes).map_err(|error| format!("{}: {error}", file.display()))
 }
 
-/// The secret of the shared store as this node last knew it. One that cannot be read counts as none: the
-/// store has it.
+/// The last known secret of the shared store. An unreadable file counts as none: the store has the secret.
 pub(crate) fn load_store_secret(folder: &Path) -> Option<Secret> {
     let text = fs::read_to_string(store_secret_path(folder)).ok()?;
     Secret::from_hex(text.trim())
 }
 
-/// Keeps the secret of the shared store, so that pending charges are found again after a restart without it.
+/// Saves the secret of the shared store, so that pending charges are found again after a restart without the store.
 pub(crate) fn save_store_secret(folder: &Path, secret: &Secret) -> Result<(), String> {
     let file = store_secret_path(folder);
     write_secret(folder, &file, &secret.to_hex()).map_err(|error| error_message(&file, &error))
@@ -70,7 +71,7 @@ fn store_secret_path(folder: &Path) -> PathBuf {
     folder.join("store-secret")
 }
 
-/// Appears whole or not at all: half a secret would name other counters.
+/// Writes the file completely or not at all: half a secret would name other counters.
 fn create_secret(folder: &Path, file: &Path) -> io::Result<Vec<u8>> {
     let mut random = [0; 32];
     getrandom::fill(&mut random).map_err(io::Error::other)?;
@@ -90,8 +91,8 @@ fn write_secret(folder: &Path, file: &Path, text: &str) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// The limit that a counter of the journal has under `rules`: the very one it was made under if the rule
-/// still has it, else the rule's usual one.
+/// The limit of a journal counter under `rules`: the limit with which it was counted if the rule still has it, else
+/// the rule's default limit.
 pub(crate) fn limit_for_counter(rules: &RuleSet, counter: JournalCounterId<'_>) -> Option<Limit> {
     let rule = rules.rule(counter.rule.as_str())?;
     let current_limit = || {

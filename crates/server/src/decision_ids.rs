@@ -1,24 +1,23 @@
 //! Decision ids: unique to the process, cheap, and short enough to read out on the phone.
 //!
-//! A random prefix per process and a counter, in base 32 without letters that are mistaken for
-//! digits. Two processes share a prefix once in 2^40.
+//! An id is a random prefix per process and a counter, in base 32 without letters that are mistaken for digits. Two
+//! processes share a prefix with probability 2^-40.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Crockford's digits.
+/// Crockford's base 32.
 const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 const PREFIX_LEN: usize = 8;
-/// Prefix, dash, and 64 bits in digits of five.
+/// Prefix, dash, and 64 bits in digits of 5 bits.
 const MAX_LEN: usize = PREFIX_LEN + 1 + 13;
 
-/// Makes ids.
+/// Generates ids.
 #[derive(Debug)]
 pub(crate) struct DecisionIds {
     prefix: [u8; PREFIX_LEN],
     next: AtomicU64,
 }
 
-/// One id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct DecisionId {
     text: [u8; MAX_LEN],
@@ -26,7 +25,7 @@ pub(crate) struct DecisionId {
 }
 
 impl DecisionIds {
-    /// With a random prefix.
+    /// Starts at 1, with a random prefix.
     pub(crate) fn random() -> Result<Self, getrandom::Error> {
         let mut prefix = [0; PREFIX_LEN];
         getrandom::fill(&mut prefix)?;
@@ -39,7 +38,6 @@ impl DecisionIds {
         })
     }
 
-    /// The next one.
     pub(crate) fn next(&self) -> DecisionId {
         let mut rest = self.next.fetch_add(1, Relaxed);
         let mut text = [b'-'; MAX_LEN];
@@ -58,7 +56,6 @@ impl DecisionIds {
 }
 
 impl DecisionId {
-    /// As it is shown.
     pub(crate) fn as_str(&self) -> &str {
         std::str::from_utf8(&self.text[..usize::from(self.length)]).expect("digits are ASCII")
     }
@@ -70,7 +67,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn no_two_are_alike() {
+    fn ids_are_unique() {
         let ids = DecisionIds::random().unwrap();
         let mut seen = HashSet::new();
         for _ in 0..100_000 {
@@ -81,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_all_still_fits() {
+    fn the_largest_counter_fits() {
         let ids = DecisionIds {
             prefix: [b'x'; PREFIX_LEN],
             next: AtomicU64::new(u64::MAX),

@@ -1,7 +1,8 @@
-//! Denials in the log: which rule denied whom, a bounded number of lines a second for each rule.
+//! Denials in the log: the rule, the subject and the reason, with a bounded number of lines a second for each rule.
 //!
-//! Rules that only watch are logged too. A subject is masked unless the settings say otherwise, and API keys
-//! and the values of headers that hold credentials are never shown. Fields that a request does not have are not on its line.
+//! Denials of rules in shadow mode are logged too. Subjects are masked unless the settings show them in clear. API keys
+//! and the values of headers that hold credentials are never shown. A line has no fields for attributes that its
+//! request does not have.
 
 use tidegate::ConcurrencyDenial;
 use tidegate::clock::Clock;
@@ -20,7 +21,7 @@ use crate::decision_ids::DecisionId;
 use crate::logs::SanitizedText;
 use crate::service::Service;
 
-/// Headers whose values let whoever reads them act as the client.
+/// Headers whose values allow a reader to act as the client.
 const CREDENTIAL_HEADERS: [&str; 5] = [
     "authorization",
     "cookie",
@@ -29,7 +30,7 @@ const CREDENTIAL_HEADERS: [&str; 5] = [
     "api-key",
 ];
 
-/// Words in the names of other headers whose values let whoever reads them act as the client.
+/// Words in the names of other headers whose values allow a reader to act as the client.
 const CREDENTIAL_WORDS: [&str; 13] = [
     "auth",
     "bearer",
@@ -46,11 +47,10 @@ const CREDENTIAL_WORDS: [&str; 13] = [
     "token",
 ];
 
-/// One line to write.
 struct DenialLine<'d> {
     rule: String,
     view: Option<LimitView<'d>>,
-    /// What came before it and found no room.
+    /// Lines of the rule that were skipped before this one.
     missed: u64,
     kind: DenialKind,
 }
@@ -62,8 +62,8 @@ enum DenialKind {
 }
 
 impl Service {
-    /// Logs a denial, and what rules that only watch would have denied, as far as each rule has lines left
-    /// in this second. `request` is only called when a line is written.
+    /// Logs a denial, and the denials of rules in shadow mode, as far as each rule has lines left in this second.
+    /// `request` is only called when a line is written.
     pub(crate) fn log_denial<'a>(
         &self,
         id: &DecisionId,
@@ -78,7 +78,7 @@ impl Service {
         self.write_denials(&denials, id, edge, decision, request);
     }
 
-    /// Logs only what rules that only watch would have denied.
+    /// Logs only the denials of rules in shadow mode.
     pub(crate) fn log_shadow_denials<'a>(
         &self,
         id: &DecisionId,
@@ -103,7 +103,7 @@ impl Service {
         })
     }
 
-    /// One for each rule, however many of its rates are used up.
+    /// One line for each rule, however many of its rates are exhausted.
     fn shadow_denials<'d>(&self, decision: &'d Decision) -> Vec<DenialLine<'d>> {
         let mut denials: Vec<DenialLine<'d>> = Vec::new();
         let mut last = None;
@@ -126,7 +126,7 @@ impl Service {
         denials
     }
 
-    /// How many lines were left out before this one; nothing if it is left out too.
+    /// The number of lines skipped before this one. `None` if this one is skipped too.
     fn missed_before(&self, line: LogAction) -> Option<u64> {
         match line {
             LogAction::Write { skipped: missed } => Some(missed),
@@ -209,7 +209,7 @@ impl Service {
         }
     }
 
-    /// The same for a request that finds too many open.
+    /// Logs the denial of a permit.
     pub(crate) fn log_concurrency_denial(
         &self,
         id: &DecisionId,
@@ -232,11 +232,11 @@ impl Service {
             source = full.source.name(),
             limit = full.max_permits,
             open = full.open,
-            "denied, too many are open"
+            "denied, too many permits are open"
         );
     }
 
-    /// The same for a charge without a rule. What its key was is not told: it is anything.
+    /// Logs the denial of a charge without a rule. The key is not logged: it may hold anything.
     pub(crate) fn log_keyed_denial(&self, edge: Edge, family: &str, outcome: &SingleOutcome) {
         let second = second(outcome.at);
         let count_line = |series: &RuleSeries| series.log_throttle.admit(second);
@@ -277,8 +277,8 @@ fn subject(rule: &Rule, request: &Request<'_>, shown: LogSubjects) -> Option<Str
     (!parts.is_empty()).then(|| parts.join(" "))
 }
 
-/// An address is shown as it is, like the field `ip`; of an API key and of other credentials only the beginning
-/// of the digest.
+/// The value to show. An address is shown unchanged, like the field `ip`. Of an API key and of other credentials only
+/// the first digits of the digest are shown.
 fn attribute_value(name: &str, request: &Request<'_>, shown: LogSubjects) -> Option<String> {
     match name {
         "ip" => request.ip.map(|ip| ip.to_string()),
@@ -297,24 +297,24 @@ fn attribute_value(name: &str, request: &Request<'_>, shown: LogSubjects) -> Opt
     }
 }
 
-/// Whom an entry of `allow` or `block` is about. A network is shown as it is, the name of a key as values of
-/// attributes are, and of a digest only the beginning.
-pub(crate) fn listed_subject(whom: &str, shown: LogSubjects) -> String {
+/// The subject of an entry of `allow` or `block`. A network is shown unchanged and the name of a key like the value of
+/// an attribute. Of a digest only the first digits are shown.
+pub(crate) fn listed_subject(entry: &str, shown: LogSubjects) -> String {
     const DIGITS: usize = 8;
-    if let Some(digits) = whom.strip_prefix("sha256:") {
+    if let Some(digits) = entry.strip_prefix("sha256:") {
         let first: String = digits.chars().take(DIGITS).collect();
         return SanitizedText(&format!("sha256:{first}…")).to_string();
     }
-    match (whom.strip_prefix("key:"), shown) {
+    match (entry.strip_prefix("key:"), shown) {
         (Some(name), LogSubjects::Masked) => {
             SanitizedText(&format!("key:{}", mask(name))).to_string()
         }
-        _ => SanitizedText(whom).to_string(),
+        _ => SanitizedText(entry).to_string(),
     }
 }
 
-/// Whether an attribute holds credentials, by its name: that of a header, with or without `header.`, as
-/// descriptors of Envoy often name it.
+/// Whether an attribute holds credentials, by its name: the name of a header, with or without `header.`, as Envoy
+/// descriptors often name it.
 fn is_credential(name: &str) -> bool {
     let name = name.to_ascii_lowercase().replace('_', "-");
     match name.strip_prefix("header.") {
@@ -328,7 +328,7 @@ fn digest_prefix(digest: &[u8; 32]) -> String {
     format!("sha256:{}…", digits.collect::<String>())
 }
 
-/// A quarter of a value, at most 4 characters: enough to recognise it by, and not to know it.
+/// The first quarter of a value, at most 4 characters: enough to recognise the value, and not to know it.
 fn mask(text: &str) -> String {
     let visible = (text.chars().count() / 4).min(4);
     text.chars().take(visible).chain(['…']).collect()
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subject_is_masked_unless_it_is_wanted_clear() {
+    fn a_subject_is_masked_unless_configured_clear() {
         use LogSubjects::{Clear, Masked};
         check("user", Masked, Some("user=ada…"));
         check("user", Clear, Some("user=ada@example.com"));
@@ -402,22 +402,22 @@ mod tests {
     }
 
     #[test]
-    fn entries_of_lists_are_shown_as_subjects_are() {
+    fn list_entries_are_masked_like_subjects() {
         use LogSubjects::{Clear, Masked};
         let digest = format!("sha256:{}", "ab".repeat(32));
-        for (whom, shown, want) in [
+        for (entry, shown, want) in [
             ("192.0.2.0/24", Masked, "192.0.2.0/24"),
             ("key:stolen-laptop", Masked, "key:sto…"),
             ("key:stolen-laptop", Clear, "key:stolen-laptop"),
             (&digest, Masked, "sha256:abababab…"),
             (&digest, Clear, "sha256:abababab…"),
         ] {
-            assert_eq!(listed_subject(whom, shown), want);
+            assert_eq!(listed_subject(entry, shown), want);
         }
     }
 
     #[test]
-    fn a_key_is_never_shown_and_absent_attributes_are_absent() {
+    fn keys_are_never_shown_and_missing_attributes_are_left_out() {
         for shown in [LogSubjects::Masked, LogSubjects::Clear] {
             check("api_key", shown, Some("api_key=sha256:abababab…"));
             check("org", shown, None);

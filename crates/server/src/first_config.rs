@@ -1,9 +1,9 @@
-//! Whether this node has a configuration to decide by.
+//! Tracks whether this node has a configuration to decide by.
 //!
-//! Rules come from files, from a control plane, or from both. A source counts as loaded once it has delivered a good
-//! configuration, and stays so: what was in force stays in force. Until then nothing is decided that it could change.
-//! Native edges are decided by the files, and where there are none by what the plane sends. Calls of Envoy are decided
-//! by both together.
+//! Rules come from files, from a control plane, or from both. A source counts as loaded once it has delivered a
+//! valid configuration, and stays loaded, because its last valid configuration stays in force. Until then no
+//! request that the source could affect is decided. Native edges need the files, and without files what the control
+//! plane sends. Envoy calls need both sources.
 
 use std::sync::atomic::{
     AtomicBool,
@@ -14,7 +14,7 @@ use tidegate_core::request::Edge;
 
 use crate::config::RulesSource;
 
-/// Which sources of the configuration have not been loaded yet.
+/// The configuration sources that have not been loaded yet.
 #[derive(Debug)]
 pub(crate) struct FirstConfig {
     has_files: bool,
@@ -22,14 +22,14 @@ pub(crate) struct FirstConfig {
     plane_missing: AtomicBool,
 }
 
-/// Where a configuration comes from.
+/// A source of configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ConfigSource {
     Files,
     ControlPlane,
 }
 
-/// Nothing can be decided, because a source has not delivered a good configuration yet.
+/// No decision is possible, because a source has not delivered a valid configuration yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum MissingConfigError {
     #[error(
@@ -45,7 +45,7 @@ pub(crate) enum MissingConfigError {
 }
 
 impl FirstConfig {
-    /// At the start. `has_rules` is whether rules from files or built-in ones are in force.
+    /// The state at the start. `has_rules` is whether rules from files or built-in rules are in force.
     pub(crate) fn new(from: &RulesSource, has_rules: bool) -> Self {
         let has_files = from.path.is_some();
         FirstConfig {
@@ -55,7 +55,8 @@ impl FirstConfig {
         }
     }
 
-    /// Records that a good configuration of this source is in force. Whoever sees this sees that configuration too.
+    /// Records that a valid configuration of this source is in force. A thread that sees this also sees that
+    /// configuration.
     pub(crate) fn record_loaded(&self, source: ConfigSource) {
         let missing = match source {
             ConfigSource::Files => &self.files_missing,
@@ -64,7 +65,7 @@ impl FirstConfig {
         missing.store(false, Release);
     }
 
-    /// Whether this source has delivered a good configuration, or is not used.
+    /// Whether this source has delivered a valid configuration, or is not used.
     pub(crate) fn is_loaded(&self, source: ConfigSource) -> bool {
         !match source {
             ConfigSource::Files => self.files_missing.load(Acquire),
@@ -84,7 +85,7 @@ impl FirstConfig {
         Ok(())
     }
 
-    /// Whether the requests of every edge can be decided. Envoy's need all sources.
+    /// Whether the requests of every edge can be decided. Envoy needs all sources.
     pub(crate) fn require_all(&self) -> Result<(), MissingConfigError> {
         self.require(Edge::Envoy)
     }
@@ -96,7 +97,7 @@ mod tests {
     use ConfigSource::{ControlPlane, Files};
     use tidegate::live::FileFilter;
 
-    /// Where rules come from, what has been loaded since the start, and what is missing for native edges and for Envoy.
+    /// `check(sources, loaded since the start, missing for native edges and for Envoy)`.
     #[track_caller]
     fn check(
         has_path: bool,
@@ -123,12 +124,12 @@ mod tests {
     }
 
     #[test]
-    fn built_in_rules_need_nothing_more() {
+    fn built_in_rules_need_no_other_source() {
         check(false, false, true, &[], [None, None]);
     }
 
     #[test]
-    fn files_must_have_been_good_once() {
+    fn files_must_have_been_valid_once() {
         let missing = Some(MissingConfigError::Files);
         check(true, false, true, &[], [None, None]);
         check(true, false, false, &[], [missing, missing]);
@@ -136,19 +137,19 @@ mod tests {
     }
 
     #[test]
-    fn a_plane_alone_must_have_sent_a_good_configuration() {
+    fn a_control_plane_alone_must_have_sent_a_valid_configuration() {
         let missing = Some(MissingConfigError::ControlPlane);
         check(false, true, false, &[], [missing, missing]);
         check(false, true, false, &[ControlPlane], [None, None]);
     }
 
     #[test]
-    fn beside_files_a_plane_is_needed_for_envoy_alone() {
+    fn beside_files_only_envoy_needs_the_control_plane() {
         let [files, plane] =
             [MissingConfigError::Files, MissingConfigError::ControlPlane].map(Some);
         check(true, true, true, &[], [None, plane]);
         check(true, true, true, &[ControlPlane], [None, None]);
-        // What the plane sends does not stand in for files with faults.
+        // What the control plane sends does not replace files with faults.
         check(true, true, false, &[ControlPlane], [files, files]);
         check(true, true, false, &[Files], [None, plane]);
     }

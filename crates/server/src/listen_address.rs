@@ -1,6 +1,6 @@
-//! Where a listener listens: `host:port`, `unix:path` or `off`.
+//! The address of a listener: `host:port`, `unix:path` or `off`.
 //!
-//! A port alone is one of loopback. `:port` is that port of every address of this machine, as elsewhere.
+//! A port alone means loopback. `:port` means every address of this machine, as in other programs.
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -9,19 +9,19 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
-/// A place to listen at.
+/// An address to listen on.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) enum ListenAddress {
-    /// A host name or address, and a port. Port 0 takes a free one.
+    /// A host name or address, and a port. Port 0 picks a free one.
     Tcp(String),
     /// A socket in the file system.
     Unix(PathBuf),
-    /// Nowhere.
+    /// No listener.
     Off,
 }
 
-/// Text that is no place to listen at.
+/// The text is not a listen address.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{found}` is not an address; write host:port, a port, :port, unix:path or off")]
 pub(crate) struct ListenAddressError {
@@ -29,8 +29,8 @@ pub(crate) struct ListenAddressError {
 }
 
 impl ListenAddress {
-    /// Whether only this machine can reach it. A name counts as what it stands for now; one that
-    /// stands for nothing does not.
+    /// Whether only this machine can reach the address. A name is resolved now; a name that does not resolve is not
+    /// local.
     pub(crate) fn is_local(&self) -> bool {
         match self {
             ListenAddress::Off | ListenAddress::Unix(_) => true,
@@ -89,12 +89,12 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-/// Where a listener really listens, or where a connection came from.
+/// The address that a listener is bound to, or that a connection came from.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum EndpointAddress {
-    /// An address.
+    /// A TCP address.
     Tcp(SocketAddr),
-    /// A socket in the file system: the same machine.
+    /// A socket in the file system, on the same machine.
     Unix(PathBuf),
 }
 
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_alone_is_of_loopback_and_one_after_a_colon_of_every_address() {
+    fn a_port_alone_means_loopback_and_a_colon_means_every_address() {
         let address = |text: &str| text.parse::<ListenAddress>().unwrap();
         assert_eq!(address("8080").to_string(), "127.0.0.1:8080");
         assert_eq!(address(":8080").to_string(), "0.0.0.0:8080");
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused_with_what_to_write() {
+    fn an_invalid_address_is_rejected_with_what_to_write() {
         for text in [
             "",
             ":",

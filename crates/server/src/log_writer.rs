@@ -1,7 +1,7 @@
-//! Where log lines go: a bounded queue and a thread that writes it to standard error.
+//! The log queue: bounded, and written to standard error by a thread.
 //!
-//! Kept true: giving a line away never waits and never fails. A reader that has stopped, a full pipe
-//! or a closed one costs lines, which are counted, and nothing else.
+//! Invariant: sending a line to the queue never waits and never fails. A reader that has stopped, a full pipe or a
+//! closed pipe costs lines, which are counted, and nothing else.
 
 use std::io::{self, Write};
 use std::sync::OnceLock;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Lines waiting to be written: several seconds of a busy log, a few megabytes at most.
 const QUEUE_CAPACITY: usize = 8192;
-/// How long the end waits for the last lines.
+/// How long the process waits for the last lines when it ends.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 static QUEUE: OnceLock<SyncSender<LogMessage>> = OnceLock::new();
@@ -19,29 +19,28 @@ static DROPPED: AtomicU64 = AtomicU64::new(0);
 
 enum LogMessage {
     Line(Vec<u8>),
-    /// Answered when all before it is written.
+    /// Acknowledged when every message before it is written.
     Flush(SyncSender<()>),
 }
 
-/// Takes one line per write.
+/// Sends each write to the queue as one line.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogWriter;
 
-/// A writer into the queue.
 pub(crate) fn writer() -> LogWriter {
     LogWriter
 }
 
-/// Lines that did not fit.
+/// Lines lost because the queue was full or the write failed.
 pub(crate) fn dropped_lines() -> u64 {
     DROPPED.load(Relaxed)
 }
 
-/// Waits, not for long, until what was logged so far is written.
+/// Waits until all lines logged so far are written, for [`FLUSH_TIMEOUT`] at most.
 pub(crate) fn flush() {
     let (done, flushed) = sync_channel(1);
     if queue().try_send(LogMessage::Flush(done)).is_ok() {
-        // An error means that nobody reads: then there is nothing to wait for.
+        // An error means that the thread is gone or stuck: then there is nothing to wait for.
         let _ = flushed.recv_timeout(FLUSH_TIMEOUT);
     }
 }
@@ -101,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_to_nowhere_are_counted_and_the_thread_goes_on() {
+    fn failed_writes_are_counted_and_the_thread_continues() {
         let (queue, lines) = sync_channel(8);
         let before = dropped_lines();
         let (done, flushed) = sync_channel(1);

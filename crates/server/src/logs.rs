@@ -1,8 +1,8 @@
 //! Log lines to standard error: text on a terminal, JSON otherwise.
 //!
-//! What a client sent is shown through [`SanitizedText`], so that no line break, escape sequence or change of
-//! writing direction it chose reaches a log. `RUST_LOG` selects levels. Lines go through
-//! [`log_writer`], so that a log nobody reads holds up no decision.
+//! Text from clients is shown through [`SanitizedText`], so that no line break, escape sequence or change of writing
+//! direction reaches a log. `RUST_LOG` selects levels. Lines go through [`log_writer`], so that a log without a reader
+//! delays no decision.
 
 use std::fmt::{self, Write};
 use std::io::IsTerminal;
@@ -25,11 +25,11 @@ pub(crate) fn init(level: LogLevel, format: LogFormat) {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(log_writer::writer)
-        // Else it would complain to standard error, and panic where that is closed.
+        // Otherwise it would write its own errors to standard error, and panic where that is closed.
         .log_internal_errors(false)
         .with_ansi(colour)
         .with_target(false);
-    // An error means that somebody, such as a test, has set a subscriber before.
+    // An error means that a subscriber is already set, for example by a test.
     let _ = if text {
         builder.try_init()
     } else {
@@ -42,11 +42,11 @@ pub(crate) fn init(level: LogLevel, format: LogFormat) {
     };
 }
 
-/// Libraries of whose lines only errors are logged unless more is asked for. The HTTP/2 library warns about
-/// what any client can send, once per frame.
+/// Libraries of which only errors are logged unless `RUST_LOG` names them. The HTTP/2 library warns about bytes that
+/// any client can send, once per frame.
 const QUIET_LIBRARIES: [&str; 1] = ["h2"];
 
-/// What is logged: by `RUST_LOG` if it is set and valid, else by the level.
+/// The log filter: `RUST_LOG` if it is set and valid, otherwise the level.
 fn filter(level: LogLevel, environment: Option<&str>) -> EnvFilter {
     let set = environment.filter(|set| !set.is_empty());
     let valid = set.filter(|set| set.parse::<EnvFilter>().is_ok());
@@ -61,11 +61,11 @@ fn filter(level: LogLevel, environment: Option<&str>) -> EnvFilter {
     EnvFilter::new(directives)
 }
 
-/// Text from outside, made safe to show and cut at [`SanitizedText::MAX_CHARS`].
+/// Text from outside, escaped and cut at [`SanitizedText::MAX_CHARS`].
 pub(crate) struct SanitizedText<'a>(pub(crate) &'a str);
 
 impl SanitizedText<'_> {
-    /// Enough to recognise a path by.
+    /// Enough to recognise a path.
     const MAX_CHARS: usize = 200;
 }
 
@@ -85,7 +85,7 @@ impl fmt::Display for SanitizedText<'_> {
     }
 }
 
-/// Controls, and the marks that change direction or cannot be seen.
+/// Control characters, and characters that change the writing direction or are invisible.
 pub(crate) fn is_unsafe(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_client_sends_cannot_forge_a_line_or_turn_the_terminal() {
+    fn client_text_cannot_forge_a_line_or_control_the_terminal() {
         let shown = SanitizedText("a\r\n\x1b[31mINFO\0\u{202e}z\u{9b}\u{200d}").to_string();
         assert_eq!(
             shown,

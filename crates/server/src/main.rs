@@ -39,8 +39,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Returns memory to the system some seconds after it is freed. With the allocator of glibc a process keeps
-/// what it took at its peak, and any stranger can cause a peak.
+/// The allocator returns freed memory to the system after some seconds. With the allocator of glibc a process holds
+/// on to the memory of its peak, and any client can cause a peak.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

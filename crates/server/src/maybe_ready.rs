@@ -1,29 +1,29 @@
-//! Waiting for a store, where there is something to wait for.
+//! A future that is either ready or boxed.
 //!
-//! What an async function holds across an await is moved with every request. So with a store that
-//! never waits a decision is made where it stands, and only the answer is left to be moved; with any
-//! other it goes to the heap.
+//! The state that an async function holds across an await is moved with every request. With a store that never waits a
+//! decision is therefore polled to its end in place, and only the output is moved. With any other store the future goes
+//! to the heap.
 
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
-/// A decision that is made, or waits for its store.
+/// A decision that is complete, or that waits for its store.
 pub(crate) enum MaybeReady<F: Future> {
     Ready(Option<F::Output>),
     Boxed(Pin<Box<F>>),
 }
 
 impl<F: Future> MaybeReady<F> {
-    /// Makes it at once, because its store never waits.
+    /// Polls `work` to its end, because its store never waits.
     pub(crate) fn poll_now(work: F) -> Self {
         let mut context = Context::from_waker(Waker::noop());
         match pin!(work).poll(&mut context) {
             Poll::Ready(output) => MaybeReady::Ready(Some(output)),
-            Poll::Pending => unreachable!("a store that never waits waited"),
+            Poll::Pending => unreachable!("a store with `never_wait` returned `Pending`"),
         }
     }
 
-    /// Makes it as its store answers.
+    /// Boxes `work`, because its store may wait.
     pub(crate) fn boxed(work: F) -> Self {
         MaybeReady::Boxed(Box::pin(work))
     }
@@ -34,7 +34,9 @@ impl<F: Future<Output: Unpin>> Future for MaybeReady<F> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         match self.get_mut() {
-            MaybeReady::Ready(output) => Poll::Ready(output.take().expect("polled once")),
+            MaybeReady::Ready(output) => {
+                Poll::Ready(output.take().expect("not polled again after it was ready"))
+            }
             MaybeReady::Boxed(work) => work.as_mut().poll(context),
         }
     }

@@ -1,8 +1,8 @@
-//! The list of nodes on disk, so that a node that starts while its store is away knows its share.
+//! The list of nodes on disk. With it a node that starts during an outage of its store knows its share.
 //!
-//! The node's own id stands there too and is used again: with a new one it would count its former self
-//! as another node. Two processes of one folder would be one node that has two shares, so a lock lets
-//! only one of them have the file. Read once at the start and written beside the decisions.
+//! The file also contains the node's own id, which is used again: with a new id the node would count its former
+//! self as another node. A lock allows only one process per folder, because two processes would be one node with
+//! two shares. The file is read once at the start and written outside of decisions.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
@@ -10,26 +10,26 @@ use std::path::{Path, PathBuf};
 
 use tidegate_core::store::NodeId;
 
-/// The first line: what this is, and in which form.
+/// The first line: file type and format version.
 const TITLE: &str = "tidegate roster 1";
 
-/// Who shares the store, as one of them knew it.
+/// The nodes that share the store, as one of them knew it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct MembershipList {
-    /// The node that knew it. It is on the list.
+    /// The node that wrote the list. It is on the list.
     own_id: NodeId,
-    /// All of them, in order.
+    /// All nodes, sorted.
     nodes: Vec<NodeId>,
 }
 
-/// A roster's place on disk, which no other process has meanwhile.
+/// The file with the list of nodes, locked by this process.
 #[derive(Debug)]
 pub(crate) struct MembershipFile {
     path: PathBuf,
     _lock: File,
 }
 
-/// Why the list cannot be kept.
+/// Why the list cannot be stored.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MembershipFileError {
     #[error("{}: {source}", path.display())]
@@ -40,7 +40,7 @@ pub(crate) enum MembershipFileError {
     NoRandomness(getrandom::Error),
 }
 
-/// Text that is no roster.
+/// The text is not a list of nodes.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a list of nodes; it is written anew")]
 pub(crate) struct MembershipParseError;
@@ -62,7 +62,7 @@ impl MembershipList {
         &self.nodes
     }
 
-    /// The title, this node, how many there are, and each.
+    /// The title, the own id, the number of nodes, and one line for each.
     fn to_text(&self) -> String {
         let head = format!("{TITLE}\n{:016x}\n{}\n", self.own_id.0, self.nodes.len());
         let nodes = self.nodes.iter().map(|node| format!("{:016x}\n", node.0));
@@ -85,7 +85,7 @@ impl MembershipList {
 }
 
 impl MembershipFile {
-    /// The roster of a folder that is there.
+    /// Locks the file in `folder`, which exists.
     pub(crate) fn lock(folder: &Path) -> Result<Self, MembershipFileError> {
         let lock_path = folder.join("roster.lock");
         let system = |source| MembershipFileError::System {
@@ -107,7 +107,7 @@ impl MembershipFile {
         &self.path
     }
 
-    /// What was kept, if anything was.
+    /// The stored list, if there is one.
     pub(crate) fn read(&self) -> io::Result<Option<MembershipList>> {
         let text = match fs::read(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -120,7 +120,7 @@ impl MembershipFile {
             .ok_or_else(|| io::Error::other(MembershipParseError))
     }
 
-    /// Keeps it instead of the one before. Whoever reads meanwhile finds one of the two, whole.
+    /// Replaces the file. A concurrent reader sees the old list or the new one, each complete.
     pub(crate) fn write(&self, membership: &MembershipList) -> io::Result<()> {
         let next = self.path.with_extension("next");
         let mut file = File::create(&next)?;
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_read_again_and_one_process_has_it() {
+    fn the_list_survives_a_round_trip_and_only_one_process_has_the_lock() {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path();
         let file = MembershipFile::lock(folder).unwrap();
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_a_roster_is_none() {
+    fn a_truncated_list_is_rejected() {
         let text = membership().to_text();
         assert_eq!(MembershipList::parse(&text), Some(membership()));
         for end in 0..text.len() {

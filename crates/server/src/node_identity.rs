@@ -1,5 +1,5 @@
-//! What a node that shares its store keeps in `--data` over a restart, and when it is written: the list of
-//! nodes, the secret of the store, and the charges that are pending.
+//! The files in `--data` that a node with a shared store needs after a restart, and when they are written: the list
+//! of nodes, the secret of the store, and pending charges.
 
 use std::io;
 use std::path::Path;
@@ -17,24 +17,25 @@ use crate::net::rate_limited_log::RateLimitedLog;
 use crate::pending_file::PendingFile;
 use crate::service::Service;
 
-/// How often to look whether the list of nodes is another. It is needed after the next start only.
+/// How often to check whether the list of nodes has changed. It is needed only after the next start.
 const MEMBERSHIP_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// How often pending charges are written.
 const PENDING_WRITE_INTERVAL: Duration = Duration::from_millis(90);
 
-/// Who this node is, and whom it knew before it was started.
+/// The identity of this node, and the nodes it knew before the restart.
 pub(crate) struct NodeIdentity {
     id: NodeId,
-    /// The list from before. Without one it is not known how many nodes there are.
+    /// The list from before the restart. Without it the number of nodes is unknown.
     last_membership: Option<MembershipList>,
     membership_file: Option<MembershipFile>,
     pending_file: Option<Arc<PendingFile>>,
-    /// The secret of the store, as this node last knew it.
+    /// The last known secret of the store.
     store_secret: Option<Secret>,
 }
 
 impl NodeIdentity {
-    /// Of `folder`, if there is one; it has been made. A list that cannot be read counts as none.
+    /// Opens the identity in `folder`, which exists, or a new one without a folder. A list that cannot be read
+    /// counts as none.
     pub(crate) fn open(folder: Option<&Path>) -> Result<Self, MembershipFileError> {
         let membership_file = folder.map(lock_membership_file).transpose()?.flatten();
         let last_membership = membership_file.as_ref().and_then(|file| {
@@ -59,23 +60,23 @@ impl NodeIdentity {
         })
     }
 
-    /// The id of this node, the same as before if there was one.
+    /// The id of this node, the same as before the restart if it had one.
     pub(crate) fn id(&self) -> NodeId {
         self.id
     }
 
-    /// The secret of the store, if this node has met it before.
+    /// The secret of the store, if this node has joined it before.
     pub(crate) fn store_secret(&self) -> Option<&Secret> {
         self.store_secret.as_ref()
     }
 
-    /// Where pending charges are kept, if they are.
+    /// The file for pending charges, if there is one.
     pub(crate) fn pending_file(&self) -> Option<Arc<PendingFile>> {
         self.pending_file.clone()
     }
 
-    /// Goes on with the charges that were pending when this node ended. A file that cannot be read is a
-    /// warning and counts as none.
+    /// Restores the charges that were pending when this node ended. A file that cannot be read is a warning and
+    /// counts as none.
     pub(crate) fn restore_pending(&self, limiter: &Limiter<AnyStore>) {
         let Some(file) = &self.pending_file else {
             return;
@@ -89,13 +90,13 @@ impl NodeIdentity {
         }
     }
 
-    /// The nodes as last known; none if that is not known.
+    /// The last known nodes, or none if they are not known.
     pub(crate) fn last_nodes(&self) -> Vec<NodeId> {
         let known = self.last_membership.as_ref();
         known.map_or_else(Vec::new, |known| known.nodes().to_vec())
     }
 
-    /// Keeps the list of nodes from now on, beside everything else.
+    /// Starts the tasks that write the list of nodes and pending charges from now on.
     pub(crate) fn spawn_persistence(self, service: &Arc<Service>) {
         let Some(file) = self.membership_file else {
             return;
@@ -113,19 +114,19 @@ impl NodeIdentity {
     }
 }
 
-/// The roster of a folder, unless another process has it.
+/// The membership file of a folder, unless another process has locked it.
 fn lock_membership_file(folder: &Path) -> Result<Option<MembershipFile>, MembershipFileError> {
     match MembershipFile::lock(folder) {
         Err(taken @ MembershipFileError::Locked(_)) => {
-            warn!("{taken}; this node keeps nothing and counts as a new one");
+            warn!("{taken}; this node saves nothing and counts as a new one");
             Ok(None)
         }
         locked => locked.map(Some),
     }
 }
 
-/// Writes what is pending every 100 ms while there is anything, and once more when there is nothing left. A
-/// long list is written less often: no more than a tenth of the time is spent on it.
+/// Writes pending charges every 100 ms while there are any, and once more when there are none left. A long list is
+/// written less often, so that writing takes no more than a tenth of the time.
 async fn persist_pending(service: Arc<Service>, file: Arc<PendingFile>) {
     // The file may hold charges from before a restart that are in the store by now.
     let (mut written, failed) = (None, RateLimitedLog::new());
@@ -140,7 +141,7 @@ async fn persist_pending(service: Arc<Service>, file: Arc<PendingFile>) {
                 Err(error) => {
                     if let Some(attempts) = failed.count() {
                         let path = file.path().display();
-                        warn!(%path, %error, attempts, "pending charges cannot be kept");
+                        warn!(%path, %error, attempts, "pending charges cannot be written");
                     }
                 }
             }
@@ -167,9 +168,9 @@ async fn persist_membership(
         let written = tokio::task::spawn_blocking(move || writing.write(&membership));
         if let Ok(Err(error)) = written.await {
             let path = file.path().display();
-            warn!(%path, %error, "the list of nodes cannot be kept");
+            warn!(%path, %error, "the list of nodes cannot be written");
         }
-        // Also if it failed: it is tried again when there is news, not twice a second.
+        // Also after a failure: the next attempt is at the next change, not twice a second.
         last_written = Some(now);
     }
 }

@@ -1,7 +1,7 @@
-//! Panics of a library that are expected and caught.
+//! Suppresses the reports of panics that are expected and caught.
 //!
-//! redb may panic over a damaged file. The journal catches that and reports an error, but the report of the panic, with its
-//! backtrace, would be printed before: it is made before the stack unwinds.
+//! redb may panic over a damaged file. The journal catches the panic and reports an error. The panic hook runs before
+//! the stack unwinds, so without this module the panic and its backtrace would be printed first.
 
 use std::cell::RefCell;
 use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
@@ -11,13 +11,13 @@ thread_local! {
     static REPORTS: RefCell<PanicReports> = const { RefCell::new(PanicReports::Printed) };
 }
 
-/// What happens to the report of a panic on this thread.
+/// Whether the reports of panics on this thread are printed or withheld.
 enum PanicReports {
     Printed,
     Withheld { last: Option<String> },
 }
 
-/// Runs work that catches panics and reports them in its own way. A panic that leaves it is printed.
+/// Runs work that catches panics and reports them itself. A panic that escapes from `work` is printed.
 pub(crate) fn without_panic_reports<T>(work: impl FnOnce() -> T) -> T {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -39,7 +39,7 @@ pub(crate) fn without_panic_reports<T>(work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Remembers the report of a panic, if those of this thread are withheld.
+/// Stores the report of a panic, if reports on this thread are withheld. Returns whether it did.
 fn withhold(info: &PanicHookInfo<'_>) -> bool {
     REPORTS.with_borrow_mut(|reports| match reports {
         PanicReports::Printed => false,
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_are_withheld_during_the_work_alone() {
+    fn reports_are_withheld_only_during_the_work() {
         let caught = without_panic_reports(|| {
             assert!(is_withheld());
             panic::catch_unwind(|| panic!("on purpose")).is_err()
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_that_leaves_the_work_goes_on() {
+    fn a_panic_that_escapes_is_resumed() {
         let left = panic::catch_unwind(|| without_panic_reports(|| panic!("on purpose")));
         let payload = left.unwrap_err();
         assert_eq!(payload.downcast_ref(), Some(&"on purpose"));

@@ -1,9 +1,9 @@
-//! The charges that are pending, on disk: admitted by this node and not charged to the shared store yet.
+//! Pending charges on disk: admitted by this node and not charged to the shared store yet.
 //!
-//! Written every 100 ms while there are any, and at the end. So a restart inside an outage gives no fresh
-//! share, and everything is charged when the store is back. The file is replaced as a whole; it is not forced
-//! to the disk, because it is to survive the process, not the machine. Counters are named by the secret of the
-//! store, so the file holds its check: what was counted under another secret is of no use.
+//! The file is written every 100 ms while there are pending charges, and at the end. So a restart during an outage
+//! does not get a fresh share, and everything is charged when the store is back. The file is replaced as a whole.
+//! It is not fsynced, because it must survive the process, not the machine. Counters are named by the secret of the
+//! store: charges that were counted under another secret are useless.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -14,24 +14,24 @@ use tidegate_core::algorithms::Algorithm;
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Nanos;
 
-/// The first line: what this is, and in which form.
+/// The first line: file type and format version.
 const TITLE: &str = "tidegate pending 2";
-/// Without limits, as it was before. Read, and not written any more.
+/// The old format, without limits. It is read, but no longer written.
 const TITLE_WITHOUT_LIMITS: &str = "tidegate pending 1";
 
-/// The place of pending charges on disk.
+/// The file of pending charges.
 #[derive(Debug)]
 pub(crate) struct PendingFile {
     path: PathBuf,
 }
 
-/// Text that is no list of pending charges.
+/// The text is not a list of pending charges.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a list of pending charges; it is written anew")]
 pub(crate) struct PendingFileError;
 
 impl PendingFile {
-    /// In a folder that only this process uses.
+    /// The file in `folder`, which only this process uses.
     pub(crate) fn new(folder: &Path) -> Self {
         PendingFile {
             path: folder.join("pending"),
@@ -42,7 +42,7 @@ impl PendingFile {
         &self.path
     }
 
-    /// What was pending when the file was last written.
+    /// The charges that were pending when the file was last written.
     pub(crate) fn read(&self) -> io::Result<Vec<PendingUnits>> {
         let bytes = match fs::read(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -53,7 +53,6 @@ impl PendingFile {
         pending.ok_or_else(|| io::Error::other(PendingFileError))
     }
 
-    /// Replaces the file.
     pub(crate) fn write(&self, pending: &[PendingUnits]) -> io::Result<()> {
         let next = self.path.with_extension("next");
         let mut file = File::create(&next)?;
@@ -62,8 +61,8 @@ impl PendingFile {
     }
 }
 
-/// The title, how many there are, and each: subject, rate, tag of its limit, units, time, the limit (algorithm, count,
-/// window, capacity), and the rule, whose name may hold anything but a line break.
+/// The title, the number of lines, and one line for each charge: subject, rate, tag of its limit, units, time, the
+/// limit (algorithm, count, window, capacity), and the rule, whose name may contain anything but a line break.
 fn render(pending: &[PendingUnits]) -> String {
     let mut text = format!("{TITLE}\n{}\n", pending.len());
     for p in pending {
@@ -98,7 +97,7 @@ fn parse(text: &str) -> Option<Vec<PendingUnits>> {
     (pending.len() == count).then_some(pending)
 }
 
-/// What a line holds.
+/// The format of a line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PendingFileFormat {
     WithLimits,
@@ -116,7 +115,7 @@ fn parse_line(line: &str, format: PendingFileFormat) -> Option<PendingUnits> {
     let tag = u32::from_str_radix(fields.next()?, 16).ok()?;
     let units = fields.next()?.parse().ok()?;
     let at = Nanos::new(fields.next()?.parse().ok()?);
-    // Without a count it is none that can be compiled.
+    // A limit with a count of 0 does not compile.
     let mut limit = PendingLimit {
         tag,
         algorithm: Algorithm::FixedWindow,
@@ -163,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn pending_charges_survive_a_round_trip() {
         let dir = tempfile::tempdir().unwrap();
         let file = PendingFile::new(dir.path());
         assert_eq!(file.read().unwrap(), []);
@@ -173,9 +172,9 @@ mod tests {
         assert_eq!(file.read().unwrap(), []);
     }
 
-    /// As the version before wrote it: the limit is that of the rule.
+    /// As the previous version wrote it: the limit is that of the rule.
     #[test]
-    fn a_list_without_limits_is_read() {
+    fn the_old_format_without_limits_is_read() {
         let text = format!("tidegate pending 1\n1\n{:032x} 1 0000beef 7 99 a rule\n", 5);
         let [of] = &parse(&text).unwrap()[..] else {
             panic!("one");

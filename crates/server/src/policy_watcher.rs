@@ -1,8 +1,9 @@
-//! Rules and keys in force: read at the start, again when their files change or a control plane says
-//! so, last good ones kept.
+//! Keeps rules and keys up to date: reads them at the start, and again when their files change or a control plane
+//! sends new ones.
 //!
-//! The following itself is the library's, or that of [`xds`]; here the news become log lines
-//! and metrics, and the series of rules are found when they come into force.
+//! Invariant: the last valid rules and keys stay in force until valid ones replace them. The library watches the
+//! files and [`xds`] the control plane; this module turns their events into log lines and metrics, and looks up the
+//! series of rules when they come into force.
 
 mod ignored_files;
 mod reload_warnings;
@@ -26,7 +27,7 @@ use crate::logs::SanitizedText;
 use crate::service::Service;
 use crate::xds::{self, XdsSubscription};
 
-/// The rules that run when none are named.
+/// The rules that run without `--rules`.
 pub(crate) const BUILT_IN_RULES: &str = include_str!("builtin.yaml");
 
 /// Longer than it takes to read the largest files that are accepted.
@@ -37,7 +38,7 @@ const BUILT_IN_FILE: SourceFile<'_> = SourceFile {
     text: BUILT_IN_RULES,
 };
 
-/// What keeps rules and keys up to date. Stops when dropped.
+/// Watches the sources of rules and keys. Stops when dropped.
 #[derive(Debug)]
 pub(crate) struct PolicyWatcher {
     follower: Option<PolicyFollower>,
@@ -46,14 +47,14 @@ pub(crate) struct PolicyWatcher {
     ignored_files: Arc<IgnoredFiles>,
 }
 
-/// What came of a reload that somebody requested.
+/// The result of a requested reload.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum ReloadOutcome {
     /// Other rules or keys are in force.
     Done,
-    /// The files say what is in force already.
+    /// The files match what is in force already.
     Unchanged,
-    /// The files cannot be used, and what was in force stays.
+    /// The files cannot be used. What was in force stays.
     Rejected { why: String },
     /// The files are still being read.
     Slow,
@@ -73,13 +74,13 @@ impl ReloadOutcome {
     }
 }
 
-/// Why what is on disk is not in force. Nothing: it is.
+/// Why the configuration of each source is not in force. None: it is.
 #[derive(Default, Debug)]
 struct PolicyStatus {
     rules: Option<String>,
     keys: Option<String>,
     xds: Option<String>,
-    /// The version whose warnings were logged last, and these.
+    /// The version whose warnings were logged last, with these warnings.
     logged_warnings: Option<(u64, Vec<Warning>)>,
 }
 
@@ -94,18 +95,19 @@ pub(crate) fn load_policy(
     }
 }
 
-/// What to decide by at the start: nothing yet, if a control plane will say it, or if there is to be a
-/// start without.
+/// The policy at the start. Empty if only a control plane sends rules, or if bad rules are allowed and the files
+/// have faults.
 pub(crate) fn initial_policy(from: &RulesSource, reading: PolicyOptions) -> Result<Policy, String> {
     let no_policy = || Policy::none(reading.clone()).map_err(|error| error.to_string());
     match (&from.path, &from.xds) {
         (None, Some(_)) => no_policy(),
         (path, _) => {
             load_policy(path.as_deref(), reading.clone()).or_else(|why| {
-                match from.allow_bad_rules {
-                    // Why is told by whoever follows the files.
-                    true => no_policy(),
-                    false => Err(why),
+                if from.allow_bad_rules {
+                    // The file watcher reports why.
+                    no_policy()
+                } else {
+                    Err(why)
                 }
             })
         }
@@ -113,10 +115,10 @@ pub(crate) fn initial_policy(from: &RulesSource, reading: PolicyOptions) -> Resu
 }
 
 impl PolicyWatcher {
-    /// Goes on watching where rules come from; what was there at first is in force already.
+    /// Starts to watch the sources of rules. Their first contents are in force already.
     pub(crate) fn start(service: &Arc<Service>, from: &RulesSource) -> std::io::Result<Self> {
         let status = Arc::<Mutex<PolicyStatus>>::default();
-        // One for both sources: what is in force comes from files and control plane together.
+        // One for both sources: the policy in force combines files and control plane.
         let reload_warnings = Arc::<ReloadWarnings>::default();
         let path = from.path.as_deref();
         let ignored_files = Arc::new(IgnoredFiles::of(path, from.pick));
@@ -167,14 +169,14 @@ impl PolicyWatcher {
         })
     }
 
-    /// Waits for the first word of the control plane, if there is one.
+    /// Waits for the first message of the control plane, if there is one.
     pub(crate) async fn wait_for_control_plane(&self) {
         if let Some(following) = &self.control_plane {
             following.wait_for_first_response().await;
         }
     }
 
-    /// Reads the files again, waits for the outcome and logs it. Blocks.
+    /// Reads the files again, waits for the result and logs it. Blocks.
     pub(crate) fn reload(&self, service: &Service) -> ReloadOutcome {
         let reload = self.reload_files(service);
         self.ignored_files.warn();
@@ -201,14 +203,14 @@ impl PolicyWatcher {
         }
     }
 
-    /// Why what is on disk is not in force, if it is not.
+    /// Why the files on disk are not in force, if they are not.
     pub(crate) fn stale(&self) -> Option<String> {
         lock_status(&self.status).stale()
     }
 }
 
 impl PolicyStatus {
-    /// Takes note of the news. Rules that name no keys file leave none to be stale.
+    /// Records an event. Rules that name no keys file leave no keys to be stale.
     fn record(&mut self, event: PolicyEvent<'_>, has_keys: bool) {
         let why = |state: &FileState| match state {
             FileState::Current => None,
@@ -240,8 +242,8 @@ fn lock_status(status: &Mutex<PolicyStatus>) -> MutexGuard<'_, PolicyStatus> {
     status.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Called by the thread of the rules and by that of the keys. The lock is held to the end, so that
-/// the last to write is the one with the last policy.
+/// Called by the rules thread and by the keys thread. The lock is held to the end, so that the last writer has the
+/// last policy.
 fn on_file_event(service: &Service, status: &Mutex<PolicyStatus>, event: PolicyEvent<'_>) {
     let mut status = lock_status(status);
     status.record(event, service.limiter.policy().load().keys.is_some());
@@ -260,7 +262,7 @@ fn on_file_event(service: &Service, status: &Mutex<PolicyStatus>, event: PolicyE
     }
 }
 
-/// Puts what a control plane sends in force, beside the files.
+/// Puts the limits from a control plane in force, beside the files.
 fn xds_applier(service: &Arc<Service>) -> xds::ApplyResources {
     let live = Arc::clone(service.limiter.policy());
     Arc::new(move |resources| {
@@ -275,14 +277,14 @@ fn on_xds_event(service: &Service, status: &Mutex<PolicyStatus>, event: xds::Xds
     let mut status = lock_status(status);
     match event {
         xds::XdsEvent::Connected => {
-            // What was refused stays refused.
+            // A rejected configuration stays rejected.
             let is_away = |why: &String| {
                 why.starts_with(CONTROL_PLANE_LOST) || why.starts_with(CONTROL_PLANE_SILENT)
             };
             if status.xds.as_ref().is_some_and(is_away) {
                 status.xds = None;
             }
-            info!("the control plane is met");
+            info!("connected to the control plane");
         }
         xds::XdsEvent::Applied { version } => {
             status.xds = None;
@@ -326,17 +328,17 @@ fn on_xds_event(service: &Service, status: &Mutex<PolicyStatus>, event: xds::Xds
 }
 
 const CONTROL_PLANE_LOST: &str = "the control plane is lost";
-/// Before its first good configuration.
+/// Before its first valid configuration.
 const CONTROL_PLANE_SILENT: &str = "the control plane has sent no good limits yet";
 
-/// Of files, or of the plane: the last good configuration of that source stays in force, if there is one.
+/// Logs a rejected configuration. The last valid configuration of that source stays in force, if there is one.
 fn log_rejected(service: &Service, source: ConfigSource, what: &str, why: &str) {
     service.metrics.reload.successful.set(0);
     service.metrics.reload.rejected.inc();
     if service.first_config.is_loaded(source) {
-        warn!(what, why, "not taken, the last good ones stay in force");
+        warn!(what, why, "rejected, the last good ones stay in force");
     } else {
-        warn!(what, why, "not taken, and nothing is in force yet");
+        warn!(what, why, "rejected, and nothing is in force yet");
     }
 }
 
@@ -347,7 +349,7 @@ fn record_in_force(service: &Service, what: &str, status: &mut PolicyStatus) {
         return;
     }
     service.metrics.load(&policy.rules);
-    // The reference has no keys, and the version counts what is read twice at the start.
+    // The reference service has no keys, and the version would count the keys that are read twice at the start.
     if let (Some(statistics), true) = (&service.envoy_statistics, what != "keys") {
         statistics.record_load();
     }
@@ -375,8 +377,9 @@ fn record_in_force(service: &Service, what: &str, status: &mut PolicyStatus) {
     status.logged_warnings = Some((version, warnings));
 }
 
-/// Logs what `tidegate lint` says of rules that come into force: the first few in words, the others counted.
-/// Of what was logged last, nothing is repeated for the same version, or where the rules of the files are the same.
+/// Logs the warnings of `tidegate lint` about rules that come into force: the first few in full, the others as a
+/// count. A warning that was logged last is not repeated for the same version, or if the rules of the files have
+/// not changed.
 fn log_warnings(
     warnings: &[Warning],
     what: &str,
@@ -423,9 +426,9 @@ mod tests {
         );
     }
 
-    /// Good keys hid rules that were still refused, and good rules hid keys.
+    /// Good keys hid rules that were still rejected, and good rules hid rejected keys.
     #[test]
-    fn only_good_rules_with_good_keys_are_not_stale() {
+    fn a_policy_is_stale_unless_both_rules_and_keys_are_good() {
         let reason = "line 3".to_owned();
         let bad = &FileState::Stale(FileError::Rejected { reason });
         let good = &FileState::Current;

@@ -1,27 +1,24 @@
-//! Protocol buffers on the wire: fields read where they lie, and written into a buffer.
+//! Protocol Buffers wire format: reads fields in place and writes fields into a buffer.
 //!
-//! Nothing is copied and nothing is kept: a message is walked field by field, and whoever knows the
-//! message picks what it knows. Kept true: whatever the bytes, the answer is fields that lie inside
-//! them or one fault, after which there are no more; nesting ends at [`MAX_DEPTH`]. Knows no message.
+//! A message is read field by field without copies, and each caller picks the fields that it knows. Invariant: for any
+//! input the iterator yields fields that lie inside it, or one error and then nothing more. Nesting ends at
+//! [`MAX_DEPTH`]. Knows no message types.
 
-/// How deep messages may lie in one another: as deep as the readers of others go.
+/// Maximum nesting of messages: the limit of other implementations.
 const MAX_DEPTH: u8 = 100;
 
-/// The largest number a field may have.
 const MAX_FIELD_NUMBER: u64 = (1 << 29) - 1;
 
-/// The fields of one message, in the order in which they were written. A field that is not repeated
-/// may come more than once all the same, and then the last one counts.
+/// The fields of one message, in wire order. A field that is not repeated may still occur more than once. Then the last
+/// one counts.
 #[derive(Clone, Debug)]
 pub(crate) struct ProtobufFields<'a> {
     rest: &'a [u8],
     depth_left: u8,
 }
 
-/// One field.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct ProtobufField<'a> {
-    /// Its number in the message.
     pub(crate) number: u32,
     value: ProtobufValue<'a>,
     depth_left: u8,
@@ -35,34 +32,33 @@ enum ProtobufValue<'a> {
     Fixed32(u32),
 }
 
-/// Bytes that are no message.
+/// Why bytes are not a valid message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum ProtobufError {
-    /// They end inside a field.
+    /// The message ends inside a field.
     #[error("the message ends inside a field")]
     Truncated,
-    /// A number of more than 64 bits.
-    #[error("a number has more than 64 bits")]
+    /// A varint of more than 64 bits.
+    #[error("a varint has more than 64 bits")]
     VarintOverflow,
-    /// No field has that number.
+    /// A field number outside the valid range.
     #[error("a field number is not between 1 and {MAX_FIELD_NUMBER}")]
     InvalidFieldNumber,
-    /// Groups have been out of use since before this protocol was made.
-    #[error("field {0} is a group or of no known wire type")]
+    /// A group or an unknown wire type. Groups have been out of use since before this protocol was made.
+    #[error("field {0} is a group or has an unknown wire type")]
     UnknownWireType(u32),
-    /// A known field that is not what the message says.
-    #[error("field {0} has another type here")]
+    /// A known field with the wire type of another type.
+    #[error("field {0} has the wrong wire type")]
     TypeMismatch(u32),
-    /// Text that is none.
+    /// A text field that is not valid UTF-8.
     #[error("field {0} is not UTF-8")]
     InvalidUtf8(u32),
-    /// Nested without end.
-    #[error("messages lie in one another more than {MAX_DEPTH} deep")]
+    /// More than [`MAX_DEPTH`] messages inside one another.
+    #[error("messages are nested more than {MAX_DEPTH} deep")]
     TooDeep,
 }
 
 impl<'a> ProtobufFields<'a> {
-    /// The fields of a whole message.
     pub(crate) fn of(message: &'a [u8]) -> Self {
         ProtobufFields {
             rest: message,
@@ -147,7 +143,7 @@ impl<'a> Iterator for ProtobufFields<'a> {
 }
 
 impl<'a> ProtobufField<'a> {
-    /// As a whole number without sign, or an enumeration.
+    /// As an unsigned integer or an enumeration.
     pub(crate) fn uint64(self) -> Result<u64, ProtobufError> {
         match self.value {
             ProtobufValue::Varint(number) => Ok(number),
@@ -155,17 +151,15 @@ impl<'a> ProtobufField<'a> {
         }
     }
 
-    /// The same, of which the protocol keeps only the lower half.
+    /// As a 32-bit unsigned integer: the protocol keeps only the lower half.
     pub(crate) fn uint32(self) -> Result<u32, ProtobufError> {
         self.uint64().map(|number| number as u32)
     }
 
-    /// As yes or no.
     pub(crate) fn bool(self) -> Result<bool, ProtobufError> {
         self.uint64().map(|number| number != 0)
     }
 
-    /// As a floating point number.
     pub(crate) fn double(self) -> Result<f64, ProtobufError> {
         match self.value {
             ProtobufValue::Fixed64(bits) => Ok(f64::from_bits(bits)),
@@ -173,7 +167,6 @@ impl<'a> ProtobufField<'a> {
         }
     }
 
-    /// As bytes.
     pub(crate) fn bytes(self) -> Result<&'a [u8], ProtobufError> {
         match self.value {
             ProtobufValue::Bytes(bytes) => Ok(bytes),
@@ -181,12 +174,11 @@ impl<'a> ProtobufField<'a> {
         }
     }
 
-    /// As text.
     pub(crate) fn text(self) -> Result<&'a str, ProtobufError> {
         std::str::from_utf8(self.bytes()?).map_err(|_| ProtobufError::InvalidUtf8(self.number))
     }
 
-    /// As a message in the message.
+    /// As a nested message.
     pub(crate) fn message(self) -> Result<ProtobufFields<'a>, ProtobufError> {
         Ok(ProtobufFields {
             rest: self.bytes()?,
@@ -198,55 +190,51 @@ impl<'a> ProtobufField<'a> {
     }
 }
 
-/// Writes the fields of one message behind what a buffer already holds.
+/// Appends the fields of one message to a buffer.
 ///
-/// The plain verbs always write, which members of a `oneof` need; those with `some` leave out what
-/// is the default of its type, as other fields do.
+/// The plain methods always write, as members of a `oneof` need. Methods with an `_if_` suffix leave out the default
+/// value of the type, as other fields do.
 pub(crate) struct ProtobufWriter<'v> {
     out: &'v mut Vec<u8>,
 }
 
 impl<'v> ProtobufWriter<'v> {
-    /// Writes to the end of `out`.
     pub(crate) fn to(out: &'v mut Vec<u8>) -> Self {
         ProtobufWriter { out }
     }
 
-    /// A number, an enumeration or a yes or no.
+    /// A number, an enumeration or a boolean.
     pub(crate) fn uint(&mut self, field: u32, number: u64) {
         self.tag(field, 0);
         self.varint(number);
     }
 
-    /// A number that is not 0.
     pub(crate) fn uint_if_nonzero(&mut self, field: u32, number: u64) {
         if number != 0 {
             self.uint(field, number);
         }
     }
 
-    /// A floating point number.
     pub(crate) fn double(&mut self, field: u32, number: f64) {
         self.tag(field, 1);
         self.out.extend_from_slice(&number.to_bits().to_le_bytes());
     }
 
-    /// Bytes, or text.
+    /// Bytes or text.
     pub(crate) fn bytes(&mut self, field: u32, bytes: &[u8]) {
         self.tag(field, 2);
         self.varint(bytes.len() as u64);
         self.out.extend_from_slice(bytes);
     }
 
-    /// Bytes, or text, that is not empty.
     pub(crate) fn bytes_if_nonempty(&mut self, field: u32, bytes: &[u8]) {
         if !bytes.is_empty() {
             self.bytes(field, bytes);
         }
     }
 
-    /// A message in the message. Its length stands before it and is known after it: one byte is left
-    /// for it, and only a message that needs more is moved.
+    /// A nested message. Its length is written before it and known only after it. One byte is reserved for the length,
+    /// and only a message that needs more is moved.
     pub(crate) fn message(&mut self, field: u32, fields: impl FnOnce(&mut ProtobufWriter<'_>)) {
         self.tag(field, 2);
         let at = self.out.len();
@@ -260,7 +248,7 @@ impl<'v> ProtobufWriter<'v> {
         self.varint(length as u64);
         let digits = self.out.len() - at - 1 - length;
         self.out[at + 1..].rotate_right(digits);
-        // The byte that was left is one too many now.
+        // Removes the reserved byte: the length now lies after it.
         self.out.remove(at);
     }
 
@@ -295,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_fields_read_back() {
         let long = "x".repeat(300);
         let longer = "y".repeat(20_000);
         let message = encode(|w| {
@@ -311,7 +299,7 @@ mod tests {
             w.bytes(536_870_911, b"");
         });
         let fields = decode(&message).unwrap();
-        assert_eq!(fields.len(), 4, "what is the default is not written");
+        assert_eq!(fields.len(), 4, "default values are not written");
         assert_eq!(fields[0].uint64(), Ok(u64::MAX));
         assert_eq!(fields[0].uint32(), Ok(u32::MAX));
         assert_eq!(fields[1].double(), Ok(-1.5));
@@ -349,7 +337,7 @@ mod tests {
         for (message, want) in cases {
             assert_eq!(decode(message), Err(want), "{message:?}");
             let all: Vec<_> = ProtobufFields::of(message).collect();
-            assert_eq!(all.len(), 1, "nothing comes after a fault");
+            assert_eq!(all.len(), 1, "nothing follows an error");
         }
         let number = decode(&[0x08, 1]).unwrap()[0];
         assert_eq!(number.text(), Err(ProtobufError::TypeMismatch(1)));
@@ -359,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn nesting_ends() {
+    fn nesting_is_limited() {
         fn depth(fields: ProtobufFields<'_>) -> Result<u32, ProtobufError> {
             let mut deepest = 0;
             for field in fields {

@@ -1,4 +1,4 @@
-//! Whether requests should be sent to this node, for both listeners that report it.
+//! Whether this node is ready for requests, for both listeners that report it.
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -6,18 +6,18 @@ use serde_json::{Value, json};
 use crate::first_config::MissingConfigError;
 use crate::shutdown::ShutdownPhase;
 
-/// Whether requests should be sent here.
+/// Whether this node is ready for requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Readiness {
     Ready,
-    /// The process is about to end.
+    /// The process is shutting down.
     Draining,
-    /// There is nothing to decide by yet.
+    /// No configuration is loaded yet.
     NoConfiguration(MissingConfigError),
 }
 
 impl Readiness {
-    /// Of a process in this phase.
+    /// The readiness in this phase.
     pub(crate) fn of(phase: ShutdownPhase, configuration: Result<(), MissingConfigError>) -> Self {
         match (phase, configuration) {
             (ShutdownPhase::Draining | ShutdownPhase::Closing, _) => Readiness::Draining,
@@ -26,7 +26,6 @@ impl Readiness {
         }
     }
 
-    /// The status of the response.
     pub(crate) fn status_code(self) -> StatusCode {
         match self {
             Readiness::Ready => StatusCode::OK,
@@ -34,7 +33,6 @@ impl Readiness {
         }
     }
 
-    /// The body of the response.
     pub(crate) fn body(self) -> Value {
         match self {
             Readiness::Ready => json!({"status": "ready"}),

@@ -1,10 +1,10 @@
-//! The secret that a node is given in a file.
+//! Reads the secret of a node from a file.
 
 use std::path::Path;
 
 use tidegate::Secret;
 
-/// Reads it; else why it is none, with the name of the file.
+/// The secret, or why the file does not contain one, with the name of the file.
 pub(crate) fn read(file: &Path) -> Result<Secret, String> {
     let error_message = |reason: String| format!("{}: {reason}", file.display());
     let bytes = std::fs::read(file).map_err(|error| error_message(error.to_string()))?;

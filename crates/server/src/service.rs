@@ -1,4 +1,5 @@
-//! What every edge shares: the limiter, the numbers and the ids. Denials are logged by [`denials`](crate::denials).
+//! The state that every edge shares: the limiter, the metrics and the decision ids. [`denials`](crate::denials) logs
+//! denials.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,7 +32,7 @@ use crate::shutdown::ShutdownPhase;
 /// The limiter of this process.
 pub(crate) type ServerLimiter = Limiter<AnyStore>;
 
-/// What edges share.
+/// The state that every edge shares.
 pub(crate) struct Service {
     pub(crate) limiter: ServerLimiter,
     pub(crate) clock: SystemClock,
@@ -43,48 +44,48 @@ pub(crate) struct Service {
     pub(crate) proxy_header_policy: ArcSwapOption<ProxyHeaderPolicy>,
     pub(crate) envoy: EnvoyOptions,
     pub(crate) envoy_statistics: Option<EnvoyStatistics>,
-    /// Whether there is a configuration to decide by: a service that starts without one has none until it is loaded.
+    /// Whether a configuration is loaded. A service that starts without one has none until its first load succeeds.
     pub(crate) first_config: FirstConfig,
 }
 
-/// Which of the rules that apply a request charges.
+/// The rules that a request charges, of those that apply to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ChargeScope {
-    /// All of them.
+    /// All rules.
     All,
-    /// Those with a unit: the plain cost is 0.
+    /// Only rules with a unit: the plain cost is 0.
     Units,
-    /// None: a peek.
+    /// No rule: a peek.
     Nothing,
 }
 
 impl ChargeScope {
-    /// Whether any rule may be charged.
     pub(crate) fn charges(self) -> bool {
         self != ChargeScope::Nothing
     }
 }
 
 impl Service {
-    /// Lets `work` wait for the store, if that ever makes it wait.
+    /// Wraps a decision: polled in place if the store never waits, boxed otherwise.
     pub(crate) fn wait_for<F: Future>(&self, work: F) -> MaybeReady<F> {
-        match self.limiter.store().never_wait() {
-            true => MaybeReady::poll_now(work),
-            false => MaybeReady::boxed(work),
+        if self.limiter.store().never_wait() {
+            MaybeReady::poll_now(work)
+        } else {
+            MaybeReady::boxed(work)
         }
     }
 
-    /// Whether there is a configuration to decide requests of this edge by. Without one nothing is allowed.
+    /// Fails while no configuration for requests of this edge is loaded. Without one nothing is allowed.
     pub(crate) fn require_config(&self, edge: Edge) -> Result<(), MissingConfigError> {
         self.first_config.require(edge)
     }
 
-    /// Whether requests should be sent here.
+    /// Whether load balancers should send requests to this node.
     pub(crate) fn readiness(&self) -> Readiness {
         Readiness::of(*self.phase.borrow(), self.first_config.require_all())
     }
 
-    /// Whether to go on sending requests here, as the reference service tells it.
+    /// Health in the terms of Envoy's reference service: serving and, if so configured, with at least one domain.
     pub(crate) fn is_healthy(&self) -> bool {
         let configured = || {
             let policy = self.limiter.policy().load();
@@ -94,7 +95,7 @@ impl Service {
         serving && (!self.envoy.healthy_when_configured || configured())
     }
 
-    /// Decides one request and records how long that took.
+    /// Decides one request and records the duration.
     pub(crate) async fn decide(
         &self,
         request: Request<'_>,
@@ -111,7 +112,9 @@ impl Service {
         decision
     }
 
-    /// Opens one request, and takes the time. Whoever stops waiting for it leaves no slot taken.
+    /// Acquires permits for one request and records the duration.
+    ///
+    /// Cancel-safe: a caller that stops waiting leaves no permit acquired.
     pub(crate) async fn acquire(
         self: &Arc<Self>,
         request: Request<'_>,
@@ -128,8 +131,8 @@ impl Service {
         acquired
     }
 
-    /// Frees what was taken for a caller that hung up. When the process is ending there is nobody to do
-    /// so, and the slots end by themselves.
+    /// Releases the permits of a caller that hung up. While the process shuts down there is no runtime to do so, and
+    /// the permits expire.
     fn spawn_cancel(self: Arc<Self>, ticket: Ticket) {
         if let Ok(tokio) = Handle::try_current() {
             tokio.spawn(async move {
@@ -140,7 +143,7 @@ impl Service {
         }
     }
 
-    /// Decides one request and reserves what it may cost, and takes the time.
+    /// Decides one request, reserves its estimated cost and records the duration.
     pub(crate) async fn reserve(
         &self,
         request: Request<'_>,
@@ -153,7 +156,7 @@ impl Service {
         reservation
     }
 
-    /// How sub-requests are read under the rules in force. Made once for each set of rules.
+    /// How sub-requests are read under the active rules. Built once for each rule set.
     pub(crate) fn proxy_header_policy(&self) -> Arc<ProxyHeaderPolicy> {
         let policy = self.limiter.policy().load();
         let known = self.proxy_header_policy.load();
@@ -167,7 +170,7 @@ impl Service {
         }
     }
 
-    /// What an answer needs besides its decision.
+    /// The parts of a response that are not in its decision.
     pub(crate) fn context<'a>(&self, id: &'a DecisionId, body: BodyStyle) -> ResponseContext<'a> {
         let wall = self.clock.wall();
         ResponseContext {
@@ -180,25 +183,24 @@ impl Service {
         }
     }
 
-    /// A receipt for a decision, if one is wanted and something was charged.
+    /// A receipt for a decision, if the caller wants one and something was charged.
     pub(crate) fn receipt(&self, wanted: bool, decision: &Decision) -> Option<String> {
         if !wanted {
             return None;
         }
         self.limiter.receipt(decision).unwrap_or_else(|error| {
-            warn!(%error, "no receipt");
+            warn!(%error, "could not create a receipt");
             None
         })
     }
 
-    /// Tells the counts of rules that have gone quiet. To be called every second.
+    /// Logs the counts of skipped lines of rules that deny nothing any more. Called every second.
     pub(crate) fn log_missed_denials(&self) {
         let now = second(self.clock.now());
         self.metrics.take_skipped_lines(now, log_missed_count);
     }
 
-    /// Logs, once for each set of rules, which of them no request has matched. To be called every few
-    /// seconds.
+    /// Logs, once for each rule set, the rules that no request has matched. Called every few seconds.
     pub(crate) fn report_unmatched(&self) {
         const MAX_NAMES: usize = 20;
         let Some(unmatched) = self.metrics.take_unmatched() else {
@@ -211,20 +213,21 @@ impl Service {
             rules = rules.join(", "),
             count,
             requests,
-            "rules matched no request since they were loaded; tidegate explain says why"
+            "rules matched no request since they were loaded; run `tidegate explain` to see why"
         );
     }
 }
 
-/// Whether a client wants refusals as problem details.
+/// The body style of denials: problem details if the client accepts them.
 pub(crate) fn body_style(headers: &HeaderMap) -> BodyStyle {
     let wants = |value: &HeaderValue| {
         value
             .to_str()
             .is_ok_and(|text| text.contains("application/problem+json"))
     };
-    match headers.get_all(header::ACCEPT).iter().any(wants) {
-        true => BodyStyle::Problem,
-        false => BodyStyle::Plain,
+    if headers.get_all(header::ACCEPT).iter().any(wants) {
+        BodyStyle::Problem
+    } else {
+        BodyStyle::Plain
     }
 }

@@ -1,9 +1,10 @@
-//! The end of the service, in order: not ready, still serving, no more connections, finished.
+//! Shutdown in phases: not ready, still serving, no new connections, finished.
 //!
-//! SIGTERM and SIGINT begin it; signals that arrive within [`SIGNAL_DEBOUNCE`] of the first are the same one (a
-//! terminal and a supervisor often both send it); a later one ends the process at once. SIGHUP ends a
-//! process that has a controlling terminal, because that was closed, and else asks for a reload. Kept true:
-//! phases only move forward, and the process ends by the deadline.
+//! SIGTERM and SIGINT start it. Signals that arrive within [`SIGNAL_DEBOUNCE`] of the first count as the same one
+//! (a terminal and a supervisor often both send it); a later one ends the process at once. SIGHUP ends a process
+//! that has a controlling terminal, because the terminal was closed; otherwise it triggers a reload.
+//!
+//! Invariant: phases only move forward, and the process ends by the deadline.
 
 use std::fs::{self, File};
 use std::time::Duration;
@@ -13,24 +14,24 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
-/// Signals this close together are one.
+/// Signals this close together count as one.
 const SIGNAL_DEBOUNCE: Duration = Duration::from_millis(250);
 
-/// How far along the end is.
+/// The progress of the shutdown.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum ShutdownPhase {
-    /// Not at all.
+    /// No shutdown.
     Serving,
-    /// `/readyz` says no, everything else goes on, connections are asked to close.
+    /// `/readyz` reports not ready, requests are served, connections are closed gracefully.
     Draining,
-    /// Nothing new; what is in flight is finished.
+    /// No new connections; requests in flight are finished.
     Closing,
 }
 
-/// How the end went.
+/// How the shutdown ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ShutdownOutcome {
-    /// Everything was finished.
+    /// All requests finished.
     Clean,
     /// The deadline came first.
     TimedOut,
@@ -38,20 +39,19 @@ pub(crate) enum ShutdownOutcome {
     Forced,
 }
 
-/// What the parts of the service share about the end: a phase to watch, and a thing to hold while
-/// work is in flight.
+/// The shutdown state that all tasks share: the phase, and a guard to hold while work is in flight.
 #[derive(Clone, Debug)]
 pub(crate) struct ShutdownHandle {
     phase: watch::Sender<ShutdownPhase>,
     in_flight: mpsc::Sender<()>,
 }
 
-/// The other end of a [`ShutdownHandle`]: knows when nobody holds it any more.
+/// The other end of a [`ShutdownHandle`]: waits until all guards are dropped.
 #[derive(Debug)]
 pub(crate) struct ShutdownWaiter(mpsc::Receiver<()>);
 
 impl ShutdownHandle {
-    /// A service that is serving.
+    /// A service in the phase `Serving`.
     pub(crate) fn new() -> (Self, ShutdownWaiter) {
         let (busy, idle) = mpsc::channel(1);
         (
@@ -63,12 +63,12 @@ impl ShutdownHandle {
         )
     }
 
-    /// Follows the phase.
+    /// Subscribes to the phase.
     pub(crate) fn subscribe(&self) -> watch::Receiver<ShutdownPhase> {
         self.phase.subscribe()
     }
 
-    /// To be kept until a connection is finished.
+    /// A guard to hold until a connection is finished.
     pub(crate) fn in_flight_guard(&self) -> mpsc::Sender<()> {
         self.in_flight.clone()
     }
@@ -82,7 +82,7 @@ impl ShutdownHandle {
     }
 }
 
-/// The signals, listened to from before the listeners open so that none is lost.
+/// The signals. They are registered before the listeners open, so that none is lost.
 #[derive(Debug)]
 pub(crate) struct Signals {
     term: Signal,
@@ -91,20 +91,20 @@ pub(crate) struct Signals {
     hangup_action: SignalAction,
 }
 
-/// What a signal asks for.
+/// What to do on a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SignalAction {
-    /// End; a person at a terminal waits for it.
+    /// Shut down at once; a person at a terminal is waiting.
     StopNow,
-    /// End; a balancer has to notice first.
+    /// Shut down; a balancer has to notice first.
     Stop,
     Reload,
 }
 
 impl Signals {
-    /// Starts listening.
+    /// Registers the signal handlers.
     pub(crate) fn listen() -> std::io::Result<Self> {
-        // Before there is a handler: afterwards SIGHUP is no longer ignored.
+        // Before the handler is registered: afterwards SIGHUP is no longer ignored.
         let hangup = SignalAction::of_hangup(Terminal::of_process(), Disposition::of_hangup());
         Ok(Signals {
             hangup_action: hangup,
@@ -114,7 +114,7 @@ impl Signals {
         })
     }
 
-    /// Waits until one asks for the end.
+    /// Waits for a signal that stops the service.
     pub(crate) async fn wait_for_stop(&mut self) {
         while self.next_action().await == SignalAction::Reload {}
     }
@@ -144,16 +144,16 @@ impl Terminal {
     }
 }
 
-/// What a signal did when the process began.
+/// The disposition of a signal when the process began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Disposition {
-    /// Nothing: `nohup` started the process.
+    /// Ignored: `nohup` started the process.
     Ignored,
     Default,
 }
 
 impl Disposition {
-    /// Of SIGHUP. Systems without `/proc` do not say.
+    /// The disposition of SIGHUP. Unknown on systems without `/proc`.
     fn of_hangup() -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         Disposition::read(&status)
@@ -170,8 +170,8 @@ impl Disposition {
 }
 
 impl SignalAction {
-    /// What SIGHUP asks for. A process that was started to outlive its terminal reloads, like one that
-    /// never had any.
+    /// The action for SIGHUP. A process that was started to outlive its terminal reloads, like a process without a
+    /// terminal.
     fn of_hangup(terminal: Terminal, disposition: Disposition) -> Self {
         match (terminal, disposition) {
             (Terminal::Controlling, Disposition::Default) => SignalAction::StopNow,
@@ -180,7 +180,7 @@ impl SignalAction {
     }
 }
 
-/// Runs until a signal ends the service, then ends it. `reload` is called at each SIGHUP until then.
+/// Runs until a signal stops the service, then shuts it down. `reload` is called at each SIGHUP until then.
 pub(crate) async fn run_until_shutdown(
     mut signals: Signals,
     drain: ShutdownHandle,
@@ -228,7 +228,7 @@ async fn drain_connections(
     sleep(delay).await;
     drain.advance_to(ShutdownPhase::Closing);
     drop(drain);
-    // Nothing is ever sent: this ends when the last connection lets go of its sender.
+    // Nothing is ever sent. This ends when the last connection drops its sender.
     match timeout(deadline, idle.recv()).await {
         Ok(_) => ShutdownOutcome::Clean,
         Err(_) => ShutdownOutcome::TimedOut,
@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn it_ends_when_the_last_connection_has_finished() {
+    async fn shutdown_ends_when_the_last_connection_has_finished() {
         let (drain, idle) = ShutdownHandle::new();
         let (busy, mut phases) = (drain.in_flight_guard(), drain.subscribe());
         let connection = tokio::spawn(async move {
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_ends_by_the_deadline_whatever_a_connection_does() {
+    async fn shutdown_ends_by_the_deadline_even_if_a_connection_does_not_finish() {
         let (drain, idle) = ShutdownHandle::new();
         let _stuck = drain.in_flight_guard();
         let begun = Instant::now();
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hangup_ends_only_what_lives_in_a_terminal() {
+    fn a_hangup_ends_only_a_process_with_a_terminal() {
         for (terminal, disposition, want) in [
             (
                 Terminal::Controlling,

@@ -1,9 +1,9 @@
-//! Which store `--store` names. What it says may hold a password, so nothing but its scheme is repeated.
+//! The store that `--store` names. The URL may hold a password, so errors repeat only its scheme.
 
 use serde::Deserialize;
 use tidegate_core::store::Capabilities;
 
-/// Where a store is. It may hold a password and is never printed.
+/// The URL of a store. It may hold a password and is never printed.
 #[derive(Clone, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct StoreUrl(String);
@@ -13,8 +13,7 @@ impl StoreUrl {
         &self.0
     }
 
-    /// What may be repeated of it: what stands before `:`, if that is the name of a scheme and not the
-    /// beginning of something that was to be kept.
+    /// The part before `:` that may be printed, if it is the name of a scheme and not the beginning of a secret.
     fn scheme(&self) -> &str {
         let plain = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
         match self.0.split_once(':') {
@@ -39,7 +38,7 @@ impl std::fmt::Debug for StoreUrl {
     }
 }
 
-/// The stores there are.
+/// The kinds of store.
 #[derive(Clone, Debug)]
 pub(crate) enum StoreChoice {
     Memory,
@@ -68,7 +67,7 @@ impl StoreChoice {
     }
 }
 
-/// A store there is no code for.
+/// A store of an unknown kind.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "store `{0}` is unknown; write memory, redis://HOST:PORT, redis+sentinel://HOST,HOST,HOST/NAME, \
@@ -81,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_password_is_never_repeated() {
+    fn an_error_never_contains_a_password() {
         for url in [
             "planted@host:6379",
             "planted",

@@ -1,5 +1,5 @@
-//! The log line about requests that get an error because the store did not reply. Any client can cause them by the
-//! thousand while the store is away, so one line every 10 s counts them and names the last cause.
+//! The log line about requests that get an error because the store did not reply. Any client can cause thousands of
+//! them during an outage, so one line every 10 s counts them and names the last cause.
 
 use tidegate_core::store::StoreError;
 use tracing::warn;
@@ -12,6 +12,6 @@ static UNANSWERED_LOG: RateLimitedLog = RateLimitedLog::new();
 pub(crate) fn log_store_error(error: &StoreError) {
     let (StoreError::Unavailable { source, .. } | StoreError::Rejected { source, .. }) = error;
     if let Some(times) = UNANSWERED_LOG.count() {
-        warn!(times, cause = %source, "store gave no answer");
+        warn!(times, cause = %source, "store gave no reply");
     }
 }

@@ -1,4 +1,4 @@
-//! Events of the shared store, as they reach the log and the metrics: one line per change.
+//! Writes events of the shared store to the log and the metrics: one line per change.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,17 +10,17 @@ use tracing::{error, info, warn};
 
 use crate::store_health::{StoreHealth, StoreReport};
 
-/// What clocks that disagree call for.
+/// The cure for clocks that disagree.
 const CLOCKS_APART: &str = "the store's clock and this node's are apart; decisions follow the store's, \
                      dates in headers and logs are off; see that both follow one source of time";
 
-/// What a full table of pending charges calls for.
+/// The cure for a full table of pending charges.
 const PENDING_DROPPED: &str = "the table of pending charges is full, and charges of further keys are dropped: limits of these \
-                       keys admit too much until their windows end; see who sends so many keys";
+                       keys admit too much until their windows end; find the client that sends so many keys";
 
-/// What it means to go on without nodes that have not put back what they remember.
-const TRUSTED_EARLY: &str = "the store is trusted again although some nodes have not put back what they remember; what only they \
-                     have seen last may not be counted";
+/// What it means to continue without the nodes that have not restored what they remember.
+const TRUSTED_EARLY: &str = "the store is trusted again although some nodes have not restored what they remember; counts that only they \
+                     saw last may be missing";
 
 /// Receives the events of one store.
 pub(crate) struct StoreObserver {
@@ -32,7 +32,7 @@ pub(crate) struct StoreObserver {
 }
 
 impl StoreObserver {
-    /// Counts an event and writes its line.
+    /// Counts an event and logs it.
     pub(crate) fn on_event(&self, event: &StoreEvent) {
         self.series.record(event);
         let (now, errors) = (Instant::now(), self.failures.total());
@@ -40,11 +40,11 @@ impl StoreObserver {
             StoreEvent::BreakerOpened { cause } => log(self.health.opened(now, cause, errors)),
             StoreEvent::BreakerClosed => log(self.health.closed(now, errors)),
             StoreEvent::CountsLost => {
-                warn!("the store has lost counts, or another took over; putting them back");
+                warn!("the store has lost counts, or another took over; restoring them");
                 self.loss_notify.notify_one();
             }
             StoreEvent::Restored { counters, .. } => {
-                info!(counters, "put back what this node remembers")
+                info!(counters, "restored what this node remembers")
             }
             StoreEvent::TrustedEarly { missing } => warn!(missing, "{TRUSTED_EARLY}"),
             StoreEvent::Exact => info!("decisions are exact"),
@@ -55,10 +55,10 @@ impl StoreObserver {
                     units, "charged what was admitted without the store"
                 );
             }
-            // One for each call: the series counts them, and a line for each would fill the log.
+            // One event for each call: the series counts them, and a line for each would fill the log.
             StoreEvent::Unconfirmed { .. } => {}
             StoreEvent::PendingDropped { units } if self.series.pending_dropped() == *units => {
-                warn!(units, "{PENDING_DROPPED}"); // the first ones; the series counts on
+                warn!(units, "{PENDING_DROPPED}"); // only the first time; the series counts the rest
             }
             StoreEvent::PendingDropped { .. } => {}
             StoreEvent::RecordRejected { cause } => warn!(

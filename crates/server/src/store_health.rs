@@ -1,9 +1,12 @@
-//! The log lines about failures of the shared store.
+//! Log lines about failures of the shared store.
 //!
-//! An outage lasts while the breaker is open, or while this node has not joined the store: it reaches no server that
-//! serves, or the nodes there have another secret. Its first line names the cause and the cure. While it lasts, a line names another cause when the cause changes, and
-//! one line a minute counts the errors. The last line says how long it was. So the number of lines does not depend
-//! on the number of requests. Time and counts are injected; only `StoreReport::log` writes.
+//! An outage lasts while the breaker is open, or while this node has not joined the store: it reaches no server
+//! that serves, or the nodes there have another secret. The first line names the cause and the cure. During the
+//! outage a line reports each change of the cause, and one line a minute counts the errors. The last line has the
+//! duration.
+//!
+//! Invariant: the number of lines does not depend on the number of requests. Time and counts are injected; only
+//! `StoreReport::log` writes.
 
 use std::time::{Duration, Instant};
 
@@ -13,12 +16,12 @@ use tracing::{info, warn};
 
 use crate::any_store::LOCAL_DECISION_NOTE;
 
-/// The pause between two lines that only count.
+/// The interval between two lines that only count.
 const COUNT_INTERVAL: Duration = Duration::from_secs(60);
-/// How long every error must have another cause before that is reported. One late ping is no news.
+/// How long every error must have another cause before the change is reported. One late ping is not a change.
 const CAUSE_STABLE_TIME: Duration = Duration::from_secs(2);
 
-/// What was reported of the store.
+/// The last reported health of the store.
 #[derive(Debug, Default)]
 pub(crate) struct StoreHealth(Mutex<OutageState>);
 
@@ -30,38 +33,38 @@ struct OutageState {
     outage: Option<StoreOutage>,
 }
 
-/// An outage that lasts.
+/// An outage in progress.
 #[derive(Clone, Debug)]
 pub(crate) struct StoreOutage {
-    /// When it began.
+    /// The start of the outage.
     pub(crate) since: Instant,
-    /// Why, as was reported last.
+    /// The last reported cause.
     pub(crate) cause: FailureCause,
     errors_before: u64,
     reported_at: Instant,
-    /// Since when errors have another cause.
+    /// Since when errors have had another cause.
     differs_since: Option<Instant>,
 }
 
 /// One line of the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum StoreReport {
-    /// The store fails from now on.
+    /// The store has begun to fail.
     Failed { cause: FailureCause },
-    /// It fails for another reason than before.
+    /// The store fails for another reason than before.
     CauseChanged { cause: FailureCause },
-    /// It goes on failing.
+    /// The store still fails.
     StillFailing {
         cause: FailureCause,
         lasted: Duration,
         errors: u64,
     },
-    /// It replies again.
+    /// The store replies again.
     Recovered { lasted: Duration, errors: u64 },
 }
 
 impl StoreHealth {
-    /// The breaker opened. `errors` is how many there were since the start of this process.
+    /// The breaker opened. `errors` is the number of errors since the start of this process.
     pub(crate) fn opened(
         &self,
         now: Instant,
@@ -73,7 +76,6 @@ impl StoreHealth {
         health.begin(now, cause, errors)
     }
 
-    /// The breaker closed.
     pub(crate) fn closed(&self, now: Instant, errors: u64) -> Option<StoreReport> {
         let mut health = self.0.lock();
         health.breaker_is_open = false;
@@ -92,14 +94,14 @@ impl StoreHealth {
         health.begin(now, cause, errors)
     }
 
-    /// This node has joined.
+    /// This node has joined the store.
     pub(crate) fn joined(&self, now: Instant, errors: u64) -> Option<StoreReport> {
         let mut health = self.0.lock();
         health.not_joined = None;
         health.end(now, errors)
     }
 
-    /// Time passes. `last` is the cause of the last error. A node that has not joined has another cause of its own:
+    /// Called at intervals. `last` is the cause of the last error. A node that has not joined has its own cause:
     /// its pings fail because it has not joined.
     pub(crate) fn tick(
         &self,
@@ -130,14 +132,14 @@ impl StoreHealth {
         Some(report)
     }
 
-    /// The outage, if there is one.
+    /// The outage in progress, if there is one.
     pub(crate) fn outage(&self) -> Option<StoreOutage> {
         self.0.lock().outage.clone()
     }
 }
 
 impl OutageState {
-    /// The first line, unless there is an outage already: then [`StoreHealth::tick`] reports another cause.
+    /// The first line of an outage. None during an outage: then [`StoreHealth::tick`] reports another cause.
     fn begin(&mut self, now: Instant, cause: &FailureCause, errors: u64) -> Option<StoreReport> {
         if self.outage.is_some() {
             return None;
@@ -165,7 +167,7 @@ impl OutageState {
     }
 }
 
-/// Texts of one kind vary without being news, except where the kind says nothing.
+/// The text may vary without being another cause, except for the kind `Other`.
 fn is_same_cause(one: &FailureCause, other: &FailureCause) -> bool {
     one.kind == other.kind && (one.kind != FailureKind::Other || one.text == other.text)
 }
@@ -192,7 +194,7 @@ impl StoreReport {
             }
             StoreReport::Recovered { lasted, errors } => {
                 let seconds = lasted.as_secs_f64();
-                info!(seconds, errors, "the store answers again");
+                info!(seconds, errors, "the store replies again");
             }
         }
     }
@@ -226,7 +228,7 @@ mod tests {
         assert_eq!(health.tick(began + seconds(500), None, 32), None);
     }
 
-    /// A server of a cluster answers pings and may refuse every call.
+    /// A server of a cluster replies to pings and may reject every call.
     #[test]
     fn an_outage_lasts_until_the_breaker_is_closed_and_the_node_has_joined() {
         let (health, began) = (StoreHealth::default(), Instant::now());
@@ -249,7 +251,8 @@ mod tests {
         assert_eq!(health.joined(began + seconds(5), 5), None);
     }
 
-    /// A store comes back with another secret. Pings fail while the node may not join, and their cause hid that.
+    /// A store comes back with another secret. Pings fail while the node may not join, and their cause hid the real
+    /// one.
     #[test]
     fn the_cause_of_not_joining_is_reported_over_that_of_pings() {
         let (health, began) = (StoreHealth::default(), Instant::now());

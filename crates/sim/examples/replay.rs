@@ -1,6 +1,6 @@
-//! Replays one seed and tells what happened:
-//! `replay [KIND] SEED [until MILLIS] [FROM_MS TO_MS [SUBJECT]]`, where a kind is `whole`, `parts`,
-//! `leased` and so on, and `until` stretches the run as `soak` does.
+//! Replays one seed and prints its history: `replay [KIND] SEED [until MILLIS] [FROM_MS TO_MS [SUBJECT]]`. A
+//! kind is `whole`, `shards`, `leased`, `lenient`, `region`, `reservations`, `permits` or `late`. `until`
+//! stretches the run as `soak` does.
 
 use std::io::{self, Write};
 
@@ -42,7 +42,7 @@ fn main() -> io::Result<()> {
     let history = world::run(&scenario, Variant::Shipped);
     let mut lines = Vec::new();
     for ((at, node, event), shard) in history.events.iter().zip(&history.event_shards) {
-        lines.push((*at, format!("node {node} part {shard} {event:?}")));
+        lines.push((*at, format!("node {node} shard {shard} {event:?}")));
     }
     for (at, conditions) in &history.condition_changes {
         lines.push((*at, format!("{conditions:?}")));
@@ -51,10 +51,10 @@ fn main() -> io::Result<()> {
         lines.push((*at, "the store lost counts".to_owned()));
     }
     for (at, node) in &history.deaths {
-        lines.push((*at, format!("node {node} is gone")));
+        lines.push((*at, format!("node {node} died")));
     }
     for snapshot in &history.snapshots {
-        lines.push((snapshot.at, format!("books {:?}", snapshot.used)));
+        lines.push((snapshot.at, format!("counters {:?}", snapshot.used)));
     }
     let ahead = scenario.counts_ahead();
     for entry in history.store_ops.iter().filter(|_| ahead) {

@@ -1,10 +1,10 @@
-//! The long run: many seeds of every kind, each stretched by long rests, on a few threads.
+//! The long run: many seeds of every kind, each stretched by long rests, on several threads.
 //!
 //! `cargo run --release -p tidegate-sim --example soak -- --seeds 10000 --hours 1000 --jobs 2`
 //!
-//! Progress goes to stderr, a line for every hundred seeds and a summary with the commit to the log
-//! (`--log FILE`). Each violation is told with the command that replays it, and makes the run fail.
-//! `--kind NAME` runs one kind only, `--from SEED` begins there.
+//! Progress goes to stderr. The log (`--log FILE`) has a line for every hundred seeds and a summary with the
+//! commit. Each violation is logged with the command that replays it, and makes the run fail. `--kind NAME`
+//! runs one kind only, `--from SEED` sets the first seed.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -19,7 +19,7 @@ use tidegate_sim::check::judge;
 use tidegate_sim::scenario::ScenarioKind;
 use tidegate_sim::{Variant, world};
 
-/// A line of the log is about so many seeds.
+/// The number of seeds per line of the log.
 const BATCH: u64 = 100;
 
 struct SoakOptions {
@@ -31,7 +31,7 @@ struct SoakOptions {
     log: String,
 }
 
-/// What came of some seeds.
+/// The totals of some seeds.
 #[derive(Clone, Default)]
 struct SoakTotals {
     seeds: u64,
@@ -81,15 +81,15 @@ impl SoakOptions {
                 "--log" => options.log = value,
                 "--kind" => {
                     let kind = ScenarioKind::from_name(&value);
-                    options.kinds = vec![kind.ok_or(format!("no kind is called {value}"))?];
+                    options.kinds = vec![kind.ok_or(format!("there is no kind `{value}`"))?];
                 }
-                _ => return Err(format!("{flag} is not known")),
+                _ => return Err(format!("there is no option `{flag}`")),
             }
         }
         Ok(options)
     }
 
-    /// How long each run is, so that all of them together last as long as was asked.
+    /// The length of each run, so that all runs together last `hours`.
     fn length(&self) -> Nanos {
         let millis = (self.hours * 3_600_000).div_ceil(self.seeds.max(1));
         Nanos::from_millis(millis)
@@ -148,11 +148,11 @@ fn main() -> ExitCode {
 }
 
 fn print_error(error: &str) -> ExitCode {
-    let _nobody_listens = writeln!(io::stderr(), "{error}");
+    let _stderr_closed = writeln!(io::stderr(), "{error}");
     ExitCode::from(2)
 }
 
-/// Runs all seeds; whether every promise was kept.
+/// Runs all seeds and returns whether every promise was kept.
 fn soak(options: &SoakOptions) -> io::Result<bool> {
     let began = Instant::now();
     let batches = options.seeds.div_ceil(BATCH);
@@ -190,7 +190,7 @@ fn soak(options: &SoakOptions) -> io::Result<bool> {
     let mut all = SoakTotals::default();
     for (first, totals) in &done {
         all.add(totals);
-        let _a_string_takes_all = writeln!(log, "{}", line(*first, totals));
+        let _never_fails = writeln!(log, "{}", line(*first, totals));
     }
     let kinds: Vec<&str> = options.kinds.iter().map(|kind| kind.name()).collect();
     let summary = format!(
@@ -206,9 +206,9 @@ fn soak(options: &SoakOptions) -> io::Result<bool> {
         commit(),
     );
     for violation in &all.violations {
-        let _a_string_takes_all = writeln!(log, "{violation}");
+        let _never_fails = writeln!(log, "{violation}");
     }
-    let _a_string_takes_all = writeln!(log, "{summary}");
+    let _never_fails = writeln!(log, "{summary}");
     fs::write(&options.log, log)?;
     print_progress(&summary);
     Ok(all.violations.is_empty())
@@ -224,11 +224,11 @@ fn line(first: u64, totals: &SoakTotals) -> String {
         totals.violations.len()
     );
     for violation in &totals.violations {
-        let _a_string_takes_all = write!(line, "\n  {violation}");
+        let _never_fails = write!(line, "\n  {violation}");
     }
     line
 }
 
 fn print_progress(text: &str) {
-    let _nobody_listens = writeln!(io::stderr(), "{text}");
+    let _stderr_closed = writeln!(io::stderr(), "{text}");
 }

@@ -1,8 +1,8 @@
-//! Tasks on a virtual clock, one at a time, in an order that the seed decides.
+//! A single-threaded task executor on a virtual clock. The seed decides the order of tasks.
 //!
-//! Time stands still while any task can run and jumps to the next timer when none can. Among the
-//! tasks that can run, chance picks. Tasks belong to a node or to nobody: a paused node's tasks wait,
-//! a dead node's are dropped.
+//! Time stands still while any task is runnable and jumps to the next timer when none is. Among runnable
+//! tasks the random generator picks one. A task belongs to one node or to none: tasks of a paused node wait,
+//! tasks of a dead node are dropped.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -34,9 +34,9 @@ struct ExecutorState {
     ready: Vec<usize>,
     timers: BinaryHeap<Reverse<Timer>>,
     next_timer: u64,
-    /// Until when each node's tasks wait.
+    /// The instant until which each node is paused.
     paused: Vec<Nanos>,
-    /// How often each node has died.
+    /// The number of deaths of each node.
     deaths: Vec<u64>,
 }
 
@@ -105,22 +105,22 @@ impl Sim {
         }
     }
 
-    /// The time since the beginning.
+    /// The time since the start of the run.
     pub fn now(&self) -> Nanos {
         self.state.lock().now
     }
 
-    /// Draws from the simulation's chance.
+    /// Calls `run` with the random generator of the simulation.
     pub fn with_rng<T>(&self, run: impl FnOnce(&mut Rng) -> T) -> T {
         run(&mut self.state.lock().rng)
     }
 
-    /// Waits.
+    /// Sleeps for `span`.
     pub fn sleep(&self, span: Nanos) -> Sleep {
         self.sleep_until(self.now().plus(span))
     }
 
-    /// Waits until an instant.
+    /// Sleeps until `at`.
     pub fn sleep_until(&self, at: Nanos) -> Sleep {
         Sleep {
             sim: self.clone(),
@@ -129,7 +129,7 @@ impl Sim {
         }
     }
 
-    /// Starts a task of a node, or of nobody.
+    /// Spawns a task that belongs to `node`, or to no node.
     pub fn spawn(&self, node: Option<usize>, task: impl Future<Output = ()> + Send + 'static) {
         let mut state = self.state.lock();
         let slot = state.free.pop().unwrap_or_else(|| {
@@ -150,7 +150,7 @@ impl Sim {
         state.ready.push(slot);
     }
 
-    /// Stops a node's tasks until `until`. Its clock goes on.
+    /// Pauses the tasks of a node until `until`. Its clock keeps running.
     pub fn pause(&self, node: usize, until: Nanos) {
         let mut state = self.state.lock();
         if state.paused.len() <= node {
@@ -159,7 +159,7 @@ impl Sim {
         state.paused[node] = until;
     }
 
-    /// Drops a node's tasks, whatever they were doing.
+    /// Drops all tasks of a node, whatever their state.
     pub fn kill(&self, node: usize) {
         let mut dropped = Vec::new();
         {
@@ -175,7 +175,7 @@ impl Sim {
                 }
             }
         }
-        drop(dropped); // may look at the clock
+        drop(dropped); // destructors may read the clock
     }
 
     fn deaths(&self, node: usize) -> u64 {
@@ -186,35 +186,36 @@ impl Sim {
     /// Drops every task.
     pub fn clear(&self) {
         let tasks = std::mem::take(&mut self.state.lock().tasks);
-        drop(tasks); // may look at the clock
+        drop(tasks); // destructors may read the clock
         let timers = std::mem::take(&mut self.state.lock().timers);
         drop(timers);
     }
 
-    /// Runs until nothing happens before `end`.
+    /// Runs until no event is left before `end`.
     pub fn run_until(&self, end: Nanos) {
         while self.step(end) {}
         let mut state = self.state.lock();
         state.now = state.now.max(end);
     }
 
-    /// Runs until `future` is done; its answer.
+    /// Runs until `future` completes and returns its output.
     ///
     /// # Panics
-    /// When nothing is left to wait for.
+    ///
+    /// When no task and no timer is left.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let mut future = std::pin::pin!(future);
         loop {
-            // Asked again after every step: it needs no waking.
+            // Polled again after every step, so it needs no waker.
             let mut context = Context::from_waker(Waker::noop());
             if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
                 return output;
             }
-            assert!(self.step(Nanos::MAX), "nothing is left to wait for");
+            assert!(self.step(Nanos::MAX), "no task and no timer is left");
         }
     }
 
-    /// Runs one task, or lets time pass to the next timer.
+    /// Runs one task, or advances time to the next timer.
     fn step(&self, end: Nanos) -> bool {
         let woken = std::mem::take(&mut *self.woken.lock());
         let mut state = self.state.lock();
@@ -295,7 +296,7 @@ impl ExecutorState {
     }
 }
 
-/// A wait.
+/// A future that completes at an instant.
 pub struct Sleep {
     sim: Sim,
     at: Nanos,
@@ -311,7 +312,7 @@ impl Future for Sleep {
         if state.now >= self.at {
             return Poll::Ready(());
         }
-        // A future may be handed from one task to another while it waits.
+        // A future may move from one task to another while it waits.
         let known = self
             .registered
             .as_ref()
@@ -324,19 +325,20 @@ impl Future for Sleep {
     }
 }
 
-/// What a node sees of the simulation: its own clock, which begins anywhere, and its own date.
+/// A node's view of the simulation: a monotonic clock with its own start value, and a wall clock.
 #[derive(Clone)]
 pub struct NodeRuntime {
     sim: Sim,
     node: usize,
-    /// How often the node had died before.
+    /// The number of deaths of the node before this start.
     deaths: u64,
     clock_start: Nanos,
     wall_start: Nanos,
 }
 
 impl NodeRuntime {
-    /// The runtime of `node`, whose clock read `clock_start` at the beginning, and whose wall clock `wall_start`.
+    /// The runtime of `node`. At the start of the run its monotonic clock reads `clock_start` and its wall
+    /// clock `wall_start`.
     pub fn new(sim: &Sim, node: usize, clock_start: Nanos, wall_start: Nanos) -> Self {
         NodeRuntime {
             sim: sim.clone(),
@@ -361,7 +363,7 @@ impl Runtime for NodeRuntime {
         self.sim.sleep(span)
     }
 
-    /// What is dropped with a node that died begins nothing any more.
+    /// A destructor that runs after the death of the node spawns nothing.
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         if self.deaths == self.sim.deaths(self.node) {
             self.sim.spawn(Some(self.node), task);
@@ -394,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_replays_and_another_differs() {
+    fn a_seed_replays_and_other_seeds_differ() {
         assert_eq!(trace(1), trace(1));
         assert_ne!(trace(1), trace(2));
         assert!(trace(3).is_sorted_by_key(|(at, _)| *at));
@@ -402,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_paused_node_waits_and_a_dead_one_is_gone() {
+    fn tasks_of_a_paused_node_wait_and_those_of_a_dead_node_are_dropped() {
         let (sim, log) = (Sim::new(1), Arc::new(Mutex::new(Vec::new())));
         for node in 0..3 {
             let (own, log) = (sim.clone(), Arc::clone(&log));

@@ -1,4 +1,4 @@
-//! What goes wrong, when the scenario says so.
+//! Injects the fault of a scenario into the running world.
 
 use tidegate_core::units::Nanos;
 
@@ -8,7 +8,7 @@ use crate::world::World;
 
 const TWO_HOURS: Nanos = Nanos::from_secs(7_200);
 
-/// Lets the fault of the scenario happen.
+/// Injects the fault of the scenario.
 pub(crate) async fn inject(world: World) {
     let Scenario {
         fault,
@@ -25,7 +25,7 @@ pub(crate) async fn inject(world: World) {
     }
 }
 
-/// Several faults, one after the other or at once.
+/// Several faults, one after another or at the same time.
 async fn chaos(world: &World) {
     let (begins, clears) = (world.scenario.fault_begins, world.scenario.fault_ends);
     let faults = world.sim.with_rng(|rng| rng.between(2, 4));
@@ -54,7 +54,7 @@ async fn chaos(world: &World) {
             inject_one(&world, fault, begins.plus(to)).await;
         });
     }
-    // Whatever is left over ends here.
+    // Remaining faults end here.
     world.sim.sleep_until(clears).await;
     world.set_conditions(NetworkConditions::HEALTHY);
 }
@@ -138,11 +138,11 @@ async fn inject_one(world: &World, fault: SimFault, until: Nanos) {
                 let mut model = store.lock();
                 model.fail_over();
                 if fault == SimFault::FailoverSkewed {
-                    let epoch = model
+                    let offset = model
                         .clock_offset
                         .get()
                         .saturating_add_signed(skew * 1_000_000_000);
-                    model.clock_offset = Nanos::new(epoch);
+                    model.clock_offset = Nanos::new(offset);
                 }
             }
             record_loss(world);
@@ -191,7 +191,7 @@ async fn inject_one(world: &World, fault: SimFault, until: Nanos) {
                 let calm = world.sim.with_rng(|rng| rng.between(100, 1_500));
                 let ends = world.sim.now().plus(Nanos::from_millis(calm)).min(until);
                 apply_until(world, conditions, ends).await;
-                // Every connection breaks, and is made anew at once.
+                // Every connection breaks and is reopened at once.
                 world.set_conditions(NetworkConditions {
                     down: true,
                     ..conditions
@@ -224,7 +224,7 @@ async fn inject_one(world: &World, fault: SimFault, until: Nanos) {
     }
 }
 
-/// Replies from one budget to ten late.
+/// Replies that are late by one to ten budgets.
 fn late_replies(world: &World, per_mille: u32, node: Option<usize>) -> NetworkConditions {
     let budget = world.scenario.budget;
     NetworkConditions {

@@ -1,4 +1,4 @@
-//! What happened in a run: all that the checkers see of it.
+//! The history of a run: the only input of the checkers.
 
 use tidegate::Settlement;
 use tidegate::resilience::StoreEvent;
@@ -10,136 +10,136 @@ use crate::model::{NetworkConditions, PermitEvent, ReservationEvent, SentCharge,
 /// One decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DecisionRecord {
-    /// When it was asked, and when answered, by the simulation's clock.
+    /// When the request was sent, by the simulation's clock.
     pub sent: Nanos,
-    /// See `sent`.
+    /// When the decision was made, by the simulation's clock.
     pub done: Nanos,
-    /// The store's true time when it was asked.
+    /// The store's true time at `sent`.
     pub store_time_sent: Nanos,
-    /// Which node decided.
+    /// The node that decided.
     pub node: usize,
-    /// Whose request.
+    /// The subject of the request.
     pub subject: usize,
-    /// Whether it may pass.
+    /// Whether the request was allowed.
     pub admitted: bool,
-    /// How it was decided.
+    /// The source of the decision.
     pub source: Source,
-    /// The store's time of the decision, as the node has it.
+    /// The store's time of the decision, as the node knows it.
     pub at: Nanos,
-    /// The store's true time when it was answered.
+    /// The store's true time at `done`.
     pub store_time_done: Nanos,
 }
 
 impl DecisionRecord {
-    /// Whether a node decided without the reply of the store.
+    /// Whether a node decided without a reply of the store.
     pub fn is_local(&self) -> bool {
         matches!(self.source, Source::Fallback | Source::Late)
     }
 }
 
-/// A call whose cost is known only at the end, as its client knows it.
+/// A call whose cost is known only at its end, as its client sees it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReservationCall {
-    /// Whose.
+    /// The subject of the call.
     pub subject: usize,
-    /// Where it was reserved, and when that was asked.
+    /// The node that received the reserve request.
     pub node: usize,
-    /// See `node`.
+    /// When the reserve request was sent.
     pub sent: Nanos,
-    /// What was estimated, and for how long.
+    /// The estimated cost.
     pub estimate: u64,
-    /// See `estimate`.
+    /// The lifetime of the reservation.
     pub lasts: Nanos,
-    /// What is used of it, if it may pass.
+    /// The units that the call uses if it is admitted.
     pub used: u64,
-    /// The answer; nothing if the node died before.
+    /// The reply; `None` if the node died first.
     pub reply: Option<ReserveReply>,
-    /// What was said of it in the end, each time.
+    /// Every attempt to settle the call.
     pub settlements: Vec<SettleCall>,
 }
 
-/// The answer to who reserves.
+/// The reply to a reserve request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReserveReply {
-    /// When.
+    /// When the reply arrived.
     pub done: Nanos,
-    /// What the reservation is called, if the call may pass.
+    /// The id of the reservation, if the call is admitted.
     pub id: Option<u128>,
-    /// The store's time of the decision, as the node has it.
+    /// The store's time of the decision, as the node knows it.
     pub at: Nanos,
-    /// How it was decided.
+    /// The source of the decision.
     pub source: Source,
 }
 
-/// That somebody says what a call used.
+/// One attempt of a client to settle a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SettleCall {
-    /// Where.
+    /// The node that received the attempt.
     pub node: usize,
-    /// When it was said.
+    /// When the attempt was sent.
     pub sent: Nanos,
-    /// When it was answered and how; nothing if the node died before.
+    /// When the reply arrived, and the reply; `None` if the node died first.
     pub reply: Option<(Nanos, Settlement)>,
 }
 
-/// A request that wants to be open for a while, as its client knows it.
+/// A request that stays open for a while, as its client sees it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PermitSession {
-    /// Whose.
+    /// The subject of the request.
     pub subject: usize,
-    /// Who asked, and when.
+    /// The node that received the acquire request.
     pub node: usize,
-    /// See `node`.
+    /// When the acquire request was sent.
     pub sent: Nanos,
-    /// When it was answered; nothing if the node died before.
+    /// When the reply arrived; `None` if the node died first.
     pub done: Option<Nanos>,
-    /// Whom the slot is held by, if it was given.
+    /// The holder id of the permit, if one was granted.
     pub holder: Option<u128>,
-    /// Whether the node itself keeps the slot.
+    /// Whether the node renews the permit by itself.
     pub auto_renewed: bool,
-    /// What was asked about it later, in order.
+    /// Later calls about the permit, in order.
     pub calls: Vec<PermitCall>,
-    /// When its client went away without a word.
+    /// When the client died without releasing the permit.
     pub client_died: Option<Nanos>,
 }
 
-/// That a client renews its slot or gives it back.
+/// A client's call to renew or release its permit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PermitCall {
-    /// Where.
+    /// The node that received the call.
     pub node: usize,
-    /// When it was asked.
+    /// When the call was sent.
     pub sent: Nanos,
-    /// When it was answered; nothing if the node died before, or could not say.
+    /// When the reply arrived; `None` if the node died first or could not decide.
     pub done: Option<Nanos>,
-    /// What.
+    /// The operation.
     pub op: PermitOp,
 }
 
-/// What a visit is for.
+/// The operation of a permit call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PermitOp {
-    /// To keep the slot; whether it is.
+    /// Renew the permit. The value is the reply: whether the permit is still held.
     Renew(bool),
-    /// To give it back.
+    /// Release the permit.
     Release,
 }
 
-/// How much of each counter is used by the store's books.
+/// The units in use of each counter, as the stores have them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoreSnapshot {
-    /// When, by the simulation's clock and by the store's.
+    /// When the snapshot was taken, by the simulation's clock.
     pub at: Nanos,
-    /// See `at`; where there are several stores, the first one's.
+    /// When the snapshot was taken, by the store's clock. With several shards: the clock of the first.
     pub store_time: Nanos,
-    /// The same of each line of stores.
+    /// The same for each shard.
     pub store_times: Vec<Nanos>,
-    /// One per counter.
+    /// Units in use, one entry per counter.
     pub used: Vec<u64>,
 }
 
 impl History {
-    /// What nodes told of one line of stores.
+    /// Events that nodes reported about one shard.
     pub fn events_of(&self, shard: usize) -> impl Iterator<Item = &(Nanos, usize, StoreEvent)> {
         let events = self.events.iter().zip(&self.event_shards);
         events
@@ -148,55 +148,56 @@ impl History {
     }
 }
 
-/// Everything that happened.
+/// All events of a run.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     /// Requests sent.
     pub requests: u64,
-    /// Requests that will never be answered because their node died.
+    /// Requests without a reply because their node died.
     pub unanswered: u64,
-    /// Decisions, in the order they were answered.
+    /// Decisions, in the order of their replies.
     pub records: Vec<DecisionRecord>,
-    /// Decisions that failed.
+    /// Errors of decisions that failed.
     pub errors: Vec<String>,
-    /// What nodes told of their store.
+    /// Events that nodes reported about their store: time, node, event.
     pub events: Vec<(Nanos, usize, StoreEvent)>,
-    /// The line of stores that each of the events was about.
+    /// The shard of each entry of `events`.
     pub event_shards: Vec<usize>,
-    /// Charges sent.
+    /// Charges that nodes sent.
     pub charges_sent: Vec<SentCharge>,
-    /// What the store did for each node.
+    /// Operations of the store, with the node of each.
     pub store_ops: Vec<StoreOp>,
     /// The bits of each counter, in the order of the scenario.
     pub counters: Vec<u128>,
-    /// The state of the store.
+    /// Snapshots of the store.
     pub snapshots: Vec<StoreSnapshot>,
-    /// Refusals by a deny cache that the store would have admitted.
+    /// Denials by a deny cache that the store would have admitted.
     pub premature_denials: Vec<DecisionRecord>,
-    /// When which node died.
+    /// Deaths: time and node.
     pub deaths: Vec<(Nanos, usize)>,
-    /// When which node had given back what it held, and was done.
+    /// Completed drains: when the node had returned its leases, and the node.
     pub drained: Vec<(Nanos, usize)>,
-    /// From when to when which node was stopped.
+    /// Pauses: begin, end, node.
     pub pauses: Vec<(Nanos, Nanos, usize)>,
     /// When the store lost counts.
     pub losses: Vec<Nanos>,
-    /// The last heartbeat that the part which took over found in its data, by its clock. Zero if one is lost.
+    /// The last heartbeat that the promoted shard found in its data, by its clock. Zero if an acknowledged
+    /// heartbeat is lost.
     pub found_heartbeat: Nanos,
-    /// When the weather changed.
+    /// Changes of the network conditions.
     pub condition_changes: Vec<(Nanos, NetworkConditions)>,
-    /// Refunds of the limit that all share.
+    /// Refunds of the limit that all subjects share.
     pub wide_refunds: u64,
-    /// Calls that spoke of several slots.
+    /// Calls that named several hash slots.
     pub cross_slot_calls: u64,
-    /// Calls whose costs were estimated, in the order they were asked.
+    /// Calls with an estimated cost, in the order of sending.
     pub reservation_calls: Vec<ReservationCall>,
-    /// What the store did about estimates.
+    /// Operations of the store on reservations.
     pub reservation_events: Vec<ReservationEvent>,
-    /// Requests that wanted to be open for a while, in the order they were asked.
+    /// Requests that stay open for a while, in the order of sending.
     pub permit_sessions: Vec<PermitSession>,
-    /// What the store did about slots.
+    /// Operations of the store on permits.
     pub permit_events: Vec<PermitEvent>,
-    /// How many slots of each subject could be had when all were free, at the end.
+    /// For each subject, how many permits could be acquired at the end, when all had to be free.
     pub permits_at_end: Vec<u32>,
 }

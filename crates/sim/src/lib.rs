@@ -1,8 +1,8 @@
-//! Nodes of Tidegate on a virtual clock, a model store that fails in every way, and the checkers that
-//! judge what was admitted from both sides.
+//! Simulated nodes of Tidegate on a virtual clock, a model store with every kind of fault, and checkers that
+//! find both over-admission and under-admission.
 //!
-//! The nodes run the shipped limiter and resilience code; only the clock, the scheduler, the network
-//! and the store are made up. A run depends on its seed alone.
+//! The nodes run the shipped limiter and resilience code. Only the clock, the scheduler, the network and the
+//! store are simulated. A run depends on its seed alone.
 
 pub mod check;
 pub mod executor;

@@ -1,5 +1,5 @@
-//! Clients that are open for a while: they take a slot, renew it at any node, give it back once or twice, or
-//! die with it. Some leave that to a keeper on the node.
+//! Clients with long requests. They acquire a permit, renew it at any node, release it once or twice, or die
+//! with it. Some permits are renewed by the node instead.
 
 use std::sync::Arc;
 
@@ -17,18 +17,18 @@ use crate::world::{NodeLimiter, NodeStore, World, subject_name};
 pub(crate) type NodePermitRenewer = PermitRenewer<NodeStore, NodeRuntime>;
 type NodePermit = Permit<NodeStore, NodeRuntime>;
 
-/// When a client that heard nothing renews at another node.
+/// A client without a reply renews at another node after this time.
 const RENEW_RETRY_AFTER: Nanos = Nanos::from_millis(30);
-/// How often a client looks whether a slot that is kept for it is lost.
+/// How often a client checks whether its auto-renewed permit is lost.
 const LOSS_POLL_INTERVAL: Nanos = Nanos::from_millis(20);
 
-/// What a client is going to do.
+/// The plan of a client.
 #[derive(Clone, Copy)]
 struct PermitPlan {
     session_time: Nanos,
-    /// Whether it goes away without a word.
+    /// Whether the client dies without releasing its permit.
     dies: bool,
-    /// Whether it gives its slot back twice, or renews it after that.
+    /// Whether the client releases its permit twice, or renews it after the release.
     releases_twice: bool,
     renews_late: bool,
     auto_renewed: bool,
@@ -47,13 +47,13 @@ impl PermitPlan {
     }
 }
 
-/// At the end, when nobody is left: as many can be had as there are.
+/// At the end, when no client is left: the number of permits that can be acquired must be the limit.
 pub(crate) async fn final_check(world: World, permits: PermitWork) {
     world.sim.sleep_until(world.scenario.final_check_at()).await;
     let up: Vec<Arc<NodeLimiter>> = world.nodes.lock().iter().flatten().cloned().collect();
     for subject in 0..world.scenario.subjects.len() {
         let (mut acquired, mut denied) = (0, 0);
-        // A node that is asked when none is left says so; and so do the others.
+        // Every node must deny when no permit is left.
         while denied < up.len() && acquired <= 2 * permits.max_open {
             let limiter = &up[(acquired as usize + denied) % up.len()];
             match limiter.acquire(request_of(subject), permits.lasts).await {
@@ -70,7 +70,7 @@ fn request_of(subject: usize) -> Request<'static> {
 }
 
 impl World {
-    /// Somebody wants to be open.
+    /// Starts a client that acquires a permit.
     pub(crate) fn acquire_permit(&self, subject: usize, permits: PermitWork) {
         let Some((node, limiter)) = self.pick_node(subject) else {
             return;
@@ -118,7 +118,7 @@ impl World {
             Err(error) => return self.history.lock().errors.push(error.to_string()),
         };
         let Some(text) = ticket else {
-            let message = "a rate refuses, and there is none".to_owned();
+            let message = "denied by a rate, but the scenario has none".to_owned();
             return self.history.lock().errors.push(message);
         };
         self.record_acquired(index, sealed_id(&text));
@@ -127,7 +127,7 @@ impl World {
             .spawn(None, client.run_session(index, text, permits.lasts, plan));
     }
 
-    /// The same with a slot that the node renews by itself. It ends with the node.
+    /// The same with a permit that the node renews by itself. It ends with the node.
     async fn acquire_auto_renewed(
         self,
         index: usize,
@@ -148,13 +148,13 @@ impl World {
         self.watch_loss(index, &permit, plan.session_time).await;
         let nth = self.record_call(index, node, PermitOp::Release);
         if plan.releases_twice {
-            return drop(permit); // in the background: nobody hears when it is done
+            return drop(permit); // released in the background, without a reply
         }
         permit.release().await;
         self.record_reply(index, nth, PermitOp::Release);
     }
 
-    /// Notes when a slot that is kept is lost, and when it is found again.
+    /// Records when an auto-renewed permit is lost, and when it is held again.
     async fn watch_loss(&self, index: usize, permit: &NodePermit, session_time: Nanos) {
         let (until, mut lost) = (self.sim.now().plus(session_time), false);
         while self.sim.now() < until {
@@ -168,16 +168,17 @@ impl World {
         }
     }
 
-    /// A client that has a slot, to its end.
+    /// Runs a client from its permit to its end.
     async fn run_session(self, index: usize, text: String, lasts: Nanos, plan: PermitPlan) {
         let until = self.sim.now().plus(plan.session_time);
         let third = Nanos::new(lasts.get() / 3);
         let home = self.history.lock().permit_sessions[index].node;
         while self.sim.now().plus(third) < until {
             self.sim.sleep(third).await;
-            let node = match self.sim.with_rng(|rng| rng.chance(700)) {
-                true => Some(home),
-                false => None,
+            let node = if self.sim.with_rng(|rng| rng.chance(700)) {
+                Some(home)
+            } else {
+                None
             };
             self.send_call(index, &text, node, PermitOp::Renew(true));
             self.sim.sleep(RENEW_RETRY_AFTER).await;
@@ -197,7 +198,7 @@ impl World {
         self.send_call(index, &text, home, PermitOp::Release);
         let later = self.sim.with_rng(|rng| rng.between(5, 300));
         self.sim.sleep(Nanos::from_millis(later)).await;
-        // Who heard nothing says it again.
+        // A client without a reply sends the release again.
         if plan.releases_twice || !self.was_replied(index) {
             self.send_call(index, &text, None, PermitOp::Release);
         }
@@ -218,7 +219,7 @@ impl World {
         calls.any(|call| call.op == PermitOp::Renew(false) && call.done.is_some())
     }
 
-    /// Goes to a node, or to any, with a slot.
+    /// Sends a permit call to a node, or to any node.
     fn send_call(&self, index: usize, text: &str, node: Option<usize>, op: PermitOp) {
         let Some((node, limiter)) = self.node_or_any(node) else {
             return;
@@ -232,7 +233,7 @@ impl World {
             };
             match op {
                 PermitOp::Renew(_) => {
-                    // Who cannot say is asked again, or another.
+                    // A node that cannot decide is called again, or another node is.
                     if let Ok(renewed) = limiter.renew(&ticket).await {
                         world.record_reply(index, nth, PermitOp::Renew(renewed));
                     }

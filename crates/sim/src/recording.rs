@@ -1,4 +1,4 @@
-//! What the run itself looks at: the books of the stores, and what nodes tell of them.
+//! Recorders of a run: snapshots of the stores, and the events that nodes report about them.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::history::{History, StoreSnapshot};
 use crate::model::ModelCluster;
 use crate::world::World;
 
-/// Reads the stores' books now and then.
+/// Takes a snapshot of the stores periodically.
 pub(crate) async fn sample_counters(world: World) {
     loop {
         world.sim.sleep(Nanos::from_millis(130)).await;
@@ -38,12 +38,12 @@ pub(crate) async fn sample_counters(world: World) {
     }
 }
 
-/// Writes down what a node tells of its parts, by the line that they are of.
+/// Records the events that a node reports about its shards, by shard index.
 pub(crate) struct EventRecorder {
     pub(crate) sim: Sim,
     pub(crate) node: usize,
     pub(crate) history: Arc<Mutex<History>>,
-    /// The line of each part that was ever met, and whether its breaker is open.
+    /// The index of each shard that was ever discovered, and whether its breaker is open.
     pub(crate) shards: Mutex<Vec<(ShardId, usize, bool)>>,
     pub(crate) cluster: Arc<ModelCluster>,
 }
@@ -79,7 +79,7 @@ impl ShardObserver for EventRecorder {
         self.record(shard, event);
     }
 
-    /// Its breaker is of no interest any more.
+    /// The breaker of a removed shard no longer matters.
     fn removed(&self, shard_id: ShardId) {
         let mut shards = self.shards.lock();
         let Some(at) = shards.iter().position(|(id, _, _)| *id == shard_id) else {

@@ -1,5 +1,5 @@
-//! Clients whose calls cost what is known only at the end: they reserve an estimate and say later what was
-//! used, at any node, once, twice, too late or never.
+//! Clients whose costs are known only at the end of a call. They reserve an estimate and later settle it, at
+//! any node, once, twice, too late or never.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ use crate::rng::Rng;
 use crate::scenario::ReservationWork;
 use crate::world::{NodeLimiter, World, subject_name};
 
-/// How often a node looks after its reservations.
+/// How often a node sweeps its reservations.
 pub(crate) const RESERVATION_SWEEP_INTERVAL: Nanos = Nanos::from_secs(1);
 
-/// When a client that heard nothing says again what was used.
+/// A client without a reply settles again after this time.
 const SETTLE_RETRY_AFTER: Nanos = Nanos::from_millis(150);
 
-/// What a call is going to be.
+/// The plan of a call.
 #[derive(Clone, Copy)]
 struct CallPlan {
     estimate: u64,
     lasts: Nanos,
     used: u64,
-    /// How long after the answer it is settled, if ever.
+    /// The time between the reply and the settlement; `None` for a call that is never settled.
     settle_after: Option<Nanos>,
     settles_twice: bool,
     settles_elsewhere: bool,
@@ -34,7 +34,7 @@ impl CallPlan {
         let ttl_range = estimates.ttl_range;
         let lasts = rng.between(ttl_range.0.get(), ttl_range.1.get());
         let mut estimate = rng.between(1, estimates.max_estimate);
-        // Where nothing drains, all calls together must not use the window up.
+        // In a long window nothing drains, so all calls together must not use it up.
         let max = estimates.max_used_in_long_window.unwrap_or(u64::MAX);
         let used = match rng.below(10) {
             0 => 0,
@@ -66,7 +66,7 @@ impl CallPlan {
     }
 }
 
-/// Looks after what was reserved at a node, as the service does.
+/// Sweeps the reservations of a node, as the service does.
 pub(crate) async fn run_reservation_sweeps(world: World, limiter: Arc<NodeLimiter>) {
     loop {
         world.sim.sleep(RESERVATION_SWEEP_INTERVAL).await;
@@ -74,8 +74,8 @@ pub(crate) async fn run_reservation_sweeps(world: World, limiter: Arc<NodeLimite
     }
 }
 
-/// At the end, when everything has come back that had to: all of a limit can be had at once; and where
-/// nothing drains, whatever was left behind comes back with one more unit.
+/// At the end, when all expired estimates are refunded: the whole limit must be available at once. In a long
+/// window nothing drains, so one more unit triggers the remaining refunds.
 pub(crate) async fn final_check(world: World, estimates: ReservationWork) {
     world.sim.sleep_until(world.scenario.final_check_at()).await;
     let counters = 0..world.scenario.counters();
@@ -99,7 +99,7 @@ pub(crate) async fn final_check(world: World, estimates: ReservationWork) {
 }
 
 impl World {
-    /// Somebody begins a call.
+    /// Starts a call.
     pub(crate) fn reserve(&self, subject: usize, estimates: ReservationWork) {
         let plan = self.sim.with_rng(|rng| CallPlan::of(estimates, rng));
         self.send_reserve(subject, plan);
@@ -158,7 +158,7 @@ impl World {
         });
     }
 
-    /// The client when its call is over.
+    /// Settles a call when it is over.
     async fn settle_when_done(self, index: usize, token: String, plan: CallPlan) {
         let Some(settle_after) = plan.settle_after else {
             return;
@@ -187,7 +187,7 @@ impl World {
         last.is_some_and(|settlement| settlement.reply.is_some())
     }
 
-    /// Says what was used, at a node or at any.
+    /// Sends a settlement to a node, or to any node.
     fn send_settle(&self, index: usize, token: &str, node: Option<usize>) {
         let Some((node, limiter)) = self.node_or_any(node) else {
             return;
@@ -218,7 +218,7 @@ impl World {
     }
 }
 
-/// What a sealed text names: the sixteen bytes after its first.
+/// The id in a sealed token: the sixteen bytes after the first.
 pub(crate) fn sealed_id(text: &str) -> Option<u128> {
     u128::from_str_radix(text.get(2..34)?, 16).ok()
 }

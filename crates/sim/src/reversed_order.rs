@@ -1,9 +1,9 @@
-//! A store that charges the widest limit first, for the run that makes this mistake.
+//! A store wrapper that charges the widest limit first, for the variant that makes this mistake.
 
 use tidegate_core::delegate_store;
 use tidegate_core::store::{Charge, ChargeSet, Outcome, RuleOptions, Store, StoreResult};
 
-/// A store as it is, or with the order of limits turned round.
+/// Charges limits in the given order, or in reverse.
 pub(crate) struct ReversedOrder<S> {
     pub(crate) store: S,
     pub(crate) reversed: bool,

@@ -1,4 +1,4 @@
-//! Chance that replays: the same seed gives the same numbers everywhere.
+//! A random number generator that replays: the same seed gives the same numbers on every machine.
 
 /// SplitMix64.
 #[derive(Clone, Debug)]
@@ -12,7 +12,7 @@ impl Rng {
         rng
     }
 
-    /// Any number.
+    /// A number in the full range.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.0;
@@ -21,23 +21,23 @@ impl Rng {
         bits ^ (bits >> 31)
     }
 
-    /// Any number below `end`.
+    /// A number below `end`.
     pub fn below(&mut self, end: u64) -> u64 {
         let scaled = (u128::from(self.next_u64()) * u128::from(end)) >> 64;
         u64::try_from(scaled).unwrap_or(0)
     }
 
-    /// Any number of a range, both ends included.
+    /// A number in a range, both ends included.
     pub fn between(&mut self, min: u64, max: u64) -> u64 {
         min + self.below(max - min + 1)
     }
 
-    /// True in so many of a thousand cases.
+    /// True in `per_mille` of a thousand cases.
     pub fn chance(&mut self, per_mille: u32) -> bool {
         self.below(1_000) < u64::from(per_mille)
     }
 
-    /// One of several.
+    /// One element of a slice.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize]
     }

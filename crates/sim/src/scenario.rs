@@ -1,5 +1,4 @@
-//! What a run is about: how many nodes, which limit, who asks how much, and what goes wrong when.
-//! Everything follows from the seed.
+//! The scenario of a run: nodes, limits, traffic, and the fault with its time. The seed decides all of it.
 
 mod fault;
 mod high_load;
@@ -22,105 +21,105 @@ use crate::rng::Rng;
 /// Which nodes a subject's requests reach.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Routing {
-    /// Any of them.
+    /// Every node, at random.
     Spread,
-    /// Always the same.
+    /// Always the same node.
     Sticky,
-    /// One for a while, then the next.
+    /// One node for a while, then the next.
     Rotating,
-    /// Any of them, the first far more often than the last.
+    /// Every node, the first far more often than the last.
     Skewed,
 }
 
-/// How requests follow each other while there is load.
+/// The arrival pattern of requests under load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ArrivalPattern {
-    /// One by one, and now and then a few at once.
+    /// One by one, with occasional small bursts.
     Steady,
-    /// The same, with pauses: so long, then nothing for so long.
+    /// Steady for the first span, silent for the second, repeated.
     OnOff(Nanos, Nanos),
-    /// Beside that, so many at once, this far apart.
+    /// Steady, plus surges of this size at this interval.
     Surges(u64, Nanos),
 }
 
-/// From when to when there is load.
+/// Begin and end of a period of load.
 pub type LoadPeriod = (Nanos, Nanos);
 
-/// Somebody who asks.
+/// A client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SimSubject {
-    /// Requests arrive this far apart on average.
+    /// The mean interval between requests.
     pub mean_interval: Nanos,
-    /// Where.
+    /// The nodes that its requests reach.
     pub routing: Routing,
-    /// How.
+    /// The pattern of its requests.
     pub arrivals: ArrivalPattern,
 }
 
-/// A run.
+/// A scenario.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// Where all of it comes from.
+    /// The seed that decides all other fields.
     pub seed: u64,
-    /// How many nodes.
+    /// The number of nodes.
     pub nodes: usize,
-    /// The limit all subjects have.
+    /// The limit of each subject.
     pub spec: Spec,
-    /// A limit that all of them share, if there is one.
+    /// A limit that all subjects share, if there is one.
     pub ceiling: Option<Spec>,
-    /// How the limit of each subject is counted.
+    /// The counting mode of the subjects' limits.
     pub counting: Counting,
-    /// How the shared one is.
+    /// The counting mode of the shared limit.
     pub ceiling_counting: Counting,
-    /// What decides without the store.
+    /// The fallback when the store fails.
     pub on_failure: OnStoreFailure,
-    /// Who asks.
+    /// The clients.
     pub subjects: Vec<SimSubject>,
-    /// What goes wrong.
+    /// The fault.
     pub fault: SimFault,
-    /// When it begins.
+    /// When the fault begins.
     pub fault_begins: Nanos,
-    /// When it is over.
+    /// When the fault ends.
     pub fault_ends: Nanos,
-    /// When the run is.
+    /// When the run ends.
     pub ends: Nanos,
-    /// How far behind a replica is.
+    /// The replication lag.
     pub replica_lag: Nanos,
-    /// How far the node's clocks are apart.
+    /// The difference between the wall clocks of one node and the next.
     pub clock_skew: Nanos,
-    /// How many parts the store has.
+    /// The number of shards.
     pub shards: usize,
-    /// The part in which something goes wrong.
+    /// The shard that the fault hits.
     pub hit_shard: usize,
-    /// The part that each counter is in; the first, if there is only one.
+    /// The shard of each counter; empty if there is only one shard.
     pub counter_shards: Vec<usize>,
-    /// When there is load. Between, nodes only ping.
+    /// Periods of load. Between them, nodes only send heartbeats.
     pub load_periods: Vec<LoadPeriod>,
-    /// How long a decision may wait for the store.
+    /// The time that a decision may wait for the store.
     pub budget: Nanos,
-    /// How much farther from the store each node is than the next room, one way; nothing for those
-    /// that are not named.
+    /// One-way latency of each node in addition to that of a store in the same zone; zero for nodes without
+    /// an entry.
     pub extra_latency: Vec<Nanos>,
-    /// What is asked of the nodes.
+    /// The kind of requests that clients send.
     pub work: Work,
-    /// Of a thousand replies, how many are late, where some are.
+    /// Late replies, per mille, for faults with late replies.
     pub late_per_mille: u32,
 }
 
-/// The first requests.
+/// When the first requests are sent.
 pub const LOAD_BEGINS: Nanos = Nanos::from_millis(700);
 
-/// The last requests are answered before the run ends.
+/// Time before the end of the run for the last replies.
 const LAST_REPLIES: Nanos = Nanos::from_millis(20);
 
 impl Scenario {
-    /// The run that `seed` stands for: any fault.
+    /// The run of `seed`, with a fault that the seed picks.
     pub fn from_seed(seed: u64) -> Self {
         let fault = SimFault::ALL[(seed % SimFault::ALL.len() as u64) as usize];
         Scenario::with_fault(seed, fault)
     }
 
-    /// The run of `seed` with a fault of choice.
+    /// The run of `seed` with the given fault.
     pub fn with_fault(seed: u64, fault: SimFault) -> Self {
         let mut rng = Rng::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
         let algorithm = rng.pick(&Algorithm::ALL);
@@ -135,7 +134,7 @@ impl Scenario {
             spec.burst = Some(rng.between(1, 2 * count));
         }
         let subjects = (0..rng.between(1, 2)).map(|_| {
-            // From just enough to four times what is allowed.
+            // From just the limit to four times the limit.
             let load = rng.between(10, 40);
             let mean_interval = window.get() / count * 10 / load;
             SimSubject {
@@ -174,7 +173,7 @@ impl Scenario {
             _ => rng.between(2_500, 5_000),
         };
         let fault_ends = fault_begins.plus(Nanos::from_millis(lasts));
-        // Behind a clock set back by seconds, time stands still until it is caught up with.
+        // After the clock is set back by seconds, time stands still until the clock has caught up.
         let longer = if fault == SimFault::FailoverSkewed {
             5_500
         } else {
@@ -208,14 +207,14 @@ impl Scenario {
         }
     }
 
-    /// The run of `seed` with a store of three parts.
+    /// The run of `seed` with a store of three shards.
     pub fn sharded(seed: u64) -> Self {
         let faults = SimFault::OF_A_SHARD;
         let fault = faults[(seed % faults.len() as u64) as usize];
         Scenario::sharded_with(seed, fault)
     }
 
-    /// The same with a fault of choice. Every part has a subject.
+    /// The same with the given fault. Every shard has a subject.
     pub fn sharded_with(seed: u64, fault: SimFault) -> Self {
         let mut rng = Rng::new(seed.wrapping_mul(0x9e6c_63d0_876a_9a47) ^ 3);
         let mut scenario = Scenario::with_fault(seed, fault);
@@ -246,17 +245,17 @@ impl Scenario {
         scenario
     }
 
-    /// The part that a counter is in at first.
+    /// The initial shard of a counter.
     pub fn shard_of(&self, counter: usize) -> usize {
         self.counter_shards.get(counter).copied().unwrap_or(0)
     }
 
-    /// The part that subjects move to.
+    /// The shard to which subjects move.
     pub fn moves_to(&self) -> usize {
         (self.hit_shard + 1) % self.shards
     }
 
-    /// How many counters there are: one of each subject, and the ceiling's.
+    /// The number of counters: one per subject, and one for the ceiling.
     pub fn counters(&self) -> usize {
         self.subjects.len() + usize::from(self.ceiling.is_some())
     }
@@ -274,33 +273,35 @@ impl Scenario {
         compile(self.spec(counter))
     }
 
-    /// What is promised of it: the burst as it was written, before leases shortened it.
+    /// The limit that is promised for a counter: with the burst as written, before it is shortened for
+    /// leases.
     pub fn promised_limit(&self, counter: usize) -> Limit {
         let mut spec = self.spec(counter).clone();
         spec.lease_ttl = None;
         compile(&spec)
     }
 
-    /// How a counter is counted.
+    /// The counting mode of a counter.
     pub fn counting(&self, counter: usize) -> Counting {
-        match counter == self.subjects.len() {
-            true => self.ceiling_counting,
-            false => self.counting,
+        if counter == self.subjects.len() {
+            self.ceiling_counting
+        } else {
+            self.counting
         }
     }
 
-    /// Whether anything is decided without asking the store first.
+    /// Whether any limit is decided without a call to the store.
     pub fn counts_ahead(&self) -> bool {
         let mut counters = 0..self.counters();
         counters.any(|counter| self.counting(counter) != Counting::Exact)
     }
 
-    /// How much farther than the next room a node is, one way.
+    /// The additional one-way latency of a node.
     pub fn extra_latency_of(&self, node: usize) -> Nanos {
         self.extra_latency.get(node).copied().unwrap_or(Nanos::ZERO)
     }
 
-    /// Whether every node sees whoever is counted.
+    /// Whether the requests of a counter reach every node.
     pub fn reaches_all_nodes(&self, counter: usize) -> bool {
         match self.subjects.get(counter) {
             Some(subject) => subject.routing == Routing::Spread,
@@ -312,7 +313,7 @@ impl Scenario {
     }
 }
 
-/// A rate that is known to be fit.
+/// Compiles a rate that is known to be valid.
 pub(crate) fn compile(spec: &Spec) -> Limit {
     Limit::compile(spec, Precision::Memory).expect("scenarios have small windows and counts")
 }

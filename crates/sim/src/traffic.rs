@@ -1,4 +1,4 @@
-//! Who asks, where, and what becomes of it.
+//! Clients: they send requests to nodes and record the decisions.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::scenario::{ArrivalPattern, Routing, SimSubject, Work};
 use crate::variant::Variant;
 use crate::world::{NodeLimiter, World, subject_name};
 
-/// A subject's client: Poisson arrivals, and now and then a burst, whenever there is load.
+/// A subject's client: Poisson arrivals with occasional bursts, during periods of load.
 pub(crate) async fn run_client(world: World, subject: usize) {
     for (from, to) in &world.scenario.load_periods {
         world.sim.sleep_until(*from).await;
@@ -24,7 +24,7 @@ pub(crate) async fn run_client(world: World, subject: usize) {
 async fn send_requests(world: &World, subject: usize, from: Nanos, to: Nanos) {
     let SimSubject {
         mean_interval: every,
-        arrivals: rhythm,
+        arrivals,
         ..
     } = world.scenario.subjects[subject];
     loop {
@@ -35,7 +35,7 @@ async fn send_requests(world: &World, subject: usize, from: Nanos, to: Nanos) {
             (Nanos::new(wait as u64), burst)
         });
         world.sim.sleep(wait).await;
-        if let Some(on) = resumes_at(rhythm, from, world.sim.now()) {
+        if let Some(on) = resumes_at(arrivals, from, world.sim.now()) {
             world.sim.sleep_until(on).await;
         }
         if world.sim.now() >= to {
@@ -47,7 +47,7 @@ async fn send_requests(world: &World, subject: usize, from: Nanos, to: Nanos) {
     }
 }
 
-/// When a pause of the load ends, if this is one.
+/// When the silent span of an on-off pattern ends, if `now` is in one.
 fn resumes_at(arrivals: ArrivalPattern, from: Nanos, now: Nanos) -> Option<Nanos> {
     let ArrivalPattern::OnOff(on, off) = arrivals else {
         return None;
@@ -57,7 +57,7 @@ fn resumes_at(arrivals: ArrivalPattern, from: Nanos, now: Nanos) -> Option<Nanos
     (passed >= on.get()).then(|| now.plus(Nanos::new(round - passed)))
 }
 
-/// Many at once, beside those that come one by one.
+/// Surges in addition to the steady requests.
 pub(crate) async fn run_surges(world: World, subject: usize, at_once: u64, every: Nanos) {
     for (from, to) in &world.scenario.load_periods {
         world.sim.sleep_until(from.plus(every)).await;
@@ -85,28 +85,29 @@ impl World {
         let turn = match routing {
             Routing::Spread => self.sim.with_rng(|rng| rng.below(64)),
             Routing::Sticky => subject as u64,
-            // Moves on in the middle of things.
+            // Changes in the middle of a window.
             Routing::Rotating => self.sim.now().get() / 1_700_000_000,
-            // Half of them to the first, a quarter to the second, and so on.
+            // Half of the requests reach the first node, a quarter the second, and so on.
             Routing::Skewed => {
                 let draw = self.sim.with_rng(Rng::next_u64);
                 u64::from(draw.trailing_zeros()).min(up.len().saturating_sub(1) as u64)
             }
         };
-        match up.is_empty() {
-            true => None,
-            false => Some(up[turn as usize % up.len()]),
+        if up.is_empty() {
+            None
+        } else {
+            Some(up[turn as usize % up.len()])
         }
     }
 
-    /// The node that a request of a subject reaches.
+    /// The node that receives a subject's next request.
     pub(crate) fn pick_node(&self, subject: usize) -> Option<(usize, Arc<NodeLimiter>)> {
         let node = self.route(subject)?;
         let limiter = self.nodes.lock()[node].clone()?;
         Some((node, limiter))
     }
 
-    /// A node if it is up, and else any.
+    /// The given node if it is up, else any.
     pub(crate) fn node_or_any(&self, node: Option<usize>) -> Option<(usize, Arc<NodeLimiter>)> {
         let up = self.nodes_up();
         let node = match node.filter(|node| up.contains(node)) {
@@ -150,7 +151,7 @@ impl World {
         });
     }
 
-    /// The true time of the store that a subject is in.
+    /// The true time of the store that has a subject.
     pub(crate) fn store_time_of(&self, subject: usize) -> Nanos {
         self.store_time(self.cluster.shard_of(self.counters[subject].subject))
     }

@@ -1,5 +1,5 @@
-//! Mistakes that a limiter could have, each made by the link between a node and its store or by the
-//! way a node is set up. The checkers must see every one of them.
+//! Deliberate mistakes of a limiter. The link between a node and its store makes them, or the setup of a node
+//! does. The checkers must find every one.
 
 use tidegate_core::algorithms::Spec;
 use tidegate_core::units::Nanos;
@@ -9,90 +9,90 @@ use crate::scenario::compile;
 /// A deliberate mistake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Variant {
-    /// None: the shipped code as it is.
+    /// No mistake: the shipped code.
     Shipped,
-    /// What is pushed after an outage includes this node's part of what the store already had.
+    /// The write-back after an outage includes this node's part of the units that the store already had.
     WritesBackRestored,
-    /// Remembered states are added up instead of merged by maximum.
+    /// Remembered states are merged by sum instead of by maximum.
     MergesBySum,
-    /// A refund whose answer may be lost is sent again as another.
+    /// A refund whose reply may be lost is retried as a new refund.
     RetriesRefunds,
-    /// Requests probe a store that is known to be away.
+    /// Requests probe a store that is known to be unavailable.
     ProbesWithRequests,
-    /// A refused request renews the record it was refused by.
+    /// A denied request renews the record that denied it.
     DenialRefreshes,
     /// The node's clock decides instead of the store's.
     NodeClock,
-    /// After a loss, the counts of windows long past are put into the present one.
+    /// After a loss, counts of past windows are restored into the current window.
     CarriesWindows,
-    /// A script that was missing is loaded and run, and so is the request that missed it.
+    /// After NOSCRIPT, the script is loaded and run, and the request that failed is charged, too.
     ChargesTwiceOnNoScript,
-    /// What was admitted in an outage is never charged.
+    /// Admissions of an outage are never written back.
     NeverWritesBack,
-    /// What is remembered is never put back.
+    /// Remembered states are never restored.
     NeverRestores,
-    /// Each node believes it is alone.
+    /// Each node assumes that it is alone.
     IgnoresPeers,
-    /// Each node believes it has three times as many peers.
+    /// Each node assumes three times as many peers.
     ImaginesPeers,
-    /// Decisions wait for the store ten times as long as they may.
+    /// Decisions wait for the store for ten times their budget.
     WaitsTooLong,
-    /// Refusals are remembered for twice as long as they last.
+    /// Denials are cached for twice as long as they last.
     RemembersTooLong,
-    /// What was charged for a request that is refused by its next limit is kept.
+    /// A request that a later limit denies is not refunded.
     NeverRefunds,
     /// The widest limit is charged first.
     WideFirst,
-    /// A part that takes over is believed as it is.
+    /// A promoted shard is trusted without a restore.
     TrustsNewShards,
-    /// A burst is not shortened by what leases may hold.
+    /// A burst is not shortened by the units that leases may hold.
     NeverShortens,
-    /// The life of a lease is counted from the answer, not from the question.
+    /// The lifetime of a lease is counted from the reply, not from the request.
     ExpiresFromReply,
-    /// Units are used long after their lease is over.
+    /// Units are used long after their lease has expired.
     SpendsExpired,
-    /// A lease goes on when the window ends in which it was charged.
+    /// A lease continues after the end of the window in which it was charged.
     OutlastsWindows,
-    /// Units are drawn from nobody, because the store does not answer.
+    /// A node invents leases while the store is unavailable.
     LeasesWithoutStore,
-    /// Units are told of and not charged.
+    /// Leases are granted and not charged.
     LeasesUncharged,
     /// More units are used than were drawn.
     LeasesMore,
-    /// Units that were given back are used all the same.
+    /// Returned units are used nevertheless.
     UsesReturnedLease,
-    /// What was drawn is not remembered, in case the store forgets it.
+    /// Drawn leases are not remembered for a restore.
     ForgetsLeases,
-    /// What a node counted for itself is told to the store twice.
+    /// Lenient counts are synced to the store twice.
     SyncsTwice,
-    /// What the store answers to it is not heard.
+    /// Replies to lenient syncs are ignored.
     IgnoresSyncReplies,
-    /// A refund gives back everything, however long ago it was charged.
+    /// A refund returns all units, however long ago they were charged.
     RefundsInFull,
-    /// A reservation that was settled is still open.
+    /// A settled reservation stays open.
     SettlesTwice,
-    /// An estimate that nobody settles never comes back.
+    /// An unsettled estimate is never refunded.
     NeverReturns,
-    /// An estimate comes back when a call is still under way.
+    /// An estimate is refunded while its call is still in flight.
     ReturnsEarly,
-    /// Who settles after the estimate came back is charged nothing.
+    /// A settlement after the refund of the estimate is charged nothing.
     ForgivesLate,
-    /// What was used beyond an estimate is not charged.
+    /// Units used beyond an estimate are not charged.
     ForgivesDebt,
-    /// A slot lasts until it is given back.
+    /// A permit lasts until it is released.
     PermitsNeverExpire,
-    /// A renewal takes a slot again that was given back.
+    /// A renewal acquires a released permit again.
     RenewsReleased,
-    /// Who gives a slot back frees another's too.
+    /// A release also frees another holder's permit.
     ReleasesAnother,
-    /// A slot that is given back lasts on.
+    /// A released permit stays held.
     ReleasesNothing,
-    /// A late reply is taken for none.
+    /// A late reply is treated as lost.
     LosesLateReplies,
 }
 
 impl Variant {
-    /// The rate that nodes go by, where the mistake is that they go by another than was written.
+    /// The rate that nodes apply, for the variants in which it differs from the rate as written.
     pub(crate) fn misread(self, spec: &Spec) -> Spec {
         let mut spec = spec.clone();
         let lease = spec.lease_ttl.and_then(|_| compile(&spec).lease_ttl());

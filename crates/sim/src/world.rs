@@ -1,4 +1,4 @@
-//! A run: nodes, clients, the store, and what goes wrong, from the first request to the history.
+//! A run: nodes, clients, the store and the fault, from the first request to the history.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,10 +32,10 @@ use crate::variant::Variant;
 pub(crate) type NodeStore = ReversedOrder<Resilient<ModelShards, NodeRuntime>>;
 pub(crate) type NodeLimiter = Limiter<NodeStore>;
 
-/// The store's date at the beginning of a run.
+/// The store's date at the start of a run.
 const DATE: Nanos = Nanos::from_secs(1_794_700_000);
 
-/// What the tasks of a run share.
+/// The state that the tasks of a run share.
 #[derive(Clone)]
 pub(crate) struct World {
     pub(crate) sim: Sim,
@@ -43,27 +43,27 @@ pub(crate) struct World {
     pub(crate) history: Arc<Mutex<History>>,
     pub(crate) scenario: Arc<Scenario>,
     pub(crate) nodes: Arc<Mutex<Vec<Option<Arc<NodeLimiter>>>>>,
-    /// What keeps slots on each node, where anybody has any.
+    /// The permit renewer of each node, in runs with permits.
     pub(crate) renewers: Arc<Mutex<Vec<Option<NodePermitRenewer>>>>,
-    /// Each node's way to the store.
+    /// Each node's connection to the store.
     pub(crate) node_shards: Arc<Mutex<Vec<ModelShards>>>,
-    /// One of each subject, and the ceiling's.
+    /// One per subject, and one for the ceiling.
     pub(crate) counters: Arc<Vec<CounterKey>>,
     charges_sent: Arc<Mutex<Vec<SentCharge>>>,
     pub(crate) log: StoreLog,
-    /// Requests that each node has not answered yet.
+    /// Requests in flight at each node.
     pub(crate) in_flight: Arc<Mutex<Vec<u64>>>,
     pub(crate) variant: Variant,
 }
 
-/// What a store knows a counter by.
+/// The key of a counter in the store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CounterKey {
     pub(crate) bits: u128,
     pub(crate) subject: Fingerprint,
 }
 
-/// Runs a scenario from beginning to end.
+/// Runs a scenario from start to end.
 pub fn run(scenario: &Scenario, variant: Variant) -> History {
     let world = World::new(scenario, variant);
     if scenario.fault == SimFault::LateStore {
@@ -109,7 +109,7 @@ pub fn run(scenario: &Scenario, variant: Variant) -> History {
     history.counters = world.counters.iter().map(|counter| counter.bits).collect();
     history.cross_slot_calls = world.cluster.cross_slot_calls();
     history.wide_refunds = world.wide_refunds();
-    // Tasks hold the simulation and it holds them: let go of both.
+    // Tasks hold the simulation and the simulation holds the tasks: break the cycle.
     world.renewers.lock().clear();
     for node in 0..scenario.nodes {
         world.sim.kill(node);
@@ -145,7 +145,7 @@ impl World {
         }
     }
 
-    /// Starts a node, with nothing but what the store will tell it.
+    /// Starts a node without any state of its own.
     pub(crate) fn start(&self, node: usize) {
         let scenario = &self.scenario;
         let began = Nanos::from_secs(self.sim.with_rng(|rng| rng.below(100_000)));
@@ -216,7 +216,7 @@ impl World {
         }
     }
 
-    /// Ends a node and all it was doing.
+    /// Kills a node with all its tasks.
     pub(crate) fn kill(&self, node: usize) {
         self.nodes.lock()[node] = None;
         self.renewers.lock()[node] = None;
@@ -226,7 +226,7 @@ impl World {
         history.unanswered += std::mem::take(&mut self.in_flight.lock()[node]);
     }
 
-    /// A node gives back what it holds, and is done.
+    /// Drains a node: it returns its leases and stops.
     pub(crate) async fn drain(&self, node: usize) {
         let Some(limiter) = self.nodes.lock()[node].take() else {
             return;
@@ -247,17 +247,17 @@ impl World {
         self.kill(node);
     }
 
-    /// The store in which things go wrong.
+    /// The store that the fault hits.
     pub(crate) fn hit_store(&self) -> SharedModel {
         self.cluster.model(self.scenario.hit_shard)
     }
 
-    /// What a line's clock reads.
+    /// The time of a shard's clock.
     pub(crate) fn store_time(&self, shard: usize) -> Nanos {
         self.cluster.model(shard).lock().time(self.sim.now())
     }
 
-    /// A replica takes over from the store in which things went wrong, as a part of its own.
+    /// Promotes a replica of the store that the fault hits, as a shard with an id of its own.
     pub(crate) fn promote_replica(&self) {
         let store = self.hit_store();
         self.history.lock().found_heartbeat = store.lock().replica_heartbeat();
@@ -269,7 +269,7 @@ impl World {
         self.sim.spawn(None, replicating);
     }
 
-    /// The subjects of one part move to another, with their counts.
+    /// Moves the subjects of one shard to another, with their counts.
     pub(crate) fn move_subjects(&self) {
         let (from, to) = (self.scenario.hit_shard, self.scenario.moves_to());
         let (leaves, enters) = (self.cluster.model(from), self.cluster.model(to));
@@ -290,7 +290,7 @@ impl World {
         })
     }
 
-    /// Changes how the store behaves.
+    /// Changes the network conditions of the hit store.
     pub(crate) fn set_conditions(&self, conditions: NetworkConditions) {
         self.hit_store().lock().set_conditions(conditions);
         let now = self.sim.now();
@@ -301,9 +301,9 @@ impl World {
     }
 }
 
-/// A store as it is in the beginning.
+/// A store at the start of a run.
 fn new_model(scenario: &Scenario, shard: usize) -> SharedModel {
-    // Where nobody is decided by two of them, clocks may differ.
+    // Clocks of shards may differ where no decision involves two of them.
     let apart = match (&scenario.ceiling, scenario.fault) {
         (Some(_), _) | (_, SimFault::Move) => Nanos::ZERO,
         _ => Nanos::from_millis(370 * shard as u64),
@@ -312,7 +312,7 @@ fn new_model(scenario: &Scenario, shard: usize) -> SharedModel {
     if scenario.fault == SimFault::Drift {
         model.drift = if scenario.seed & 32 == 0 { 1 } else { -1 } * 100_000_000;
     }
-    // Whether a connection can tell a store that was emptied; it always can one that restarted.
+    // Whether a connection shows that its store was emptied. A restart always shows.
     model.reports_epoch = scenario.fault != SimFault::Flush;
     Arc::new(Mutex::new(model))
 }
@@ -323,7 +323,7 @@ fn policy(scenario: &Scenario, variant: Variant) -> Policy {
         name: "sim.yaml",
         text: &text,
     };
-    // A store of several nodes, which computes as memory does.
+    // A store for several nodes, with the arithmetic of the memory store.
     let rules = parse_with_options(&[file], Capabilities::UNKNOWN);
     Policy::of(rules.expect("scenarios write good rules"))
 }
@@ -332,7 +332,7 @@ fn secret() -> Secret {
     Secret::from_bytes(&[7; 16]).expect("sixteen bytes are a secret")
 }
 
-/// The counters of a run, in the order of the scenario: found by asking a limiter of its own.
+/// The counters of a run, in the order of the scenario, as a separate limiter plans them.
 fn counters(scenario: &Scenario) -> Vec<CounterKey> {
     let clock = ManualClock::at(DATE);
     let store = MemoryStore::new(clock.clone());
@@ -363,12 +363,12 @@ fn counters(scenario: &Scenario) -> Vec<CounterKey> {
     counters
 }
 
-/// What a subject is called.
+/// The name of a subject.
 pub(crate) fn subject_name(subject: usize) -> String {
     format!("subject-{subject}")
 }
 
-/// A node's wall clock: wrong by its skew.
+/// A node's wall clock, wrong by its skew.
 struct NodeClock {
     sim: Sim,
     skew: Nanos,

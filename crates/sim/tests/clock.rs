@@ -1,5 +1,5 @@
-//! Clocks that disagree: every node tells so, once, and no decision suffers. That none does is what the
-//! seeds check: their nodes are half a minute apart.
+//! Clocks that disagree: every node reports it, once. No decision suffers: the seeds check that, with nodes
+//! half a minute apart.
 
 use tidegate::resilience::{ClockEvent, ClockLevel, StoreEvent};
 use tidegate_sim::history::History;
@@ -8,7 +8,7 @@ use tidegate_sim::{Variant, world};
 
 const SECOND: i64 = 1_000_000_000;
 
-/// What each node told of its clock.
+/// The clock events that a node reported.
 fn clock_events(history: &History, node: usize) -> Vec<ClockEvent> {
     let events = history.events.iter();
     let own = events.filter_map(|(_, of, event)| match event {
@@ -25,7 +25,7 @@ fn run(seed: u64, fault: SimFault) -> (Scenario, History) {
 }
 
 #[test]
-fn a_node_whose_clock_is_wrong_says_so_once_and_a_right_one_says_nothing() {
+fn a_node_with_a_wrong_clock_reports_it_once_and_one_with_a_right_clock_reports_nothing() {
     for seed in 0..5 {
         let (scenario, history) = run(seed, SimFault::None);
         let skew = i64::try_from(scenario.clock_skew.get()).unwrap();

@@ -1,4 +1,4 @@
-//! The model store, the fallback around it and several of both keep what every store promises.
+//! The model store passes the conformance tests of every store: bare, behind a fallback, and sharded.
 
 #[path = "../../tidegate/tests/conformance/mod.rs"]
 mod conformance;
@@ -58,12 +58,12 @@ fn bare() -> Simulated<ModelLink> {
     Simulated { sim, store }
 }
 
-/// A node that has met its store.
+/// A node that has reached its store.
 fn guarded() -> Simulated<FallbackStore<ModelLink, NodeRuntime>> {
     let sim = Sim::new(1);
     let runtime = NodeRuntime::new(&sim, 0, Nanos::from_secs(5), DATE);
     let settings = ResilienceSettings {
-        // Hours pass in these claims.
+        // Hours pass in these tests.
         ping_interval: Nanos::from_secs(60),
         ..ResilienceSettings::default()
     };
@@ -73,8 +73,8 @@ fn guarded() -> Simulated<FallbackStore<ModelLink, NodeRuntime>> {
     Simulated { sim, store }
 }
 
-/// The same of a store in three parts. Charges of several subjects are in several of them.
-fn in_parts() -> Simulated<ShardedStore<ModelShards, NodeRuntime>> {
+/// The same with a store of three shards. A charge set of several subjects spans several of them.
+fn sharded() -> Simulated<ShardedStore<ModelShards, NodeRuntime>> {
     let sim = Sim::new(1);
     let runtime = NodeRuntime::new(&sim, 0, Nanos::from_secs(5), DATE);
     let models = [(); 3].map(|()| Arc::new(Mutex::new(Model::new(DATE))));
@@ -98,41 +98,41 @@ impl ShardObserver for NoShardWatch {
     fn removed(&self, _: ShardId) {}
 }
 
-/// Runs each claim on a rig of its own, inside that rig's simulation.
-macro_rules! claims {
-    ($rig:path; $($claim:ident)*) => {
+/// Runs each test on a store of its own, inside the simulation of that store.
+macro_rules! conformance_tests {
+    ($store:path; $($test:ident)*) => {
         $(#[test]
-        fn $claim() {
-            let rig = $rig();
-            let sim = rig.sim.clone();
-            sim.block_on(crate::conformance::$claim(&rig));
+        fn $test() {
+            let simulated = $store();
+            let sim = simulated.sim.clone();
+            sim.block_on(crate::conformance::$test(&simulated));
         })*
     };
 }
 
 mod model {
-    crate::every_conformance_test!(claims! { crate::bare });
+    crate::every_conformance_test!(conformance_tests! { crate::bare });
 }
 
-/// All but one, of which `spread.rs` has its own version: across parts, what was charged before a
-/// refusal is given back a moment later.
-macro_rules! claims_in_parts {
-    ($rig:path; $($claim:ident)*) => {
-        $(claim_in_parts! { $rig, $claim })*
+/// All but one, of which `shards.rs` has its own version: across shards, a charge before a denial is refunded
+/// a moment later.
+macro_rules! sharded_tests {
+    ($store:path; $($test:ident)*) => {
+        $(sharded_test! { $store, $test })*
     };
 }
 
-macro_rules! claim_in_parts {
-    ($rig:path, a_refusal_by_the_last_limit_leaves_the_others_as_they_were) => {};
-    ($rig:path, $claim:ident) => {
-        claims! { $rig; $claim }
+macro_rules! sharded_test {
+    ($store:path, a_denial_by_the_last_limit_leaves_the_others_unchanged) => {};
+    ($store:path, $test:ident) => {
+        conformance_tests! { $store; $test }
     };
 }
 
-mod spread {
-    crate::every_conformance_test!(claims_in_parts! { crate::in_parts });
+mod behind_shards {
+    crate::every_conformance_test!(sharded_tests! { crate::sharded });
 }
 
 mod behind_a_fallback {
-    crate::every_conformance_test!(claims! { crate::guarded });
+    crate::every_conformance_test!(conformance_tests! { crate::guarded });
 }

@@ -1,5 +1,5 @@
-//! Counting ahead of the store, by leases and by local counts: the figures that are promised are reached
-//! from both sides.
+//! Counting ahead of the store, by leases and by lenient counting: the promised figures are reached from both
+//! sides.
 
 use tidegate_core::algorithms::{Algorithm, Limit};
 use tidegate_core::store::{Counting, Source};
@@ -10,31 +10,34 @@ use tidegate_sim::model::{OpKind, StoreOp};
 use tidegate_sim::scenario::{ArrivalPattern, Routing, Scenario, SimFault};
 use tidegate_sim::{Variant, world};
 
-/// The bound of lenient counting is no more than it must be.
+/// The bound of lenient counting is no larger than necessary.
 #[test]
-fn a_stampede_exceeds_a_lenient_limit_by_all_that_it_may() {
+fn a_stampede_reaches_the_bound_of_lenient_counting() {
     let reached = |seed| {
         let scenario = Scenario::stampede(seed);
         let history = world::run(&scenario, Variant::Shipped);
         let (over, bound) = overshoot(&scenario, &history, 0);
-        assert!(over <= bound, "seed {seed}: {over} over, at most {bound}");
+        assert!(
+            over <= bound,
+            "seed {seed}: {over} over, the bound is {bound}"
+        );
         over * 100 / bound.max(1)
     };
     let peak = (0..12).map(reached).max();
-    assert!(peak >= Some(90), "{peak:?} hundredths of the bound");
+    assert!(peak >= Some(90), "{peak:?} % of the bound");
 }
 
-/// What came of a hot counter.
+/// The result of a run with a hot counter.
 #[derive(Debug)]
 struct HotCounterRun {
     admitted: u64,
-    /// What could have been.
+    /// The number of requests that an exact limiter would admit.
     ideal: u64,
-    /// Calls to the store for a thousand decisions: charges, draws and refunds.
+    /// Calls to the store per thousand decisions: charges, draws and refunds.
     calls: u64,
 }
 
-/// Four nodes and a hot counter of 8,000 a second for three seconds, at a load in tenths of its limit.
+/// Four nodes and a hot counter of 8,000 per second for three seconds, at a load in tenths of its limit.
 fn hot(algorithm: Algorithm, seed: u64, load: u64) -> HotCounterRun {
     let mut scenario = Scenario::leased_with(seed, SimFault::None);
     scenario.ceiling = None;
@@ -64,7 +67,7 @@ fn hot(algorithm: Algorithm, seed: u64, load: u64) -> HotCounterRun {
     }
 }
 
-/// How many of these requests pass if each is charged when it comes, by the limit that clients are told.
+/// The number of these requests that pass if each is charged on arrival, by the documented limit.
 fn ideal(limit: &Limit, records: &[DecisionRecord]) -> u64 {
     let mut arrivals: Vec<Nanos> = records
         .iter()
@@ -83,8 +86,8 @@ fn ideal(limit: &Limit, records: &[DecisionRecord]) -> u64 {
     passes.count() as u64
 }
 
-/// Calls for a thousand decisions. No lease of a strict window outlives a sub-bucket. At half load that is
-/// few decisions for each draw: 34 to 77 calls over the windows of 24 seeds.
+/// The maximum number of calls per thousand decisions. No lease of a strict window outlives a sub-bucket. At
+/// half load that is few decisions per draw: 34 to 77 calls over the windows of 24 seeds.
 fn max_calls(algorithm: Algorithm, load: u64) -> u64 {
     if algorithm == Algorithm::SlidingWindowStrict && load == 5 {
         80

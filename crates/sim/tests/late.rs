@@ -1,4 +1,4 @@
-//! Several nodes and a healthy store whose replies are late: the bound of the documents is reached and not
+//! Several nodes and a healthy store whose replies are late: the documented bound is reached and not
 //! exceeded.
 
 use std::borrow::Cow;
@@ -23,7 +23,7 @@ const DATE: Nanos = Nanos::from_secs(1_700_000_000);
 const MS: fn(u64) -> Nanos = Nanos::from_millis;
 const LIMIT: u64 = 100;
 
-/// Nodes that share a store and know of each other, and a counter.
+/// Nodes that share a store and know each other, and a counter.
 struct LateNodes {
     sim: Sim,
     model: SharedModel,
@@ -51,14 +51,14 @@ impl LateNodes {
             )
         };
         let nodes = (0..count).map(node).collect();
-        sim.run_until(MS(2_500)); // until the lists of nodes are known to be complete
+        sim.run_until(MS(2_500)); // until the membership is complete
         let spec = Spec::new(Algorithm::FixedWindow, LIMIT, Nanos::from_secs(3_600));
         LateNodes {
             sim,
             model,
             nodes,
             rule: RuleName::new("late"),
-            limit: Limit::compile(&spec, Precision::Memory).expect("a fit rate"),
+            limit: Limit::compile(&spec, Precision::Memory).expect("a valid rate"),
             options: RuleOptions {
                 on_late,
                 ..RuleOptions::DEFAULT
@@ -72,7 +72,7 @@ impl LateNodes {
             rule: &self.rule,
             rate: 0,
             limit: Cow::Borrowed(&self.limit),
-            cost: Cost::new(cost).expect("a cost"),
+            cost: Cost::new(cost).expect("a positive cost"),
             role: Role::Enforce,
             options: &self.options,
         }])
@@ -84,7 +84,7 @@ impl LateNodes {
         outcome.expect("decisions do not fail")
     }
 
-    /// Somebody else uses units, and no node hears of it.
+    /// Another client uses units, and no node sees it.
     fn used_elsewhere(&self, units: u64) {
         if units > 0 {
             let mut model = self.model.lock();
@@ -116,8 +116,8 @@ impl LateNodes {
     }
 }
 
-/// All nodes last saw `used` units, then hear nothing while the rest is used up elsewhere. What is admitted in
-/// all, and what the store counts when it has heard of everything.
+/// All nodes last saw `used` units, then receive no reply while the rest is used up elsewhere. Returns the
+/// total admitted and the store's count after all write-backs.
 fn admitted(used: u64, on_late: OnStoreLate, variant: Variant) -> (u64, u64) {
     let count = 4;
     let nodes = LateNodes::new(count, on_late, variant);
@@ -131,7 +131,7 @@ fn admitted(used: u64, on_late: OnStoreLate, variant: Variant) -> (u64, u64) {
         }
     }
     for node in 0..count {
-        // A denial shows the state too.
+        // A denial shows the state, too.
         if used > 0 {
             assert!(!nodes.charge(node, LIMIT).admitted);
         }
@@ -164,16 +164,17 @@ fn the_bound_is_reached_and_every_unit_is_charged_in_the_end() {
 }
 
 #[test]
-fn where_late_requests_are_denied_nothing_is_over() {
+fn nothing_exceeds_the_limit_where_late_requests_are_denied() {
     for used in [0, 50, 90, 100] {
         let found = admitted(used, OnStoreLate::Deny, Variant::Shipped);
         assert_eq!(found, (LIMIT, LIMIT), "{used} used");
     }
 }
 
-/// The mistakes that this page is to catch: parts that are not divided, and debts that are never forced.
+/// The mistakes that this file must catch: shares that are not divided, and pending units that are never
+/// charged.
 #[test]
-fn parts_that_are_not_divided_and_debts_that_are_not_charged_are_seen() {
+fn undivided_shares_and_uncharged_pending_units_are_found() {
     let (total, _) = admitted(50, OnStoreLate::Local, Variant::IgnoresPeers);
     assert!(total > 125, "{total}");
     let (total, used_units) = admitted(50, OnStoreLate::Local, Variant::NeverWritesBack);

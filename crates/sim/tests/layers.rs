@@ -1,4 +1,4 @@
-//! Single layers, each brought into the situation it is for.
+//! Single layers of the resilience stack, each in the situation for which it exists.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ struct LayerTestbed {
 
 fn limit(algorithm: Algorithm, count: u64, window: Nanos) -> Limit {
     let spec = Spec::new(algorithm, count, window);
-    Limit::compile(&spec, Precision::Memory).expect("a fit rate")
+    Limit::compile(&spec, Precision::Memory).expect("a valid rate")
 }
 
 impl LayerTestbed {
@@ -58,7 +58,7 @@ impl LayerTestbed {
         let runtime = NodeRuntime::new(&sim, 0, Nanos::from_secs(7), DATE);
         let recorded = Arc::clone(&events);
         let watcher = Arc::new(move |event| {
-            // It comes for each call, and the others once for each change.
+            // `Unconfirmed` is reported for each call, the other events once for each change.
             if !matches!(event, StoreEvent::Unconfirmed { .. }) {
                 recorded.lock().push(event);
             }
@@ -66,7 +66,7 @@ impl LayerTestbed {
         let cluster = Arc::new(ModelCluster::new([Arc::clone(&model)]));
         let shards = ModelShards::new(&cluster, link);
         let store = resilient(shards, runtime, settings, watcher);
-        sim.run_until(MS(1_500)); // until the list of nodes is known to be complete
+        sim.run_until(MS(1_500)); // until the membership is complete
         LayerTestbed {
             sim,
             model,
@@ -85,7 +85,7 @@ impl LayerTestbed {
             rule: &self.rule,
             rate: 0,
             limit: Cow::Borrowed(&self.limit),
-            cost: Cost::new(cost).expect("a cost"),
+            cost: Cost::new(cost).expect("a positive cost"),
             role: Role::Enforce,
             options: &self.options,
         };
@@ -121,118 +121,118 @@ fn slow(millis: u64) -> NetworkConditions {
     }
 }
 
-/// The node answers at its deadline, and the late reply confirms what it admitted: nothing is given back and
+/// The node decides at its deadline, and the late reply confirms the admission: nothing is refunded and
 /// nothing charged again.
 #[test]
-fn a_late_reply_confirms_what_was_admitted() {
-    let bench = LayerTestbed::new(RuleOptions::DEFAULT, ResilienceSettings::default());
-    bench.set_conditions(slow(20));
-    let before = bench.sim.now();
-    let outcome = bench.charge(1);
-    assert_eq!(bench.sim.now().since(before), MS(25));
+fn a_late_reply_confirms_the_admission() {
+    let setup = LayerTestbed::new(RuleOptions::DEFAULT, ResilienceSettings::default());
+    setup.set_conditions(slow(20));
+    let before = setup.sim.now();
+    let outcome = setup.charge(1);
+    assert_eq!(setup.sim.now().since(before), MS(25));
     assert!(outcome.admitted && outcome.source == Source::Late);
     for _ in 0..10 {
-        assert_eq!(bench.used_units(), 1);
-        bench.pass(MS(40));
+        assert_eq!(setup.used_units(), 1);
+        setup.pass(MS(40));
     }
-    bench.set_conditions(NetworkConditions::HEALTHY);
-    bench.pass(MS(100));
-    assert_eq!(bench.charge(1).source, Source::Exact);
-    assert_eq!(bench.used_units(), 2);
+    setup.set_conditions(NetworkConditions::HEALTHY);
+    setup.pass(MS(100));
+    assert_eq!(setup.charge(1).source, Source::Exact);
+    assert_eq!(setup.used_units(), 2);
 }
 
-/// A store that is always late is called all the same, and its limit is used up exactly: what it charges for a
-/// request that was denied meanwhile pays for the next one.
+/// A store that is always late is still called, and its limit is used up exactly: a charge for a request that
+/// was denied meanwhile pays for the next request.
 #[test]
-fn a_store_that_is_always_late_admits_its_limit() {
-    let bench = LayerTestbed::new(RuleOptions::DEFAULT, ResilienceSettings::default());
-    bench.events.lock().clear();
-    bench.set_conditions(slow(20));
-    let outcomes = (0..40).map(|_| bench.charge(1));
+fn a_store_that_is_always_late_still_admits_its_limit() {
+    let setup = LayerTestbed::new(RuleOptions::DEFAULT, ResilienceSettings::default());
+    setup.events.lock().clear();
+    setup.set_conditions(slow(20));
+    let outcomes = (0..40).map(|_| setup.charge(1));
     let outcomes: Vec<Outcome> = outcomes.collect();
     let admitted = outcomes.iter().filter(|o| o.admitted).count();
     assert_eq!(admitted, 10, "{outcomes:?}");
-    assert_eq!(*bench.events.lock(), [], "lateness opens no breaker");
-    bench.pass(Nanos::from_secs(1));
-    assert_eq!(bench.used_units(), 10);
+    assert_eq!(*setup.events.lock(), [], "lateness opens no breaker");
+    setup.pass(Nanos::from_secs(1));
+    assert_eq!(setup.used_units(), 10);
 }
 
-/// For money: nothing is admitted on old news, and what the store charged pays.
+/// For money: nothing is admitted on an old state, and the units that the store charged pay.
 #[test]
 fn a_rule_that_denies_late_requests_admits_what_the_store_charged() {
     let options = RuleOptions {
         on_late: OnStoreLate::Deny,
         ..RuleOptions::DEFAULT
     };
-    let bench = LayerTestbed::new(options, ResilienceSettings::default());
-    bench.set_conditions(slow(20));
-    let first = bench.charge(1);
+    let setup = LayerTestbed::new(options, ResilienceSettings::default());
+    setup.set_conditions(slow(20));
+    let first = setup.charge(1);
     assert!(!first.admitted && first.source == Source::Late);
-    bench.pass(MS(20));
-    let second = bench.charge(1);
+    setup.pass(MS(20));
+    let second = setup.charge(1);
     assert!(second.admitted && second.source == Source::Late);
-    bench.pass(MS(300));
-    assert_eq!(bench.used_units(), 1, "the second charge was refunded");
+    setup.pass(MS(300));
+    assert_eq!(setup.used_units(), 1, "the second charge was refunded");
 }
 
-/// The late reply to a debt was taken for none, and the debt charged over and over.
+/// The late reply to a write-back was ignored, and the pending units were charged over and over.
 #[test]
-fn a_debt_that_is_answered_late_is_charged_once() {
-    let bench = LayerTestbed::new(RuleOptions::DEFAULT, ResilienceSettings::default());
-    bench.set_conditions(NetworkConditions {
+fn a_write_back_with_a_late_reply_is_charged_once() {
+    let setup = LayerTestbed::new(RuleOptions::DEFAULT, ResilienceSettings::default());
+    setup.set_conditions(NetworkConditions {
         down: true,
         ..NetworkConditions::HEALTHY
     });
-    assert_eq!(bench.charge(1).source, Source::Fallback);
-    bench.set_conditions(slow(20));
-    bench.pass(MS(900));
-    assert_eq!(bench.used_units(), 1);
+    assert_eq!(setup.charge(1).source, Source::Fallback);
+    setup.set_conditions(slow(20));
+    setup.pass(MS(900));
+    assert_eq!(setup.used_units(), 1);
 }
 
 /// Silence is an outage: the breaker opens after a second and closes with the first reply.
 #[test]
 fn silence_opens_the_breaker_and_any_reply_closes_it() {
-    let bench = LayerTestbed::new(RuleOptions::DEFAULT, ResilienceSettings::default());
-    bench.events.lock().clear();
-    bench.set_conditions(NetworkConditions {
+    let setup = LayerTestbed::new(RuleOptions::DEFAULT, ResilienceSettings::default());
+    setup.events.lock().clear();
+    setup.set_conditions(NetworkConditions {
         hung: true,
         ..NetworkConditions::HEALTHY
     });
-    bench.pass(MS(900));
-    assert_eq!(bench.charge(1).source, Source::Late);
-    bench.pass(MS(900));
+    setup.pass(MS(900));
+    assert_eq!(setup.charge(1).source, Source::Late);
+    setup.pass(MS(900));
     let opened = |event: &StoreEvent| match event {
         StoreEvent::BreakerOpened { cause } => cause.kind == FailureKind::Silent,
         _ => false,
     };
-    assert!(bench.events.lock().iter().all(opened));
-    assert_eq!(bench.charge(1).source, Source::Fallback);
-    bench.set_conditions(NetworkConditions::HEALTHY);
-    bench.pass(MS(50));
-    assert!(bench.events.lock().contains(&StoreEvent::BreakerClosed));
-    bench.pass(MS(500));
-    assert_eq!(bench.used_units(), 2);
-    assert_eq!(bench.charge(1).source, Source::Exact);
+    assert!(setup.events.lock().iter().all(opened));
+    assert_eq!(setup.charge(1).source, Source::Fallback);
+    setup.set_conditions(NetworkConditions::HEALTHY);
+    setup.pass(MS(50));
+    assert!(setup.events.lock().contains(&StoreEvent::BreakerClosed));
+    setup.pass(MS(500));
+    assert_eq!(setup.used_units(), 2);
+    assert_eq!(setup.charge(1).source, Source::Exact);
 }
 
-/// A rule's own budget is the one that counts.
+/// The budget of the rule itself counts.
 #[test]
 fn a_rule_may_wait_longer() {
     let options = RuleOptions {
         budget: Some(MS(50)),
         ..RuleOptions::DEFAULT
     };
-    let bench = LayerTestbed::new(options, ResilienceSettings::default());
-    bench.set_conditions(slow(20));
-    assert_eq!(bench.charge(1).source, Source::Exact);
+    let setup = LayerTestbed::new(options, ResilienceSettings::default());
+    setup.set_conditions(slow(20));
+    assert_eq!(setup.charge(1).source, Source::Exact);
 }
 
-/// A set is answered as a whole: beside a durable rule one that does not say waits with it, but one that
-/// says so does not.
+/// A charge set gets one reply. Next to a durable rule, a rule without a budget of its own waits as long; a
+/// rule with a budget does not.
 #[test]
-fn a_set_waits_as_long_as_its_durable_rule_may() {
+fn a_charge_set_waits_as_long_as_its_durable_rule_allows() {
     let waits = |durability, other: Option<Nanos>| {
-        let bench = LayerTestbed::new(
+        let setup = LayerTestbed::new(
             RuleOptions {
                 budget: Some(MS(50)),
                 durability,
@@ -240,19 +240,19 @@ fn a_set_waits_as_long_as_its_durable_rule_may() {
             },
             ResilienceSettings::default(),
         );
-        bench.set_conditions(slow(20));
+        setup.set_conditions(slow(20));
         let other = RuleOptions {
             budget: other,
             ..RuleOptions::DEFAULT
         };
-        let mut set = bench.set(1);
+        let mut set = setup.set(1);
         let beside = Charge {
             subject: Fingerprint::new(7),
             options: &other,
             ..set.charges[0].clone()
         };
         set.charges.push(beside);
-        let outcome = bench.sim.block_on(bench.store.charge(&set));
+        let outcome = setup.sim.block_on(setup.store.charge(&set));
         outcome.expect("decisions do not fail").source
     };
     assert_eq!(waits(Durability::Replica, None), Source::Exact);
@@ -261,25 +261,25 @@ fn a_set_waits_as_long_as_its_durable_rule_may() {
 }
 
 #[test]
-fn what_is_beyond_the_bulkhead_is_decided_at_once() {
+fn requests_beyond_the_bulkhead_are_decided_at_once() {
     let settings = ResilienceSettings {
         max_in_flight: 2,
         ..ResilienceSettings::default()
     };
-    let bench = LayerTestbed::new(RuleOptions::DEFAULT, settings);
-    bench.set_conditions(NetworkConditions {
+    let setup = LayerTestbed::new(RuleOptions::DEFAULT, settings);
+    setup.set_conditions(NetworkConditions {
         hung: true,
         ..NetworkConditions::HEALTHY
     });
-    let set = bench.set(1);
-    let (first, second) = (bench.store.charge(&set), bench.store.charge(&set));
+    let set = setup.set(1);
+    let (first, second) = (setup.store.charge(&set), setup.store.charge(&set));
     let third = async {
-        let began = bench.sim.now();
-        let outcome = bench.store.charge(&set).await.expect("a decision");
+        let began = setup.sim.now();
+        let outcome = setup.store.charge(&set).await.expect("a decision");
         assert_eq!(outcome.source, Source::Late);
-        bench.sim.now().since(began)
+        setup.sim.now().since(began)
     };
-    let waited = bench.sim.block_on(async {
+    let waited = setup.sim.block_on(async {
         let mut first = std::pin::pin!(first);
         let mut second = std::pin::pin!(second);
         std::future::poll_fn(|context| {
@@ -294,7 +294,7 @@ fn what_is_beyond_the_bulkhead_is_decided_at_once() {
 }
 
 #[test]
-fn a_rule_that_refuses_without_its_store_does_and_one_that_allows_has_all_of_its_limit() {
+fn without_the_store_a_rule_with_deny_denies_and_one_with_allow_has_its_whole_limit() {
     for (on_failure, admitted) in [
         (OnStoreFailure::Deny, 0),
         (OnStoreFailure::Local, 8),
@@ -304,12 +304,12 @@ fn a_rule_that_refuses_without_its_store_does_and_one_that_allows_has_all_of_its
             on_failure,
             ..RuleOptions::DEFAULT
         };
-        let bench = LayerTestbed::new(options, ResilienceSettings::default());
-        bench.set_conditions(NetworkConditions {
+        let setup = LayerTestbed::new(options, ResilienceSettings::default());
+        setup.set_conditions(NetworkConditions {
             down: true,
             ..NetworkConditions::HEALTHY
         });
-        let outcomes: Vec<Outcome> = (0..20).map(|_| bench.charge(1)).collect();
+        let outcomes: Vec<Outcome> = (0..20).map(|_| setup.charge(1)).collect();
         let passed = outcomes.iter().filter(|outcome| outcome.admitted).count();
         assert_eq!(passed, admitted, "{on_failure:?}");
         let local = outcomes
@@ -319,11 +319,11 @@ fn a_rule_that_refuses_without_its_store_does_and_one_that_allows_has_all_of_its
     }
 }
 
-/// The client did nothing wrong and is told so.
+/// The client did nothing wrong, and the response shows that.
 #[test]
-fn a_rule_that_refuses_without_its_store_says_503_on_the_wire() {
-    let bench = LayerTestbed::new(RuleOptions::DEFAULT, ResilienceSettings::default());
-    bench.set_conditions(NetworkConditions {
+fn a_rule_that_denies_without_its_store_responds_with_503() {
+    let setup = LayerTestbed::new(RuleOptions::DEFAULT, ResilienceSettings::default());
+    setup.set_conditions(NetworkConditions {
         down: true,
         ..NetworkConditions::HEALTHY
     });
@@ -333,11 +333,11 @@ fn a_rule_that_refuses_without_its_store_says_503_on_the_wire() {
         name: "layers.yaml",
         text,
     }]);
-    let policy = Policy::of(rules.expect("good rules"));
+    let policy = Policy::of(rules.expect("valid rules"));
     let secret = Secret::from_bytes(&[7; 16]).expect("a secret");
-    let limiter = Limiter::new(bench.store, policy, secret, Arc::new(ManualClock::at(DATE)));
+    let limiter = Limiter::new(setup.store, policy, secret, Arc::new(ManualClock::at(DATE)));
     let request = Request::default().with("user", "ada");
-    let decision = bench.sim.block_on(limiter.check(request));
+    let decision = setup.sim.block_on(limiter.check(request));
     let decision = decision.expect("decisions do not fail");
     assert_eq!(decision.kind(), DecisionKind::Unavailable);
     let context = ResponseContext {
@@ -356,40 +356,40 @@ fn a_rule_that_refuses_without_its_store_says_503_on_the_wire() {
 
 #[test]
 fn the_breaker_reports_each_change_once_and_sends_no_request_while_open() {
-    let bench = LayerTestbed::new(RuleOptions::DEFAULT, ResilienceSettings::default());
-    bench.events.lock().clear();
-    bench.set_conditions(NetworkConditions {
+    let setup = LayerTestbed::new(RuleOptions::DEFAULT, ResilienceSettings::default());
+    setup.events.lock().clear();
+    setup.set_conditions(NetworkConditions {
         down: true,
         ..NetworkConditions::HEALTHY
     });
     for _ in 0..9 {
-        bench.charge(1);
+        setup.charge(1);
     }
-    // The first is admitted and keeps the counter local: only it was sent.
-    assert_eq!(bench.charges_sent.lock().len(), 1);
-    bench.pass(Nanos::from_secs(3));
+    // The first request is admitted and keeps the counter local: only that one was sent.
+    assert_eq!(setup.charges_sent.lock().len(), 1);
+    setup.pass(Nanos::from_secs(3));
     let cause = FailureCause::new(FailureKind::Other, "connection refused");
     let opened = StoreEvent::BreakerOpened { cause };
-    assert_eq!(*bench.events.lock(), std::slice::from_ref(&opened));
-    bench.set_conditions(NetworkConditions::HEALTHY);
-    bench.pass(Nanos::from_secs(1));
-    let events = bench.events.lock().clone();
+    assert_eq!(*setup.events.lock(), std::slice::from_ref(&opened));
+    setup.set_conditions(NetworkConditions::HEALTHY);
+    setup.pass(Nanos::from_secs(1));
+    let events = setup.events.lock().clone();
     let pushed = StoreEvent::WrittenBack {
         counters: 1,
         units: 8,
     };
     assert_eq!(events, [opened, StoreEvent::BreakerClosed, pushed]);
-    assert_eq!(bench.used_units(), 8);
+    assert_eq!(setup.used_units(), 8);
 }
 
 #[test]
-fn a_batch_is_answered_as_a_whole_with_and_without_the_store() {
-    let bench = LayerTestbed::new(RuleOptions::DEFAULT, ResilienceSettings::default());
-    let sets = [4, 9, 4].map(|cost| bench.set(cost));
+fn a_batch_gets_all_replies_with_and_without_the_store() {
+    let setup = LayerTestbed::new(RuleOptions::DEFAULT, ResilienceSettings::default());
+    let sets = [4, 9, 4].map(|cost| setup.set(cost));
     let decide = || {
-        let results = bench
+        let results = setup
             .sim
-            .block_on(bench.store.charge_each(&sets.each_ref()));
+            .block_on(setup.store.charge_each(&sets.each_ref()));
         let outcomes = results
             .into_iter()
             .map(|result| result.expect("a decision"));
@@ -397,42 +397,43 @@ fn a_batch_is_answered_as_a_whole_with_and_without_the_store() {
     };
     let exact = [true, false, true].map(|admitted| (admitted, Source::Exact));
     assert_eq!(decide(), exact);
-    bench.set_conditions(NetworkConditions {
+    setup.set_conditions(NetworkConditions {
         hung: true,
         ..NetworkConditions::HEALTHY
     });
-    let began = bench.sim.now();
-    // Two of ten are left, too few to admit on old news; what was denied is remembered.
+    let began = setup.sim.now();
+    // Two of ten are left, too few to admit on an old state; the denial is cached.
     let late = (false, Source::Late);
     assert_eq!(decide(), [late, (false, Source::DenyCache), late]);
-    assert_eq!(bench.sim.now().since(began), MS(25));
+    assert_eq!(setup.sim.now().since(began), MS(25));
 }
 
 #[test]
-fn a_store_that_forgot_is_given_back_what_this_node_remembers() {
-    let bench = LayerTestbed::new(RuleOptions::DEFAULT, ResilienceSettings::default());
-    assert!(bench.charge(7).admitted);
-    bench.model.lock().flush();
-    let after = bench.charge(1);
-    assert_eq!(after.source, Source::Fallback, "it is not believed");
-    bench.pass(MS(300));
-    assert!(bench.events.lock().contains(&StoreEvent::CountsLost));
-    assert!(bench.used_units() >= 7, "{}", bench.used_units());
-    assert_eq!(bench.charge(1).source, Source::Exact);
+fn a_store_that_lost_its_counts_is_restored_by_this_node() {
+    let setup = LayerTestbed::new(RuleOptions::DEFAULT, ResilienceSettings::default());
+    assert!(setup.charge(7).admitted);
+    setup.model.lock().flush();
+    let after = setup.charge(1);
+    assert_eq!(after.source, Source::Fallback, "the store is not trusted");
+    setup.pass(MS(300));
+    assert!(setup.events.lock().contains(&StoreEvent::CountsLost));
+    assert!(setup.used_units() >= 7, "{}", setup.used_units());
+    assert_eq!(setup.charge(1).source, Source::Exact);
 }
 
-/// Another node was the first to meet the emptied store, so there is a record again, only of less. What it
-/// admits until the loss is known was in nobody's memory, and lost when memories were merged by maximum.
+/// Another node was the first to reach the emptied store, so there is a record again, with a smaller count.
+/// The units it admits until the loss is detected were in no node's mirror, and were lost when states were
+/// merged by maximum.
 #[test]
-fn what_an_emptied_store_admits_before_that_is_known_is_charged_too() {
-    let bench = LayerTestbed::new(RuleOptions::DEFAULT, ResilienceSettings::default());
-    bench.model.lock().reports_epoch = false;
-    assert!(bench.charge(5).admitted);
+fn admissions_of_an_emptied_store_before_the_loss_is_detected_are_charged() {
+    let setup = LayerTestbed::new(RuleOptions::DEFAULT, ResilienceSettings::default());
+    setup.model.lock().reports_epoch = false;
+    assert!(setup.charge(5).admitted);
     {
-        let mut model = bench.model.lock();
+        let mut model = setup.model.lock();
         model.flush();
-        let now = model.time(bench.sim.now());
-        let others = bench.set(1);
+        let now = model.time(setup.sim.now());
+        let others = setup.set(1);
         assert!(
             model
                 .counters
@@ -440,31 +441,31 @@ fn what_an_emptied_store_admits_before_that_is_known_is_charged_too() {
                 .admitted
         );
     }
-    assert_eq!(bench.charge(1).source, Source::Exact);
-    bench.pass(MS(300));
-    assert!(bench.events.lock().contains(&StoreEvent::CountsLost));
-    assert_eq!(bench.used_units(), 6);
+    assert_eq!(setup.charge(1).source, Source::Exact);
+    setup.pass(MS(300));
+    assert!(setup.events.lock().contains(&StoreEvent::CountsLost));
+    assert_eq!(setup.used_units(), 6);
 }
 
-/// The same with a store that holds less because something was given back: then nothing is owed.
+/// The same with a store that has a smaller count because of a refund: then nothing is pending.
 #[test]
-fn what_a_store_admits_after_a_refund_is_charged_once() {
-    let bench = LayerTestbed::new(RuleOptions::DEFAULT, ResilienceSettings::default());
-    bench.model.lock().reports_epoch = false;
-    assert!(bench.charge(5).admitted);
+fn an_admission_after_a_refund_is_charged_once() {
+    let setup = LayerTestbed::new(RuleOptions::DEFAULT, ResilienceSettings::default());
+    setup.model.lock().reports_epoch = false;
+    assert!(setup.charge(5).admitted);
     {
-        let mut model = bench.model.lock();
-        let now = model.time(bench.sim.now());
+        let mut model = setup.model.lock();
+        let now = model.time(setup.sim.now());
         let refund = Refund {
             id: 1,
             charged_at: now,
             expires_at: now.plus(Nanos::from_secs(60)),
-            set: bench.set(4),
+            set: setup.set(4),
         };
         assert_eq!(model.counters.refund(&refund, now), Refunded::Done);
     }
-    assert_eq!(bench.charge(1).source, Source::Exact);
-    bench.pass(MS(300));
-    assert_eq!(bench.charge(1).source, Source::Exact);
-    assert_eq!(bench.used_units(), 3);
+    assert_eq!(setup.charge(1).source, Source::Exact);
+    setup.pass(MS(300));
+    assert_eq!(setup.charge(1).source, Source::Exact);
+    assert_eq!(setup.used_units(), 3);
 }

@@ -1,5 +1,5 @@
-//! Lenient counting: decided here by what was last heard, told to the store a moment later, and never
-//! further over the limit than it says.
+//! Lenient counting: decided by the last synced state, synced to the store a moment later, and never over the
+//! limit by more than the reported bound.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const LENIENT: RuleOptions = RuleOptions {
     ..RuleOptions::DEFAULT
 };
 
-/// Some nodes and one store.
+/// Several nodes and one store.
 struct LenientTestbed {
     sim: Sim,
     nodes: Vec<Resilient<ModelShards, NodeRuntime>>,
@@ -37,7 +37,7 @@ struct LenientTestbed {
 }
 
 impl LenientTestbed {
-    /// With a limit of `count` in an hour.
+    /// With a limit of `count` per hour.
     fn new(nodes: usize, count: u64) -> Self {
         let sim = Sim::new(1);
         let model = Arc::new(Mutex::new(Model::new(DATE)));
@@ -69,7 +69,7 @@ impl LenientTestbed {
             cluster,
             charges_sent,
             rule: RuleName::new("lenient"),
-            limit: Limit::compile(&spec, Precision::Memory).expect("a fit rate"),
+            limit: Limit::compile(&spec, Precision::Memory).expect("a valid rate"),
             other: RuleName::new("other"),
             sim,
         }
@@ -81,17 +81,17 @@ impl LenientTestbed {
             rule: &self.rule,
             rate: 0,
             limit: Cow::Borrowed(&self.limit),
-            cost: Cost::new(cost).expect("a cost"),
+            cost: Cost::new(cost).expect("a positive cost"),
             role: Role::Enforce,
             options: &LENIENT,
         }
     }
 
-    /// The same beside an exact limit of the same size.
+    /// The same with an exact limit of the same size in the set.
     fn both(&self, cost: u64, exact: u64) -> ChargeSet<'_> {
         let beside = Charge {
             rule: &self.other,
-            cost: Cost::new(exact).expect("a cost"),
+            cost: Cost::new(exact).expect("a positive cost"),
             options: &RuleOptions::DEFAULT,
             ..self.one(cost)
         };
@@ -111,7 +111,7 @@ impl LenientTestbed {
         self.sim.run_until(self.sim.now().plus(MS(millis)));
     }
 
-    /// Units in use of a rule, by the books of the store.
+    /// Units in use of a rule, in the store.
     fn used_units(&self, rule: &RuleName) -> u64 {
         let model = self.cluster.model(0);
         let mut model = model.lock();
@@ -127,81 +127,84 @@ impl LenientTestbed {
 
 #[test]
 fn the_first_request_calls_the_store_and_the_next_ones_do_not() {
-    let rig = LenientTestbed::new(1, 1_000);
-    assert_eq!(rig.charge(0, 1).source, Source::Exact);
-    let before = rig.charges_sent.lock().len();
+    let setup = LenientTestbed::new(1, 1_000);
+    assert_eq!(setup.charge(0, 1).source, Source::Exact);
+    let before = setup.charges_sent.lock().len();
     for _ in 0..100 {
-        let outcome = rig.charge(0, 1);
+        let outcome = setup.charge(0, 1);
         assert!(outcome.admitted);
         assert_eq!(outcome.source, Source::Lenient);
     }
-    assert_eq!(rig.charges_sent.lock().len(), before);
-    assert_eq!(rig.used_units(&rig.rule), 1);
-    rig.pass(60);
-    assert_eq!(rig.used_units(&rig.rule), 101);
+    assert_eq!(setup.charges_sent.lock().len(), before);
+    assert_eq!(setup.used_units(&setup.rule), 1);
+    setup.pass(60);
+    assert_eq!(setup.used_units(&setup.rule), 101);
 }
 
 #[test]
-fn what_one_node_admits_is_known_to_all_within_a_hundred_milliseconds() {
-    let rig = LenientTestbed::new(3, 100);
+fn all_nodes_see_an_admission_within_a_hundred_milliseconds() {
+    let setup = LenientTestbed::new(3, 100);
     for node in 0..3 {
-        rig.charge(node, 1);
+        setup.charge(node, 1);
     }
-    assert!(rig.charge(0, 97).admitted, "nothing else is known of");
-    let deadline = rig.sim.now().plus(MS(100));
-    while rig.sim.now() < deadline {
-        rig.pass(5);
+    assert!(
+        setup.charge(0, 97).admitted,
+        "the node knows of no other admission"
+    );
+    let deadline = setup.sim.now().plus(MS(100));
+    while setup.sim.now() < deadline {
+        setup.pass(5);
         for node in 1..3 {
-            rig.nodes[node].overshoot(); // reading it changes nothing
+            setup.nodes[node].overshoot(); // reading it changes nothing
         }
-        // Asking for more than there is keeps the views awake without admitting anything.
-        assert!(!rig.charge(1, 101).admitted);
+        // A cost above the limit keeps the views active and admits nothing.
+        assert!(!setup.charge(1, 101).admitted);
     }
     for node in 0..3 {
-        assert!(!rig.charge(node, 1).admitted, "node {node}");
+        assert!(!setup.charge(node, 1).admitted, "node {node}");
     }
 }
 
 #[test]
 fn an_idle_counter_is_not_synced() {
-    let rig = LenientTestbed::new(1, 100);
-    rig.charge(0, 1);
-    rig.pass(500);
-    let before = rig.charges_sent.lock().len();
-    rig.pass(5_000);
-    assert_eq!(rig.charges_sent.lock().len(), before);
-    // Cold keys cost what exact ones do: one call for each request.
+    let setup = LenientTestbed::new(1, 100);
+    setup.charge(0, 1);
+    setup.pass(500);
+    let before = setup.charges_sent.lock().len();
+    setup.pass(5_000);
+    assert_eq!(setup.charges_sent.lock().len(), before);
+    // Cold keys cost the same as exact ones: one call per request.
     for _ in 0..10 {
-        assert_eq!(rig.charge(0, 1).source, Source::Exact);
-        rig.pass(200);
+        assert_eq!(setup.charge(0, 1).source, Source::Exact);
+        setup.pass(200);
     }
-    assert_eq!(rig.used_units(&rig.rule), 11);
+    assert_eq!(setup.used_units(&setup.rule), 11);
 }
 
 #[test]
 fn the_reported_bound_can_be_reached() {
-    let rig = LenientTestbed::new(4, 100);
+    let setup = LenientTestbed::new(4, 100);
     for node in [0, 1, 2, 3, 0, 1, 2, 3] {
-        rig.charge(node, 1);
+        setup.charge(node, 1);
     }
-    rig.pass(46); // everyone has heard of everyone
-    let bound = rig.nodes[0].overshoot()["lenient"].worst_case;
+    setup.pass(46); // all nodes are synced
+    let bound = setup.nodes[0].overshoot()["lenient"].worst_case;
     let mut admitted = 8;
-    // All at once, before anybody hears of anybody.
+    // All at once, before the next sync.
     for _ in 0..200 {
         for node in 0..4 {
-            admitted += u64::from(rig.charge(node, 1).admitted);
+            admitted += u64::from(setup.charge(node, 1).admitted);
         }
     }
     let over = admitted - 100;
-    assert!(over <= bound, "{over} over, where {bound} may be");
+    assert!(over <= bound, "{over} over, the bound is {bound}");
     assert!(
         over >= bound * 9 / 10,
         "{over} over: the bound of {bound} cannot be reached"
     );
-    rig.pass(100);
+    setup.pass(100);
     assert_eq!(
-        rig.used_units(&rig.rule),
+        setup.used_units(&setup.rule),
         200,
         "debt is kept up to twice the limit"
     );
@@ -209,44 +212,44 @@ fn the_reported_bound_can_be_reached() {
 
 #[test]
 fn the_bound_shrinks_as_the_limit_is_used_up() {
-    let rig = LenientTestbed::new(4, 1_000);
-    rig.charge(0, 100);
-    rig.charge(0, 100);
-    rig.pass(46);
-    let overshoot = rig.nodes[0].overshoot()["lenient"].at_current_rate;
+    let setup = LenientTestbed::new(4, 1_000);
+    setup.charge(0, 100);
+    setup.charge(0, 100);
+    setup.pass(46);
+    let overshoot = setup.nodes[0].overshoot()["lenient"].at_current_rate;
     assert!(
         (600..=700).contains(&overshoot),
-        "{overshoot}: a pause's 100, more than two pauses long, on each of three others"
+        "{overshoot}: 100 per sync interval, for more than two intervals, on each of three other nodes"
     );
-    assert!(rig.charge(0, 790).admitted);
-    rig.pass(46);
-    assert!(rig.charge(0, 1).admitted);
-    rig.pass(46);
-    let overshoot = rig.nodes[0].overshoot()["lenient"].at_current_rate;
+    assert!(setup.charge(0, 790).admitted);
+    setup.pass(46);
+    assert!(setup.charge(0, 1).admitted);
+    setup.pass(46);
+    let overshoot = setup.nodes[0].overshoot()["lenient"].at_current_rate;
     assert!(overshoot <= 3 * 9, "{overshoot}: nine are left");
 }
 
 #[test]
-fn a_refusal_elsewhere_takes_it_back() {
-    let rig = LenientTestbed::new(1, 100);
-    rig.charge_set(0, &rig.both(1, 1));
-    let outcome = rig.charge_set(0, &rig.both(10, 100));
+fn a_denial_by_the_exact_limit_refunds_the_lenient_one() {
+    let setup = LenientTestbed::new(1, 100);
+    setup.charge_set(0, &setup.both(1, 1));
+    let outcome = setup.charge_set(0, &setup.both(10, 100));
     assert!(!outcome.admitted);
     assert!(
-        rig.charge_set(0, &rig.both(99, 1)).admitted,
-        "all but the first is still there"
+        setup.charge_set(0, &setup.both(99, 1)).admitted,
+        "only the first request is charged"
     );
-    rig.pass(60);
-    assert_eq!(rig.used_units(&rig.rule), 100);
-    assert_eq!(rig.used_units(&rig.other), 2);
+    setup.pass(60);
+    assert_eq!(setup.used_units(&setup.rule), 100);
+    assert_eq!(setup.used_units(&setup.other), 2);
 }
 
 #[test]
-fn a_refusal_here_charges_nothing_elsewhere() {
-    let rig = LenientTestbed::new(1, 100);
-    rig.charge_set(0, &rig.both(99, 1));
-    rig.charge_set(0, &rig.both(1, 1));
-    let outcome = rig.charge_set(0, &rig.both(1, 1));
+fn a_denial_by_the_lenient_limit_charges_no_exact_one() {
+    let setup = LenientTestbed::new(1, 100);
+    setup.charge_set(0, &setup.both(99, 1));
+    setup.charge_set(0, &setup.both(1, 1));
+    let outcome = setup.charge_set(0, &setup.both(1, 1));
     assert!(!outcome.admitted);
     assert_eq!(outcome.source, Source::Lenient);
     assert!(
@@ -254,78 +257,78 @@ fn a_refusal_here_charges_nothing_elsewhere() {
         "the exact limit has room"
     );
     assert!(!outcome.readings[1].verdict.allows());
-    rig.pass(60);
-    assert_eq!(rig.used_units(&rig.other), 2);
+    setup.pass(60);
+    assert_eq!(setup.used_units(&setup.other), 2);
 }
 
 #[test]
-fn without_the_store_the_share_decides_and_nothing_is_lost() {
-    let rig = LenientTestbed::new(1, 1_000);
-    rig.charge(0, 1);
-    assert!(rig.charge(0, 50).admitted);
-    rig.set_conditions(NetworkConditions {
+fn without_the_store_the_share_decides_and_no_unit_is_lost() {
+    let setup = LenientTestbed::new(1, 1_000);
+    setup.charge(0, 1);
+    assert!(setup.charge(0, 50).admitted);
+    setup.set_conditions(NetworkConditions {
         down: true,
         ..NetworkConditions::HEALTHY
     });
-    rig.pass(200);
-    assert_eq!(rig.charge(0, 1).source, Source::Fallback);
-    rig.set_conditions(NetworkConditions::HEALTHY);
-    rig.pass(3_000);
-    assert_eq!(rig.charge(0, 1).source, Source::Exact);
-    assert_eq!(rig.used_units(&rig.rule), 53);
+    setup.pass(200);
+    assert_eq!(setup.charge(0, 1).source, Source::Fallback);
+    setup.set_conditions(NetworkConditions::HEALTHY);
+    setup.pass(3_000);
+    assert_eq!(setup.charge(0, 1).source, Source::Exact);
+    assert_eq!(setup.used_units(&setup.rule), 53);
 }
 
 #[test]
 fn draining_syncs_everything() {
-    let rig = LenientTestbed::new(1, 1_000);
-    rig.charge(0, 1);
-    rig.charge(0, 30);
-    rig.sim.block_on(rig.nodes[0].drain());
-    assert_eq!(rig.used_units(&rig.rule), 31);
-    assert_eq!(rig.charge(0, 1).source, Source::Exact);
+    let setup = LenientTestbed::new(1, 1_000);
+    setup.charge(0, 1);
+    setup.charge(0, 30);
+    setup.sim.block_on(setup.nodes[0].drain());
+    assert_eq!(setup.used_units(&setup.rule), 31);
+    assert_eq!(setup.charge(0, 1).source, Source::Exact);
 }
 
-/// A node ended while what it had just sent was still on its way, and it was never counted.
+/// A node stopped while its last sync was in flight, and the units were never counted.
 #[test]
 fn draining_waits_for_a_sync_in_flight() {
     for micros in (0..60_000).step_by(500) {
-        let rig = LenientTestbed::new(1, 1_000);
-        rig.charge(0, 1);
-        rig.charge(0, 30);
-        rig.set_conditions(NetworkConditions {
+        let setup = LenientTestbed::new(1, 1_000);
+        setup.charge(0, 1);
+        setup.charge(0, 30);
+        setup.set_conditions(NetworkConditions {
             min_latency: MS(2),
             ..NetworkConditions::HEALTHY
         });
-        let then = rig.sim.now().plus(Nanos::new(micros * 1_000));
-        rig.sim.run_until(then);
-        rig.sim.block_on(rig.nodes[0].drain());
-        assert_eq!(rig.used_units(&rig.rule), 31, "after {micros} µs");
+        let then = setup.sim.now().plus(Nanos::new(micros * 1_000));
+        setup.sim.run_until(then);
+        setup.sim.block_on(setup.nodes[0].drain());
+        assert_eq!(setup.used_units(&setup.rule), 31, "after {micros} µs");
     }
 }
 
-/// A word from the store used to make a view fresh again while what it had admitted was not told: others
-/// did not hear of it for as long as telling took.
+/// A sync reply used to make a view fresh again although its own admissions were not synced. The other nodes
+/// did not see them for as long as the sync took.
 #[test]
-fn nothing_is_decided_here_while_the_others_are_kept_waiting() {
-    let rig = LenientTestbed::new(1, 1_000_000);
-    rig.charge(0, 1);
-    rig.charge(0, 1);
-    rig.set_conditions(NetworkConditions {
-        min_latency: MS(30), // slower than a pause leaves room for, and no failure yet
+fn a_view_with_unsynced_units_stops_deciding() {
+    let setup = LenientTestbed::new(1, 1_000_000);
+    setup.charge(0, 1);
+    setup.charge(0, 1);
+    setup.set_conditions(NetworkConditions {
+        min_latency: MS(30), // longer than a sync interval, and no failure yet
         ..NetworkConditions::HEALTHY
     });
-    let (mut unsynced, mut last_sync) = (1, rig.sim.now());
+    let (mut unsynced, mut last_sync) = (1, setup.sim.now());
     for _ in 0..400 {
-        rig.pass(1);
-        let outcome = rig.charge(0, 1);
+        setup.pass(1);
+        let outcome = setup.charge(0, 1);
         match outcome.source {
             Source::Lenient => unsynced += 1,
-            _ => (unsynced, last_sync) = (0, rig.sim.now()),
+            _ => (unsynced, last_sync) = (0, setup.sim.now()),
         }
-        let waited = rig.sim.now().since(last_sync);
+        let waited = setup.sim.now().since(last_sync);
         assert!(
             unsynced == 0 || waited <= MS(110),
-            "{unsynced} untold for {waited}"
+            "{unsynced} not synced for {waited}"
         );
     }
 }

@@ -1,5 +1,5 @@
-//! Limits on what is open at once, through everything that can happen to a store and to a holder: never
-//! more than are stated, and no slot that nobody holds stays taken.
+//! Concurrency limits under every fault of a store and of a holder: never more permits than the limit, and no
+//! permit stays taken without a holder.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -29,7 +29,7 @@ const DOWN: NetworkConditions = NetworkConditions {
 
 type SharedNodeStore = Resilient<ModelShards, NodeRuntime>;
 
-/// Nodes on one store, and a rule that lets `most` be open.
+/// Nodes on one store, and a rule with `max_open` permits.
 struct PermitTestbed<S: Store + 'static> {
     sim: Sim,
     model: SharedModel,
@@ -56,13 +56,13 @@ impl PermitTestbed<SharedNodeStore> {
     }
 
     fn with_rules(seed: u64, nodes: usize, rules: &str, settings: &ResilienceSettings) -> Self {
-        let scene = PermitTestbed::with(seed, nodes, rules, |model, link, runtime| {
+        let setup = PermitTestbed::with(seed, nodes, rules, |model, link, runtime| {
             let cluster = Arc::new(ModelCluster::new([Arc::clone(model)]));
             let shards = ModelShards::new(&cluster, link);
             resilient(shards, runtime, settings.clone(), Arc::new(|_| {}))
         });
-        scene.pass(MS(3_000)); // until the list of nodes is known to be complete
-        scene
+        setup.pass(MS(3_000)); // until the membership is complete
+        setup
     }
 }
 
@@ -90,7 +90,7 @@ impl<S: Store + 'static> PermitTestbed<S> {
                 name: "rules.yaml",
                 text: rules,
             }]);
-            let policy = Policy::of(rules.expect("good rules"));
+            let policy = Policy::of(rules.expect("valid rules"));
             let secret = Secret::from_bytes(b"0123456789abcdef").expect("a secret");
             let clock = Arc::new(ManualClock::at(DATE));
             let limiter = Arc::new(Limiter::new(store, policy, secret, clock));
@@ -114,20 +114,20 @@ impl<S: Store + 'static> PermitTestbed<S> {
         self.model.lock().set_conditions(conditions);
     }
 
-    /// One more open request at a node, kept there.
+    /// Opens one more request at a node, auto-renewed there.
     fn open(&self, node: usize) -> Option<Permit<S, NodeRuntime>> {
         let acquired = self.sim.block_on(self.nodes[node].renewer.acquire(ada()));
-        match acquired.expect("an answer") {
+        match acquired.expect("a reply") {
             Acquired::Open { permit, .. } => Some(permit),
             Acquired::Full(full) => {
                 assert_eq!(full.rule.as_str(), "uploads");
                 None
             }
-            Acquired::Denied(_) => panic!("no rate refuses"),
+            Acquired::Denied(_) => panic!("denied by a rate"),
         }
     }
 
-    /// Whether one more is open after so long; else it is not waited for any more.
+    /// Whether one more request is open after `span`; otherwise the acquire is cancelled.
     fn acquires_within(&self, node: usize, span: Nanos) -> bool {
         let mut acquiring = pin!(self.nodes[node].renewer.acquire(ada()));
         let mut waiting = pin!(self.sim.sleep(span));
@@ -143,7 +143,7 @@ impl<S: Store + 'static> PermitTestbed<S> {
         }))
     }
 
-    /// As many more as there is room for, over all nodes in turn.
+    /// As many more requests as possible, over all nodes in turn.
     fn fill(&self) -> Vec<Permit<S, NodeRuntime>> {
         let mut permits = Vec::new();
         loop {
@@ -160,11 +160,11 @@ impl<S: Store + 'static> PermitTestbed<S> {
         std::iter::from_fn(|| self.open(node)).collect()
     }
 
-    /// One that its holder does not keep: it dies at once.
+    /// A permit whose holder dies at once and never renews it.
     fn acquire_and_abandon(&self, node: usize) -> Option<Ticket> {
         let limiter = &self.nodes[node].limiter;
         let acquired = self.sim.block_on(limiter.acquire(ada(), SECS(10)));
-        match acquired.expect("an answer") {
+        match acquired.expect("a reply") {
             Acquired::Open { permit, .. } => Some(permit),
             _ => None,
         }
@@ -184,41 +184,41 @@ fn lost<S: Store + 'static>(permits: &[Permit<S, NodeRuntime>]) -> usize {
 }
 
 #[test]
-fn all_nodes_together_have_as_many_open_as_the_rule_says_for_as_long_as_they_like() {
-    let scene = PermitTestbed::new(4, 10);
-    let permits = scene.fill();
+fn all_nodes_together_hold_at_most_the_limit_for_any_length_of_time() {
+    let setup = PermitTestbed::new(4, 10);
+    let permits = setup.fill();
     assert_eq!(permits.len(), 10);
     for _ in 0..60 {
-        scene.pass(SECS(1));
-        assert!(scene.open(0).is_none(), "at {}", scene.sim.now());
+        setup.pass(SECS(1));
+        assert!(setup.open(0).is_none(), "at {}", setup.sim.now());
         assert_eq!(lost(&permits), 0);
     }
     drop(permits);
-    scene.pass(MS(100));
-    assert_eq!(scene.fill().len(), 10, "all were given back, at once");
+    setup.pass(MS(100));
+    assert_eq!(setup.fill().len(), 10, "all were released at once");
 }
 
-/// The rates of an acquire had 25 ms, as those of a check have, beside permits that had 250: with replies
-/// that took longer, a rule with `on_store_late: deny` denied every acquire.
+/// The rates of an acquire had a budget of 25 ms, as those of a check have, next to permits with 250 ms. With
+/// slower replies a rule with `on_store_late: deny` denied every acquire.
 #[test]
 fn the_rates_of_a_permit_wait_for_the_store_as_long_as_the_permit() {
     let rules = "version: 1\nrules:\n  - { name: uploads, by: user, concurrent: 2 }\n  \
                  - { name: paid, by: user, rate: 9/day, on_store_late: deny }\n";
-    let scene = PermitTestbed::with_rules(1, 1, rules, &ResilienceSettings::default());
-    let limiter = &scene.nodes[0].limiter;
+    let setup = PermitTestbed::with_rules(1, 1, rules, &ResilienceSettings::default());
+    let limiter = &setup.nodes[0].limiter;
     let round_trip = |millis: u64| {
-        scene.set_conditions(NetworkConditions {
+        setup.set_conditions(NetworkConditions {
             min_latency: MS(millis / 2),
             ..NetworkConditions::HEALTHY
         });
     };
     let source = || {
-        let acquired = scene.sim.block_on(limiter.acquire(ada(), SECS(10)));
+        let acquired = setup.sim.block_on(limiter.acquire(ada(), SECS(10)));
         match acquired.expect("a decision") {
             Acquired::Open {
                 permit, decision, ..
             } => {
-                let released = scene.sim.block_on(limiter.release(&permit));
+                let released = setup.sim.block_on(limiter.release(&permit));
                 released.expect("a reply");
                 decision.source()
             }
@@ -230,237 +230,228 @@ fn the_rates_of_a_permit_wait_for_the_store_as_long_as_the_permit() {
         round_trip(millis);
         assert_eq!(source(), Source::Exact, "{millis} ms");
     }
-    let checked = scene.sim.block_on(limiter.check(ada()));
+    let checked = setup.sim.block_on(limiter.check(ada()));
     let checked = checked.expect("a decision");
     assert_eq!(checked.source(), Source::Late, "a check waits no longer");
 }
 
 #[test]
-fn slots_of_a_dead_holder_come_back_when_they_end_and_not_before() {
-    let scene = PermitTestbed::new(2, 2);
-    scene.acquire_and_abandon(0).expect("room");
-    let renewed = scene.open(1).expect("room");
-    scene.pass(MS(9_900));
-    assert!(scene.open(0).is_none());
-    scene.pass(MS(200));
-    let next = scene.open(0).expect("the dead one's");
-    assert!(scene.open(0).is_none() && !renewed.is_lost() && !next.is_lost());
+fn permits_of_a_dead_holder_are_free_when_they_expire_and_not_before() {
+    let setup = PermitTestbed::new(2, 2);
+    setup.acquire_and_abandon(0).expect("room");
+    let renewed = setup.open(1).expect("room");
+    setup.pass(MS(9_900));
+    assert!(setup.open(0).is_none());
+    setup.pass(MS(200));
+    let next = setup.open(0).expect("the permit of the dead holder");
+    assert!(setup.open(0).is_none() && !renewed.is_lost() && !next.is_lost());
 }
 
 #[test]
-fn a_node_that_dies_gives_its_slots_back_by_their_end() {
-    let scene = PermitTestbed::new(2, 4);
-    let permits: Vec<_> = (0..4).map(|_| scene.open(0).expect("room")).collect();
-    scene.pass(SECS(30));
-    assert!(scene.open(1).is_none());
-    scene.sim.kill(0);
-    scene.pass(SECS(10));
-    assert_eq!(scene.fill_node(1).len(), 4);
+fn permits_of_a_dead_node_are_free_when_they_expire() {
+    let setup = PermitTestbed::new(2, 4);
+    let permits: Vec<_> = (0..4).map(|_| setup.open(0).expect("room")).collect();
+    setup.pass(SECS(30));
+    assert!(setup.open(1).is_none());
+    setup.sim.kill(0);
+    setup.pass(SECS(10));
+    assert_eq!(setup.fill_node(1).len(), 4);
     drop(permits);
 }
 
-/// The store is away for longer than slots last, and knows of none when it is back: those who hold them
-/// have told it before it is asked for new ones.
+/// The store is unavailable for longer than permits last, and has none when it is back. The holders restore
+/// them before new ones are granted.
 #[test]
-fn slots_outlive_an_outage_and_nobody_takes_their_place_afterwards() {
-    let scene = PermitTestbed::new(4, 8);
-    let before = scene.fill();
+fn permits_outlive_an_outage_and_are_not_granted_again_afterwards() {
+    let setup = PermitTestbed::new(4, 8);
+    let before = setup.fill();
     assert_eq!(before.len(), 8);
-    scene.set_conditions(DOWN);
-    scene.pass(SECS(30));
-    assert_eq!(lost(&before), 0, "kept without the store");
-    assert_eq!(scene.fill().len(), 0, "each node has more than its share");
-    scene.set_conditions(NetworkConditions::HEALTHY);
-    scene.pass(SECS(3));
-    assert_eq!(scene.fill().len(), 0);
+    setup.set_conditions(DOWN);
+    setup.pass(SECS(30));
+    assert_eq!(lost(&before), 0, "held without the store");
+    assert_eq!(setup.fill().len(), 0, "each node has more than its share");
+    setup.set_conditions(NetworkConditions::HEALTHY);
+    setup.pass(SECS(3));
+    assert_eq!(setup.fill().len(), 0);
     assert_eq!(lost(&before), 0);
     drop(before);
-    scene.pass(SECS(1));
-    assert_eq!(scene.fill().len(), 8);
+    setup.pass(SECS(1));
+    assert_eq!(setup.fill().len(), 8);
 }
 
-/// What a node gave without the store is in it afterwards, until it is given back: also if it is given
-/// back while nobody can be told.
+/// Permits that a node granted without the store are in the store afterwards until their release, even if
+/// they are released during the outage.
 #[test]
 fn permits_acquired_without_the_store_are_restored_to_it() {
-    let scene = PermitTestbed::new(4, 10);
-    scene.set_conditions(DOWN);
-    scene.pass(SECS(2));
-    let mut permits = scene.fill();
-    assert_eq!(permits.len(), 8, "the share of all nodes");
-    scene.set_conditions(NetworkConditions::HEALTHY);
-    scene.pass(SECS(3));
-    let more = scene.fill();
+    let setup = PermitTestbed::new(4, 10);
+    setup.set_conditions(DOWN);
+    setup.pass(SECS(2));
+    let mut permits = setup.fill();
+    assert_eq!(permits.len(), 8, "the shares of all nodes");
+    setup.set_conditions(NetworkConditions::HEALTHY);
+    setup.pass(SECS(3));
+    let more = setup.fill();
     assert_eq!(more.len(), 2, "the rest of the limit");
-    scene.set_conditions(DOWN);
-    scene.pass(SECS(2));
+    setup.set_conditions(DOWN);
+    setup.pass(SECS(2));
     permits.truncate(3);
-    scene.pass(SECS(1));
-    scene.set_conditions(NetworkConditions::HEALTHY);
-    scene.pass(SECS(3));
-    assert_eq!(scene.fill().len(), 5, "given back while the store was away");
+    setup.pass(SECS(1));
+    setup.set_conditions(NetworkConditions::HEALTHY);
+    setup.pass(SECS(3));
+    assert_eq!(setup.fill().len(), 5, "released during the outage");
     assert_eq!(lost(&permits) + lost(&more), 0);
 }
 
-/// A store that lost everything would find room for all of them once more.
+/// A store that lost everything would grant all permits once more.
 #[test]
-fn a_store_that_lost_its_slots_has_them_again_before_it_gives_new_ones() {
+fn a_store_that_lost_its_permits_is_restored_before_it_grants_new_ones() {
     for flushed in [false, true] {
-        let scene = PermitTestbed::new(4, 40);
-        let permits = scene.fill();
+        let setup = PermitTestbed::new(4, 40);
+        let permits = setup.fill();
         assert_eq!(permits.len(), 40);
-        match flushed {
-            true => scene.model.lock().flush(),
-            false => scene.model.lock().restart_empty(),
+        if flushed {
+            setup.model.lock().flush()
+        } else {
+            setup.model.lock().restart_empty()
         }
         for _ in 0..40 {
-            let more = scene.fill();
-            assert_eq!(more.len(), 0, "at {}", scene.sim.now());
-            scene.pass(MS(100));
+            let more = setup.fill();
+            assert_eq!(more.len(), 0, "at {}", setup.sim.now());
+            setup.pass(MS(100));
         }
-        scene.pass(SECS(20));
-        assert_eq!((scene.fill().len(), lost(&permits)), (0, 0));
+        setup.pass(SECS(20));
+        assert_eq!((setup.fill().len(), lost(&permits)), (0, 0));
         drop(permits);
-        scene.pass(SECS(1));
-        assert_eq!(scene.fill().len(), 40);
+        setup.pass(SECS(1));
+        assert_eq!(setup.fill().len(), 40);
     }
 }
 
-/// While a store is away nodes give what is their share, beside what was open before: no more.
+/// During an outage nodes grant at most their shares, in addition to the permits from before.
 #[test]
-fn an_outage_adds_the_share_at_most() {
-    let scene = PermitTestbed::new(4, 40);
-    let before = scene.fill_node(0);
+fn an_outage_adds_at_most_the_shares() {
+    let setup = PermitTestbed::new(4, 40);
+    let before = setup.fill_node(0);
     assert_eq!(before.len(), 40, "all at one node");
-    scene.set_conditions(DOWN);
-    scene.pass(SECS(2));
-    let during = scene.fill();
+    setup.set_conditions(DOWN);
+    setup.pass(SECS(2));
+    let during = setup.fill();
     assert_eq!(during.len(), 24, "the shares of the other three");
-    scene.set_conditions(NetworkConditions::HEALTHY);
-    scene.pass(SECS(5));
-    assert_eq!(scene.fill().len(), 0);
+    setup.set_conditions(NetworkConditions::HEALTHY);
+    setup.pass(SECS(5));
+    assert_eq!(setup.fill().len(), 0);
     drop(before);
-    scene.pass(SECS(1));
-    assert_eq!(scene.fill().len(), 16);
+    setup.pass(SECS(1));
+    assert_eq!(setup.fill().len(), 16);
 }
 
-/// Without anything around the store, so that it is known who knows what.
+/// Without any layer around the store, so that each party's knowledge is certain.
 fn bare(max_open: u32) -> PermitTestbed<ModelLink> {
     PermitTestbed::with(1, 2, &uploads(max_open), |_, link, _| link)
 }
 
 #[test]
-fn a_slot_that_could_not_be_renewed_is_lost_until_there_is_room_again() {
-    let scene = bare(1);
-    let permit = scene.open(0).expect("room");
-    scene.set_conditions(DOWN);
-    scene.pass(SECS(9));
-    assert!(!permit.is_lost(), "it lasts as long as it was said to");
-    scene.pass(SECS(2));
+fn a_permit_that_could_not_be_renewed_is_lost_until_one_is_free_again() {
+    let setup = bare(1);
+    let permit = setup.open(0).expect("room");
+    setup.set_conditions(DOWN);
+    setup.pass(SECS(9));
+    assert!(!permit.is_lost(), "it lasts its whole lifetime");
+    setup.pass(SECS(2));
     assert!(permit.is_lost());
-    scene.set_conditions(NetworkConditions::HEALTHY);
-    let other = scene.open(1).expect("the place is free");
-    scene.pass(SECS(20));
+    setup.set_conditions(NetworkConditions::HEALTHY);
+    let other = setup.open(1).expect("the permit is free");
+    setup.pass(SECS(20));
     assert!(permit.is_lost() && !other.is_lost());
     drop(other);
-    scene.pass(SECS(10));
-    assert!(!permit.is_lost(), "found again");
-    assert!(scene.open(1).is_none());
+    setup.pass(SECS(10));
+    assert!(!permit.is_lost(), "held again");
+    assert!(setup.open(1).is_none());
 }
 
-/// A program that lives on is open, and is counted again as soon as there is room.
+/// A live holder is open, and is counted again as soon as a permit is free.
 #[test]
-fn a_slot_that_an_operator_has_freed_is_taken_again_when_there_is_room() {
-    let scene = PermitTestbed::new(2, 1);
-    let permit = scene.open(0).expect("room");
-    scene.pass(SECS(20));
-    let freed = scene.nodes[1].limiter.view();
-    let freed = scene.sim.block_on(freed.reset(ada())).expect("an answer");
+fn a_permit_that_an_operator_freed_is_acquired_again_when_one_is_free() {
+    let setup = PermitTestbed::new(2, 1);
+    let permit = setup.open(0).expect("room");
+    setup.pass(SECS(20));
+    let freed = setup.nodes[1].limiter.view();
+    let freed = setup.sim.block_on(freed.reset(ada())).expect("a reply");
     assert_eq!(freed, 1);
-    let other = scene.open(1).expect("the place is free");
-    scene.pass(SECS(4));
+    let other = setup.open(1).expect("the permit is free");
+    setup.pass(SECS(4));
     assert!(permit.is_lost() && !other.is_lost());
     drop(other);
-    scene.pass(SECS(4));
+    setup.pass(SECS(4));
     assert!(!permit.is_lost());
-    assert!(scene.open(0).is_none());
+    assert!(setup.open(0).is_none());
 }
 
 #[test]
-fn a_reset_that_the_store_does_not_answer_frees_nothing() {
-    let scene = PermitTestbed::new(2, 10);
-    let limiter = &scene.nodes[0].limiter;
-    let before = scene.acquire_and_abandon(0).expect("room");
-    scene.set_conditions(DOWN);
-    scene.pass(SECS(1));
-    let without = scene.acquire_and_abandon(0).expect("a share");
-    let freed = scene.sim.block_on(limiter.view().reset(ada()));
+fn a_reset_without_a_reply_frees_nothing() {
+    let setup = PermitTestbed::new(2, 10);
+    let limiter = &setup.nodes[0].limiter;
+    let before = setup.acquire_and_abandon(0).expect("room");
+    setup.set_conditions(DOWN);
+    setup.pass(SECS(1));
+    let without = setup.acquire_and_abandon(0).expect("a share");
+    let freed = setup.sim.block_on(limiter.view().reset(ada()));
     assert!(freed.is_err());
     for ticket in [&before, &without] {
-        let held = scene.sim.block_on(limiter.renew(ticket));
-        assert!(held.expect("it is known here"));
+        let held = setup.sim.block_on(limiter.renew(ticket));
+        assert!(held.expect("this node knows the permit"));
     }
 }
 
-/// A renewal that is under way when its slot is given back must not take it again; nor must whoever
-/// finds that the store has lost it.
+/// A renewal in flight during the release of its permit must not acquire it again; nor must a node that finds
+/// that the store has lost it.
 #[test]
-fn a_slot_that_was_given_back_is_never_taken_again() {
+fn a_released_permit_is_never_acquired_again() {
     let times = (3_200..3_700).step_by(20);
     for (late_ms, is_lost) in times.flat_map(|ms| [(ms, false), (ms, true)]) {
-        let scene = bare(1);
+        let setup = bare(1);
         let slow = NetworkConditions {
             min_latency: MS(50),
             ..NetworkConditions::HEALTHY
         };
-        let permit = scene.open(0).expect("room");
+        let permit = setup.open(0).expect("room");
         if is_lost {
-            scene.model.lock().restart_empty();
+            setup.model.lock().restart_empty();
         }
-        scene.set_conditions(slow);
-        scene.pass(MS(late_ms));
+        setup.set_conditions(slow);
+        setup.pass(MS(late_ms));
         drop(permit);
-        scene.pass(SECS(1));
-        assert!(scene.open(1).is_some(), "dropped after {late_ms} ms");
+        setup.pass(SECS(1));
+        assert!(setup.open(1).is_some(), "dropped after {late_ms} ms");
     }
-    let scene = bare(1);
-    let ticket = scene.acquire_and_abandon(0).expect("room");
-    let limiter = &scene.nodes[1].limiter;
-    assert!(
-        scene
-            .sim
-            .block_on(limiter.renew(&ticket))
-            .expect("an answer")
-    );
-    scene
+    let setup = bare(1);
+    let ticket = setup.acquire_and_abandon(0).expect("room");
+    let limiter = &setup.nodes[1].limiter;
+    assert!(setup.sim.block_on(limiter.renew(&ticket)).expect("a reply"));
+    setup
         .sim
         .block_on(limiter.release(&ticket))
-        .expect("an answer");
-    assert!(
-        !scene
-            .sim
-            .block_on(limiter.renew(&ticket))
-            .expect("an answer")
-    );
-    assert!(scene.open(0).is_some());
+        .expect("a reply");
+    assert!(!setup.sim.block_on(limiter.renew(&ticket)).expect("a reply"));
+    assert!(setup.open(0).is_some());
 }
 
-/// A store in another region: replies are later than a check waits for, and slots wait for them.
+/// A store in another region: replies are later than a check waits, and acquires wait for them.
 #[test]
-fn a_store_that_is_far_away_gives_as_many_as_the_rule_says() {
-    let scene = PermitTestbed::new(2, 10);
-    scene.set_conditions(NetworkConditions {
+fn a_far_store_grants_the_whole_limit() {
+    let setup = PermitTestbed::new(2, 10);
+    setup.set_conditions(NetworkConditions {
         min_latency: MS(40),
         ..NetworkConditions::HEALTHY
     });
-    let permits: Vec<_> = (0..30).filter_map(|i| scene.open(i % 2)).collect();
+    let permits: Vec<_> = (0..30).filter_map(|i| setup.open(i % 2)).collect();
     assert_eq!(permits.len(), 10);
 }
 
-/// Whoever stops waiting knows of no slot, so nobody would give it back: it was taken for as long as it
-/// lasts. Here for every moment of the way to the store and back.
+/// A cancelled caller does not know of its permit and could not release it: it stayed taken for its lifetime.
+/// Checked here at every moment of the round trip.
 #[test]
-fn whoever_stops_waiting_leaves_no_slot_taken() {
+fn a_cancelled_acquire_leaves_no_permit_taken() {
     let patient = ResilienceSettings {
         budget: SECS(5),
         ..ResilienceSettings::default()
@@ -484,33 +475,33 @@ fn whoever_stops_waiting_leaves_no_slot_taken() {
     (5..100).step_by(5).map(MS).for_each(left);
 }
 
-/// A crowd that is refused while the store is away must not fill what a node remembers of slots.
+/// Denials during an outage must not fill the node's table of permits.
 #[test]
-fn refusals_without_the_store_are_not_remembered() {
+fn denials_without_the_store_take_no_table_entry() {
     let settings = ResilienceSettings {
         max_mirrored: 50,
         ..ResilienceSettings::default()
     };
-    let scene = PermitTestbed::with_settings(1, 1, 10, &settings);
-    scene.set_conditions(DOWN);
-    scene.pass(SECS(2));
-    let mut permits = scene.fill();
+    let setup = PermitTestbed::with_settings(1, 1, 10, &settings);
+    setup.set_conditions(DOWN);
+    setup.pass(SECS(2));
+    let mut permits = setup.fill();
     assert_eq!(permits.len(), 8);
     for _ in 0..200 {
-        assert!(scene.open(0).is_none());
+        assert!(setup.open(0).is_none());
     }
     permits.truncate(4);
-    scene.pass(MS(10));
-    assert_eq!(scene.fill().len(), 4);
+    setup.pass(MS(10));
+    assert_eq!(setup.fill().len(), 4);
 }
 
 #[test]
-fn without_the_store_a_refusal_says_so() {
-    let scene = PermitTestbed::new(1, 1);
-    scene.set_conditions(DOWN);
-    scene.pass(SECS(2));
-    let _slot = scene.open(0).expect("one node holds the one unit");
-    let full = scene.sim.block_on(scene.nodes[0].renewer.acquire(ada()));
+fn a_denial_without_the_store_has_the_source_fallback() {
+    let setup = PermitTestbed::new(1, 1);
+    setup.set_conditions(DOWN);
+    setup.pass(SECS(2));
+    let _permit = setup.open(0).expect("one node has the one unit");
+    let full = setup.sim.block_on(setup.nodes[0].renewer.acquire(ada()));
     let Ok(Acquired::Full(full)) = full else {
         panic!("one is open");
     };
@@ -518,24 +509,24 @@ fn without_the_store_a_refusal_says_so() {
     assert_eq!((full.open, full.max_permits), (1, 1));
 }
 
-/// What chance makes of it. `cargo test -p tidegate-sim --test slots chance` runs all seeds.
+/// Random schedules. `cargo test -p tidegate-sim --test permits random` runs all seeds.
 #[test]
-fn whatever_chance_does_the_bounds_hold_and_every_slot_comes_back() {
+fn random_schedules_keep_the_bounds_and_free_every_permit() {
     for seed in 0..200 {
-        by_chance(seed);
+        run_random_schedule(seed);
     }
 }
 
-/// Callers come and go on four nodes while the store is away, hangs, loses answers or everything. Never
-/// more than the limit and the share are in; when all has been well for a while, nobody gets in above the
-/// limit; and in the end all of it can be had.
-fn by_chance(seed: u64) {
+/// Callers come and go on four nodes while the store is unavailable, hangs, loses replies or everything.
+/// Invariants: at most the limit plus the shares are open; after a while without a fault, no permit is
+/// granted over the limit; at the end the whole limit is free.
+fn run_random_schedule(seed: u64) {
     const MAX_OPEN: usize = 20;
-    let scene =
+    let setup =
         PermitTestbed::with_settings(seed, 4, MAX_OPEN as u32, &ResilienceSettings::default());
     let mut random = Rng::new(seed);
     let mut permits = Vec::new();
-    let mut trouble = scene.sim.now();
+    let mut trouble = setup.sim.now();
     for _ in 0..150 {
         match random.below(10) {
             0 => {
@@ -547,44 +538,44 @@ fn by_chance(seed: u64) {
                     replies_lost: 200,
                     ..NetworkConditions::HEALTHY
                 };
-                scene.set_conditions(random.pick(&[DOWN, hung, lossy]));
-                scene.pass(MS(random.below(15_000)));
+                setup.set_conditions(random.pick(&[DOWN, hung, lossy]));
+                setup.pass(MS(random.below(15_000)));
             }
-            1 => scene.set_conditions(NetworkConditions::HEALTHY),
-            2 if scene.model.lock().conditions == NetworkConditions::HEALTHY => {
-                scene.model.lock().restart_empty();
-                trouble = scene.sim.now();
-                scene.pass(SECS(2));
+            1 => setup.set_conditions(NetworkConditions::HEALTHY),
+            2 if setup.model.lock().conditions == NetworkConditions::HEALTHY => {
+                setup.model.lock().restart_empty();
+                trouble = setup.sim.now();
+                setup.pass(SECS(2));
             }
             3..6 if !permits.is_empty() => {
                 let at = random.below(permits.len() as u64) as usize;
                 drop(permits.swap_remove(at));
             }
             _ => {
-                let well = scene.sim.now().since(trouble) > SECS(8) && permits.len() >= MAX_OPEN;
-                let more = scene.open(random.below(4) as usize);
-                assert!(!(well && more.is_some()), "seed {seed}: above the limit");
+                let well = setup.sim.now().since(trouble) > SECS(8) && permits.len() >= MAX_OPEN;
+                let more = setup.open(random.below(4) as usize);
+                assert!(!(well && more.is_some()), "seed {seed}: over the limit");
                 permits.extend(more);
             }
         }
-        if scene.model.lock().conditions != NetworkConditions::HEALTHY {
-            trouble = scene.sim.now();
+        if setup.model.lock().conditions != NetworkConditions::HEALTHY {
+            trouble = setup.sim.now();
         }
         let open = permits.len() - lost(&permits);
-        assert!(open <= MAX_OPEN * 18 / 10, "seed {seed}: {open} are in");
-        scene.pass(MS(random.below(500)));
+        assert!(open <= MAX_OPEN * 18 / 10, "seed {seed}: {open} are open");
+        setup.pass(MS(random.below(500)));
     }
-    scene.set_conditions(NetworkConditions::HEALTHY);
-    scene.pass(SECS(8));
+    setup.set_conditions(NetworkConditions::HEALTHY);
+    setup.pass(SECS(8));
     let (held, away) = (permits.len(), lost(&permits));
-    assert_eq!(away, 0, "seed {seed}: lost though their nodes live");
+    assert_eq!(away, 0, "seed {seed}: lost although their nodes live");
     assert_eq!(
-        scene.fill().len(),
+        setup.fill().len(),
         MAX_OPEN.saturating_sub(held),
         "seed {seed}"
     );
     permits.clear();
-    scene.pass(SECS(2));
-    assert_eq!(scene.fill().len(), MAX_OPEN, "seed {seed}");
-    scene.sim.clear();
+    setup.pass(SECS(2));
+    assert_eq!(setup.fill().len(), MAX_OPEN, "seed {seed}");
+    setup.sim.clear();
 }

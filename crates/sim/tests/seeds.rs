@@ -27,7 +27,7 @@ fn every_seed_keeps_every_promise() {
 }
 
 #[test]
-fn every_seed_of_a_store_in_parts_keeps_every_promise() {
+fn every_seed_of_a_sharded_store_keeps_every_promise() {
     check(ScenarioKind::Sharded, 660);
 }
 
@@ -37,7 +37,7 @@ fn every_seed_of_leases_keeps_every_promise() {
 }
 
 #[test]
-fn every_seed_of_local_counts_keeps_every_promise() {
+fn every_seed_of_lenient_counting_keeps_every_promise() {
     check(ScenarioKind::Lenient, 40);
 }
 
@@ -47,12 +47,12 @@ fn every_seed_of_a_far_region_keeps_every_promise() {
 }
 
 #[test]
-fn every_seed_of_estimates_keeps_every_promise() {
+fn every_seed_of_reservations_keeps_every_promise() {
     check(ScenarioKind::Reservations, 500);
 }
 
 #[test]
-fn every_seed_of_open_requests_keeps_every_promise() {
+fn every_seed_of_permits_keeps_every_promise() {
     check(ScenarioKind::Permits, 500);
 }
 
@@ -64,13 +64,13 @@ fn every_seed_of_late_replies_keeps_every_promise() {
 /// The connection is refused for a moment, a request is admitted without the store, and the late charge of an
 /// earlier request pays for it. The store counts that unit from the earlier charge on.
 #[test]
-fn a_late_charge_that_pays_for_a_later_admission_is_not_forgiven() {
+fn a_late_charge_that_pays_for_a_later_admission_is_accounted_for() {
     let scenario = ScenarioKind::LateReplies.scenario(2_723);
     let findings = judge(&scenario, &world::run(&scenario, Variant::Shipped));
     assert_eq!(findings, []);
 }
 
-/// Without this no failure could be looked into.
+/// Without this no failure could be investigated.
 #[test]
 fn a_seed_replays() {
     let alone = (0..36).map(Scenario::from_seed);
@@ -83,9 +83,9 @@ fn a_seed_replays() {
     }
 }
 
-/// Their names are drawn too: a run depends on its seed alone.
+/// Ids are random, too: a run depends on its seed alone.
 #[test]
-fn a_seed_of_estimates_or_open_requests_replays() {
+fn a_seed_of_reservations_or_permits_replays() {
     for seed in 0..40 {
         for kind in [ScenarioKind::Reservations, ScenarioKind::Permits] {
             let scenario = kind.scenario(seed);

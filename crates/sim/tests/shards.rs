@@ -1,4 +1,4 @@
-//! A request whose limits are in several parts of a store: what is charged, given back and told.
+//! Requests with limits on several shards: charges, refunds and readings.
 
 mod testbed;
 
@@ -26,99 +26,99 @@ fn remaining(outcome: &Outcome) -> Vec<u64> {
     readings.map(|reading| reading.figures.remaining).collect()
 }
 
-/// What the narrow limit was charged comes back, and the client is told as if it had not been.
+/// The charge of the narrow limit is refunded, and the client sees the reading without it.
 #[test]
-fn what_a_wide_limit_refuses_is_given_back_to_the_narrow_one() {
-    let bench = ShardedTestbed::new();
-    let (own, all) = (bench.limit(0, 10, 1), bench.limit(1, 2, 0));
-    let set = |cost| bench.set(&[(&own, cost), (&all, cost)]);
-    let admitted = bench.charge(&set(2));
+fn a_denial_by_a_wide_limit_refunds_the_narrow_one() {
+    let setup = ShardedTestbed::new();
+    let (own, all) = (setup.limit(0, 10, 1), setup.limit(1, 2, 0));
+    let set = |cost| setup.set(&[(&own, cost), (&all, cost)]);
+    let admitted = setup.charge(&set(2));
     assert!(admitted.admitted && admitted.source == Source::Exact);
     assert_eq!(remaining(&admitted), [8, 0]);
-    let denied = bench.charge(&set(1));
+    let denied = setup.charge(&set(1));
     assert!(!denied.admitted && denied.source == Source::Exact);
     assert!(denied.readings[0].verdict.allows() && !denied.readings[1].verdict.allows());
     assert_eq!(remaining(&denied), [8, 0]);
-    bench.pass(MS(5));
-    assert_eq!([bench.used_units(&own), bench.used_units(&all)], [2, 2]);
+    setup.pass(MS(5));
+    assert_eq!([setup.used_units(&own), setup.used_units(&all)], [2, 2]);
 }
 
-/// In whichever order a rules file names them.
+/// In any order of the rules file.
 #[test]
-fn a_narrow_refusal_leaves_the_wide_limit_alone_and_tells_of_it() {
-    let bench = ShardedTestbed::new();
-    let (all, own) = (bench.limit(1, 10, 0), bench.limit(0, 2, 1));
-    let set = bench.set(&[(&all, 1), (&own, 1)]);
+fn a_denial_by_a_narrow_limit_charges_no_wide_one_and_still_reads_it() {
+    let setup = ShardedTestbed::new();
+    let (all, own) = (setup.limit(1, 10, 0), setup.limit(0, 2, 1));
+    let set = setup.set(&[(&all, 1), (&own, 1)]);
     for _ in 0..2 {
-        assert!(bench.charge(&set).admitted);
+        assert!(setup.charge(&set).admitted);
     }
-    let denied = bench.charge(&set);
+    let denied = setup.charge(&set);
     assert!(!denied.admitted);
     assert_eq!(remaining(&denied), [8, 0]);
-    bench.pass(MS(5));
-    assert_eq!(bench.used_units(&all), 2);
-    assert_eq!(bench.refunds(&all), 0);
+    setup.pass(MS(5));
+    assert_eq!(setup.used_units(&all), 2);
+    assert_eq!(setup.refunds(&all), 0);
 }
 
 #[test]
-fn budgets_in_several_parts_refuse_only_when_none_has_room() {
-    let bench = ShardedTestbed::new();
-    let (own, one, two) = (bench.limit(0, 10, 1), bench.quota(1, 1), bench.quota(2, 2));
-    let set = bench.set(&[(&own, 1), (&one, 1), (&two, 1)]);
-    let admitted: Vec<bool> = (0..3).map(|_| bench.charge(&set).admitted).collect();
+fn quotas_on_several_shards_deny_only_when_none_has_room() {
+    let setup = ShardedTestbed::new();
+    let (own, one, two) = (setup.limit(0, 10, 1), setup.quota(1, 1), setup.quota(2, 2));
+    let set = setup.set(&[(&own, 1), (&one, 1), (&two, 1)]);
+    let admitted: Vec<bool> = (0..3).map(|_| setup.charge(&set).admitted).collect();
     assert_eq!(admitted, [true, true, false]);
-    bench.pass(MS(5));
-    let used_units = [&own, &one, &two].map(|limit| bench.used_units(limit));
-    assert_eq!(used_units, [2, 1, 2], "the third was given back");
+    setup.pass(MS(5));
+    let used_units = [&own, &one, &two].map(|limit| setup.used_units(limit));
+    assert_eq!(used_units, [2, 1, 2], "the third was refunded");
 }
 
 #[test]
-fn who_only_watches_counts_what_is_admitted_and_refuses_nothing() {
-    let bench = ShardedTestbed::new();
-    let (own, watching) = (bench.limit(0, 2, 1), bench.shadow(1, 1));
-    let set = bench.set(&[(&own, 1), (&watching, 1)]);
-    let outcomes: Vec<Outcome> = (0..3).map(|_| bench.charge(&set)).collect();
+fn a_shadow_limit_counts_admissions_and_denies_nothing() {
+    let setup = ShardedTestbed::new();
+    let (own, watching) = (setup.limit(0, 2, 1), setup.shadow(1, 1));
+    let set = setup.set(&[(&own, 1), (&watching, 1)]);
+    let outcomes: Vec<Outcome> = (0..3).map(|_| setup.charge(&set)).collect();
     let admitted: Vec<bool> = outcomes.iter().map(|o| o.admitted).collect();
     assert_eq!(admitted, [true, true, false]);
     let watched = |o: &Outcome| o.readings[1].verdict.allows();
     let watched: Vec<bool> = outcomes.iter().map(watched).collect();
     assert_eq!(watched, [true, false, false]);
-    assert_eq!(bench.used_units(&watching), 1);
+    assert_eq!(setup.used_units(&watching), 1);
 }
 
 #[test]
-fn a_second_refund_gives_nothing_back_in_any_part() {
-    let bench = ShardedTestbed::new();
-    let (own, all) = (bench.limit(0, 10, 1), bench.limit(1, 10, 0));
-    let set = bench.set(&[(&own, 1), (&all, 1)]);
-    let charged = bench.charge(&set);
-    bench.charge(&set);
+fn a_second_refund_changes_no_shard() {
+    let setup = ShardedTestbed::new();
+    let (own, all) = (setup.limit(0, 10, 1), setup.limit(1, 10, 0));
+    let set = setup.set(&[(&own, 1), (&all, 1)]);
+    let charged = setup.charge(&set);
+    setup.charge(&set);
     let refund = Refund {
         id: 7,
         charged_at: charged.at,
         expires_at: charged.at.plus(Nanos::from_secs(60)),
         set,
     };
-    let refunds = [(); 2].map(|()| bench.sim.block_on(bench.store.refund(&refund)));
-    let refunds = refunds.map(|refunded| refunded.expect("an answer"));
+    let refunds = [(); 2].map(|()| setup.sim.block_on(setup.store.refund(&refund)));
+    let refunds = refunds.map(|refunded| refunded.expect("a reply"));
     assert_eq!(refunds, [Refunded::Done, Refunded::Already]);
-    assert_eq!([bench.used_units(&own), bench.used_units(&all)], [1, 1]);
+    assert_eq!([setup.used_units(&own), setup.used_units(&all)], [1, 1]);
 }
 
-/// Every node would refund it once, and the store once more.
+/// Otherwise every node would refund it once, and the store once more.
 #[test]
-fn nothing_is_refunded_without_the_store_and_once_with_it() {
-    let bench = ShardedTestbed::new();
-    let own = bench.limit(0, 10, 1);
-    let set = bench.set(&[(&own, 1)]);
-    bench.set_conditions(
+fn a_refund_fails_without_the_store_and_happens_once_with_it() {
+    let setup = ShardedTestbed::new();
+    let own = setup.limit(0, 10, 1);
+    let set = setup.set(&[(&own, 1)]);
+    setup.set_conditions(
         0,
         NetworkConditions {
             down: true,
             ..NetworkConditions::HEALTHY
         },
     );
-    let charged = bench.charge(&set);
+    let charged = setup.charge(&set);
     assert_eq!((charged.source, charged.admitted), (Source::Fallback, true));
     let refund = Refund {
         id: 7,
@@ -126,47 +126,47 @@ fn nothing_is_refunded_without_the_store_and_once_with_it() {
         expires_at: charged.at.plus(Nanos::from_secs(60)),
         set,
     };
-    let refund = || bench.sim.block_on(bench.store.refund(&refund));
+    let refund = || setup.sim.block_on(setup.store.refund(&refund));
     assert!(refund().is_err());
-    bench.set_conditions(0, NetworkConditions::HEALTHY);
-    bench.pass(Nanos::from_secs(5));
-    assert_eq!(bench.used_units(&own), 1, "charged afterwards");
-    let refunds = [(); 2].map(|()| refund().expect("an answer"));
+    setup.set_conditions(0, NetworkConditions::HEALTHY);
+    setup.pass(Nanos::from_secs(5));
+    assert_eq!(setup.used_units(&own), 1, "charged afterwards");
+    let refunds = [(); 2].map(|()| refund().expect("a reply"));
     assert_eq!(refunds, [Refunded::Done, Refunded::Already]);
-    assert_eq!(bench.used_units(&own), 0);
+    assert_eq!(setup.used_units(&own), 0);
 }
 
 fn is_opening(event: &StoreEvent) -> bool {
     matches!(event, StoreEvent::BreakerOpened { .. })
 }
 
-/// The budget is one for all steps, and the part that had no time left is not to blame.
+/// All steps share one budget, and a shard without time left is not blamed.
 #[test]
-fn a_hung_part_costs_the_budget_once_and_the_next_step_is_decided_at_once() {
-    let bench = ShardedTestbed::new();
-    let (own, all) = (bench.limit(0, 10, 1), bench.limit(1, 10, 0));
-    bench.set_conditions(0, HUNG);
-    let set = bench.set(&[(&own, 1), (&all, 1)]);
-    let began = bench.sim.now();
-    let outcome = bench.charge(&set);
-    assert_eq!(bench.sim.now().since(began), MS(25));
+fn a_hung_shard_costs_the_budget_once_and_the_next_step_is_decided_at_once() {
+    let setup = ShardedTestbed::new();
+    let (own, all) = (setup.limit(0, 10, 1), setup.limit(1, 10, 0));
+    setup.set_conditions(0, HUNG);
+    let set = setup.set(&[(&own, 1), (&all, 1)]);
+    let began = setup.sim.now();
+    let outcome = setup.charge(&set);
+    assert_eq!(setup.sim.now().since(began), MS(25));
     assert!(outcome.admitted && outcome.source == Source::Late);
-    bench.pass(MS(100));
+    setup.pass(MS(100));
     assert_eq!(
-        bench.used_units(&all),
+        setup.used_units(&all),
         1,
         "charged when there was time again"
     );
-    let opened = bench.events_of(1).iter().any(is_opening);
+    let opened = setup.events_of(1).iter().any(is_opening);
     assert!(!opened);
 }
 
 /// The first step is so slow that the second has hardly any time.
 #[test]
-fn a_part_is_not_blamed_for_the_time_that_another_took() {
-    let bench = ShardedTestbed::new();
-    let all = bench.limit(1, 1_000, 0);
-    bench.set_conditions(
+fn a_shard_is_not_blamed_for_the_latency_of_another() {
+    let setup = ShardedTestbed::new();
+    let all = setup.limit(1, 1_000, 0);
+    setup.set_conditions(
         0,
         NetworkConditions {
             min_latency: Nanos::new(12_350_000),
@@ -176,80 +176,80 @@ fn a_part_is_not_blamed_for_the_time_that_another_took() {
     );
     let mut local = 0;
     for _ in 0..30 {
-        let own = bench.limit(0, 10, 1);
-        let outcome = bench.charge(&bench.set(&[(&own, 1), (&all, 1)]));
+        let own = setup.limit(0, 10, 1);
+        let outcome = setup.charge(&setup.set(&[(&own, 1), (&all, 1)]));
         local += u64::from(outcome.source == Source::Late);
-        bench.pass(MS(30)); // what is owed has been charged
+        setup.pass(MS(30)); // the pending units have been written back
     }
-    assert!(local >= 10, "{local} of 30 had no time left");
-    assert_eq!(bench.events_of(0), [], "it is in time");
-    assert!(!bench.events_of(1).iter().any(is_opening));
-    assert_eq!(bench.used_units(&all), 30);
+    assert!(local >= 10, "{local} of 30 ran out of time");
+    assert_eq!(setup.events_of(0), [], "shard 0 replies in time");
+    assert!(!setup.events_of(1).iter().any(is_opening));
+    assert_eq!(setup.used_units(&all), 30);
 }
 
-/// Many were on their way when the slot left.
+/// Many calls were in flight when the hash slot moved.
 #[test]
-fn a_part_is_not_blamed_for_what_has_left_it() {
-    let bench = ShardedTestbed::new();
-    let (leaves, stays) = (bench.limit(0, 100, 1), bench.limit(0, 100, 1));
-    bench.move_away(&leaves, 1);
-    let set = bench.set(&[(&leaves, 1)]);
-    let outcomes = bench.sim.block_on(bench.store.charge_each(&[&set; 6]));
+fn a_shard_is_not_blamed_for_calls_to_a_moved_hash_slot() {
+    let setup = ShardedTestbed::new();
+    let (leaves, stays) = (setup.limit(0, 100, 1), setup.limit(0, 100, 1));
+    setup.move_away(&leaves, 1);
+    let set = setup.set(&[(&leaves, 1)]);
+    let outcomes = setup.sim.block_on(setup.store.charge_each(&[&set; 6]));
     let local = |o: &Outcome| o.admitted && o.source == Source::Fallback;
     assert!(outcomes.into_iter().all(|o| local(&o.expect("a decision"))));
-    assert_eq!(bench.events_of(0), []);
-    let stays = bench.charge(&bench.set(&[(&stays, 1)]));
+    assert_eq!(setup.events_of(0), []);
+    let stays = setup.charge(&setup.set(&[(&stays, 1)]));
     assert_eq!(stays.source, Source::Exact);
-    bench.pass(MS(500));
-    assert_eq!(bench.used_units(&leaves), 6, "where it is now");
-    assert_eq!(bench.charge(&set).source, Source::Exact);
+    setup.pass(MS(500));
+    assert_eq!(setup.used_units(&leaves), 6, "on its new shard");
+    assert_eq!(setup.charge(&set).source, Source::Exact);
 }
 
 #[test]
-fn a_part_that_is_down_takes_only_its_own_with_it() {
-    let bench = ShardedTestbed::new();
-    bench.set_conditions(0, DOWN);
+fn a_shard_that_is_down_affects_only_its_own_limits() {
+    let setup = ShardedTestbed::new();
+    setup.set_conditions(0, DOWN);
     for shard in 0..SHARDS {
-        let limit = bench.limit(shard, 100, 1);
-        let outcomes = (0..20).map(|_| bench.charge(&bench.set(&[(&limit, 1)])));
+        let limit = setup.limit(shard, 100, 1);
+        let outcomes = (0..20).map(|_| setup.charge(&setup.set(&[(&limit, 1)])));
         let want = match shard {
             0 => Source::Fallback,
             _ => Source::Exact,
         };
         for outcome in outcomes {
-            assert_eq!(outcome.source, want, "part {shard}");
+            assert_eq!(outcome.source, want, "shard {shard}");
         }
     }
 }
 
-/// What was charged without the store is not owed when a part that has it refuses.
+/// A local charge is not pending when a shard with the store denies.
 #[test]
-fn a_local_charge_is_taken_back_too() {
-    let bench = ShardedTestbed::new();
-    bench.set_conditions(0, DOWN);
-    let (own, all) = (bench.limit(0, 100, 1), bench.limit(1, 1, 0));
-    let set = bench.set(&[(&own, 1), (&all, 1)]);
-    let admitted: Vec<bool> = (0..4).map(|_| bench.charge(&set).admitted).collect();
+fn a_local_charge_is_refunded_too() {
+    let setup = ShardedTestbed::new();
+    setup.set_conditions(0, DOWN);
+    let (own, all) = (setup.limit(0, 100, 1), setup.limit(1, 1, 0));
+    let set = setup.set(&[(&own, 1), (&all, 1)]);
+    let admitted: Vec<bool> = (0..4).map(|_| setup.charge(&set).admitted).collect();
     assert_eq!(admitted, [true, false, false, false]);
-    bench.set_conditions(0, NetworkConditions::HEALTHY);
-    bench.pass(Nanos::from_secs(2));
-    assert_eq!([bench.used_units(&own), bench.used_units(&all)], [1, 1]);
+    setup.set_conditions(0, NetworkConditions::HEALTHY);
+    setup.pass(Nanos::from_secs(2));
+    assert_eq!([setup.used_units(&own), setup.used_units(&all)], [1, 1]);
 }
 
 #[test]
-fn a_batch_is_answered_in_order_wherever_its_sets_are() {
-    let bench = ShardedTestbed::new();
-    let limits = [0, 1, 2].map(|shard| bench.limit(shard, 1, 1));
-    let all = bench.limit(1, 100, 0);
+fn the_results_of_a_batch_are_in_order_across_shards() {
+    let setup = ShardedTestbed::new();
+    let limits = [0, 1, 2].map(|shard| setup.limit(shard, 1, 1));
+    let all = setup.limit(1, 100, 0);
     let sets = [
-        bench.set(&[(&limits[0], 1)]),
-        bench.set(&[(&limits[2], 1), (&all, 1)]),
-        bench.set(&[(&limits[0], 1)]),
-        bench.set(&[(&limits[1], 1)]),
-        bench.set(&[]),
+        setup.set(&[(&limits[0], 1)]),
+        setup.set(&[(&limits[2], 1), (&all, 1)]),
+        setup.set(&[(&limits[0], 1)]),
+        setup.set(&[(&limits[1], 1)]),
+        setup.set(&[]),
     ];
     let sets: Vec<&ChargeSet<'_>> = sets.iter().collect();
-    let outcomes = bench.sim.block_on(bench.store.charge_each(&sets));
+    let outcomes = setup.sim.block_on(setup.store.charge_each(&sets));
     let outcomes = outcomes
         .into_iter()
         .map(|result| result.expect("a decision"));
@@ -258,63 +258,63 @@ fn a_batch_is_answered_in_order_wherever_its_sets_are() {
 }
 
 #[test]
-fn inspecting_and_resetting_reach_every_part() {
-    let bench = ShardedTestbed::new();
-    let (own, all) = (bench.limit(0, 10, 1), bench.limit(1, 10, 0));
-    let set = bench.set(&[(&own, 3), (&all, 4)]);
-    bench.charge(&set);
-    let found = bench.sim.block_on(bench.store.inspect(&set));
-    let used = found.expect("an answer").into_iter();
+fn inspect_and_reset_reach_every_shard() {
+    let setup = ShardedTestbed::new();
+    let (own, all) = (setup.limit(0, 10, 1), setup.limit(1, 10, 0));
+    let set = setup.set(&[(&own, 3), (&all, 4)]);
+    setup.charge(&set);
+    let found = setup.sim.block_on(setup.store.inspect(&set));
+    let used = found.expect("a reply").into_iter();
     let used: Vec<u64> = used.map(|one| one.map_or(0, |one| one.used)).collect();
     assert_eq!(used, [3, 4]);
-    let reset = bench.sim.block_on(bench.store.reset(&set));
-    assert_eq!(reset.expect("an answer"), 2);
-    assert_eq!([bench.used_units(&own), bench.used_units(&all)], [0, 0]);
+    let reset = setup.sim.block_on(setup.store.reset(&set));
+    assert_eq!(reset.expect("a reply"), 2);
+    assert_eq!([setup.used_units(&own), setup.used_units(&all)], [0, 0]);
 }
 
-/// A rule that refuses without its store is refused for that, not for a limit of another part.
+/// A rule with `on_store_failure: deny` denies for its own shard, not for a limit of another shard.
 #[test]
-fn a_rule_that_refuses_without_its_part_does_so_alone() {
-    let bench = ShardedTestbed::new();
+fn a_rule_that_denies_without_its_shard_charges_no_other_shard() {
+    let setup = ShardedTestbed::new();
     let strict = RuleOptions {
         on_failure: OnStoreFailure::Deny,
         specificity: 1,
         ..RuleOptions::DEFAULT
     };
     let (own, all) = (
-        bench.with(0, 10, Role::Enforce, strict),
-        bench.limit(1, 10, 0),
+        setup.with(0, 10, Role::Enforce, strict),
+        setup.limit(1, 10, 0),
     );
-    bench.set_conditions(0, DOWN);
-    let denied = bench.charge(&bench.set(&[(&own, 1), (&all, 1)]));
+    setup.set_conditions(0, DOWN);
+    let denied = setup.charge(&setup.set(&[(&own, 1), (&all, 1)]));
     assert!(!denied.admitted && denied.source == Source::Fallback);
-    bench.pass(MS(5));
-    assert_eq!(bench.used_units(&all), 0);
-    assert!(bench.charge(&bench.set(&[(&all, 1)])).admitted);
+    setup.pass(MS(5));
+    assert_eq!(setup.used_units(&all), 0);
+    assert!(setup.charge(&setup.set(&[(&all, 1)])).admitted);
 }
 
-/// A flood of requests that their own limits refuse, by ever other subjects so that no cache helps,
-/// while others ask for about as much as the limit that all share has.
+/// A flood of requests that their own limits deny, from ever new subjects so that no cache helps, while other
+/// clients send about as much as the shared limit allows.
 fn remaining_for_good_traffic(narrow: u8, wide: u8) -> (u64, u64) {
     const ATTACKERS: usize = 500;
-    let bench = Arc::new(ShardedTestbed::new());
-    let all = bench.bucket(1, 100, 4, wide);
-    let used_up: Vec<_> = (0..ATTACKERS).map(|_| bench.limit(0, 1, narrow)).collect();
+    let setup = Arc::new(ShardedTestbed::new());
+    let all = setup.bucket(1, 100, 4, wide);
+    let used_up: Vec<_> = (0..ATTACKERS).map(|_| setup.limit(0, 1, narrow)).collect();
     for own in &used_up {
-        assert!(bench.charge(&bench.set(&[(own, 1)])).admitted);
+        assert!(setup.charge(&setup.set(&[(own, 1)])).admitted);
     }
     let used_up = Arc::new(used_up);
     let (end, flood) = (
-        bench.sim.now().plus(Nanos::from_secs(4)),
-        Arc::clone(&bench),
+        setup.sim.now().plus(Nanos::from_secs(4)),
+        Arc::clone(&setup),
     );
     let shared = all.clone();
-    bench.sim.spawn(Some(0), async move {
+    setup.sim.spawn(Some(0), async move {
         for i in 0.. {
-            let (bench, all, used_up) = (Arc::clone(&flood), shared.clone(), Arc::clone(&used_up));
+            let (setup, all, used_up) = (Arc::clone(&flood), shared.clone(), Arc::clone(&used_up));
             flood.sim.spawn(Some(0), async move {
-                let set = bench.set(&[(&used_up[i % ATTACKERS], 1), (&all, 1)]);
-                let outcome = bench.store.charge(&set).await;
+                let set = setup.set(&[(&used_up[i % ATTACKERS], 1), (&all, 1)]);
+                let outcome = setup.store.charge(&set).await;
                 assert!(!outcome.expect("a decision").admitted);
             });
             flood.sim.sleep(Nanos::new(200_000)).await; // 5,000 each second
@@ -324,32 +324,32 @@ fn remaining_for_good_traffic(narrow: u8, wide: u8) -> (u64, u64) {
         }
     });
     let (mut requests, mut admitted) = (0, 0);
-    while bench.sim.now() < end {
-        let own = bench.limit(2, 10, narrow);
+    while setup.sim.now() < end {
+        let own = setup.limit(2, 10, narrow);
         requests += 1;
-        admitted += u64::from(bench.charge(&bench.set(&[(&own, 1), (&all, 1)])).admitted);
-        bench.pass(MS(11));
+        admitted += u64::from(setup.charge(&setup.set(&[(&own, 1), (&all, 1)])).admitted);
+        setup.pass(MS(11));
     }
     (requests, admitted)
 }
 
 #[test]
-fn a_flood_of_refused_requests_leaves_the_shared_limit_to_the_others() {
+fn a_flood_of_denied_requests_leaves_the_shared_limit_to_other_clients() {
     let (requests, admitted) = remaining_for_good_traffic(1, 0);
     assert!(admitted * 100 >= requests * 95, "{admitted} of {requests}");
     let (requests, admitted) = remaining_for_good_traffic(0, 1);
     assert!(
         admitted * 100 < requests * 95,
-        "the widest first: {admitted} of {requests}"
+        "with the widest limit first: {admitted} of {requests}"
     );
 }
 
-/// The time of day and a share have to do for what is in no part.
+/// Without a shard, this node's clock and share decide.
 #[test]
-fn what_is_in_no_part_is_decided_by_this_node_alone() {
-    let bench = ShardedTestbed::without_shards();
-    let limit = bench.limit(0, 100, 1);
-    let outcomes = (0..100).map(|_| bench.charge(&bench.set(&[(&limit, 1)])));
+fn a_subject_without_a_shard_is_decided_by_this_node_alone() {
+    let setup = ShardedTestbed::without_shards();
+    let limit = setup.limit(0, 100, 1);
+    let outcomes = (0..100).map(|_| setup.charge(&setup.set(&[(&limit, 1)])));
     let outcomes: Vec<Outcome> = outcomes.collect();
     assert!(outcomes.iter().all(|o| o.source == Source::Fallback));
     assert!(outcomes[0].at >= DATE);

@@ -1,4 +1,4 @@
-//! A store that comes back empty or behind: how much of its limit anyone gets through it.
+//! A store that comes back empty or behind: how much of its limit a subject gets through it.
 
 use tidegate_core::store::OnStoreFailure;
 use tidegate_core::units::Nanos;
@@ -6,7 +6,7 @@ use tidegate_sim::check::admitted_percent;
 use tidegate_sim::scenario::{Routing, Scenario, SimFault};
 use tidegate_sim::{Variant, world};
 
-/// The factors of all subjects in `runs` runs, in hundredths.
+/// The admitted percentages of all subjects in `runs` runs.
 fn admitted_percents(scenario: impl Fn(u64) -> Scenario, routing: Routing, runs: u64) -> Vec<u64> {
     let mut percents = Vec::new();
     for seed in 0..runs {
@@ -22,11 +22,11 @@ fn admitted_percents(scenario: impl Fn(u64) -> Scenario, routing: Routing, runs:
     percents
 }
 
-/// With all nodes alive and traffic that reaches them all, what nodes remember is the whole count:
-/// nearly always nobody gets more than the limit. The few who do get a little more, where nodes
-/// differ in what they last saw as it begins, or in when they have charged what they owe as it ends.
+/// With all nodes alive and traffic that reaches them all, the nodes together remember the whole count:
+/// nearly always no subject gets more than the limit. The few exceptions get a little more, where nodes
+/// differ in the last state that they saw before the fault, or in the time of their write-backs after it.
 #[test]
-fn who_is_known_to_all_nodes_gets_the_limit_and_no_more() {
+fn a_subject_known_to_all_nodes_gets_at_most_the_limit() {
     for fault in [SimFault::Restart, SimFault::KillEmpty, SimFault::Failover] {
         let percents = admitted_percents(
             |seed| Scenario::with_fault(seed, fault),
@@ -37,10 +37,10 @@ fn who_is_known_to_all_nodes_gets_the_limit_and_no_more() {
     }
 }
 
-/// The same where one of three parts goes and a replica takes over as a part of its own.
+/// The same where one of three shards fails and a replica is promoted with an id of its own.
 #[test]
-fn who_is_in_a_part_that_is_taken_over_gets_no_more_either() {
-    // Soon, and with much that the replica has not heard of.
+fn a_subject_on_a_promoted_shard_gets_at_most_the_limit() {
+    // Soon, and with many writes that the replica lacks.
     let alone = |seed| {
         let scenario = Scenario::sharded_with(seed, SimFault::Failover);
         Scenario {
@@ -50,7 +50,7 @@ fn who_is_in_a_part_that_is_taken_over_gets_no_more_either() {
             ..scenario
         }
     };
-    check("in parts", &admitted_percents(alone, Routing::Spread, 40));
+    check("sharded", &admitted_percents(alone, Routing::Spread, 40));
 }
 
 #[track_caller]
@@ -58,9 +58,9 @@ fn check(what: &str, percents: &[u64]) {
     let over = percents.iter().filter(|factor| **factor > 100).count();
     let worst = percents.iter().max().copied().unwrap_or(0);
     let all = percents.len();
-    let summary = format!("{what}: {over} of {all} over, at most {worst} %");
-    // A node that has not seen a quiet counter lately begins with its whole share. In 2,600 counters of each of
-    // these faults the worst was 126: one unit of four.
+    let summary = format!("{what}: {over} of {all} over, the worst {worst} %");
+    // A node that has not seen a quiet counter recently starts with its whole share. In 2,600 counters of
+    // each of these faults the worst was 126: one unit of four.
     let far_over = percents.iter().filter(|factor| **factor > 115).count();
     let few = over * 20 <= all && far_over * 100 <= all;
     assert!(few && worst <= 130, "{summary}, {far_over} far over");

@@ -1,49 +1,49 @@
-//! The checkers at work: every deliberate mistake is seen, by the promise it breaks.
+//! Tests of the checkers: every deliberate mistake is found, by the promise that it breaks.
 
 use tidegate_sim::check::judge;
 use tidegate_sim::scenario::{Scenario, SimFault};
 use tidegate_sim::{Variant, world};
 
-/// How many seeds a mistake is given to show.
+/// The number of seeds in which a mistake must show.
 const SEEDS: u64 = 400;
 
-/// Runs a mistake until the promise it breaks is found broken, under faults that bring it out.
+/// Runs a variant until its broken promise is found, under faults that expose it.
 #[track_caller]
 fn check(variant: Variant, faults: &[SimFault], promise: &str) {
     check_in(Scenario::with_fault, variant, faults, promise);
 }
 
-/// The same with a store of three parts.
+/// The same with a store of three shards.
 #[track_caller]
 fn check_sharded(variant: Variant, faults: &[SimFault], promise: &str) {
     check_in(Scenario::sharded_with, variant, faults, promise);
 }
 
-/// The same where units are drawn in advance.
+/// The same with leases.
 #[track_caller]
 fn check_leased(variant: Variant, faults: &[SimFault], promise: &str) {
     check_in(Scenario::leased_with, variant, faults, promise);
 }
 
-/// The same where nodes count for themselves.
+/// The same with lenient counting.
 #[track_caller]
 fn check_lenient(variant: Variant, faults: &[SimFault], promise: &str) {
     check_in(Scenario::lenient_with, variant, faults, promise);
 }
 
-/// The same where costs are estimated.
+/// The same with reservations.
 #[track_caller]
 fn check_reservations(variant: Variant, faults: &[SimFault], promise: &str) {
     check_in(Scenario::reservations_with, variant, faults, promise);
 }
 
-/// The same where requests are open for a while.
+/// The same with permits.
 #[track_caller]
 fn check_permits(variant: Variant, faults: &[SimFault], promise: &str) {
     check_in(Scenario::permits_with, variant, faults, promise);
 }
 
-/// The same where the store is healthy and its replies are late.
+/// The same with late replies of a healthy store.
 #[track_caller]
 fn check_late(variant: Variant, faults: &[SimFault], promise: &str) {
     check_in(Scenario::late_replies_with, variant, faults, promise);
@@ -63,17 +63,17 @@ fn check_in(
         let findings = judge(&scenario, &world::run(&scenario, variant));
         if findings.iter().any(|finding| finding.promise == promise) {
             let shipped = judge(&scenario, &world::run(&scenario, Variant::Shipped));
-            assert_eq!(shipped, [], "seed {seed} is wrong without the mistake");
+            assert_eq!(shipped, [], "seed {seed} fails without the mistake");
             return;
         }
         others.extend(findings.into_iter().map(|finding| (seed, finding)));
     }
     let first = others.first();
-    panic!("{variant:?} was not caught as `{promise}` in {SEEDS} seeds; else: {first:?}");
+    panic!("{variant:?} was not found by `{promise}` in {SEEDS} seeds; found instead: {first:?}");
 }
 
 #[test]
-fn reconcile_that_pushes_the_seed() {
+fn a_write_back_that_includes_restored_units() {
     let faults = [SimFault::Kill, SimFault::Hang];
     check(
         Variant::WritesBackRestored,
@@ -94,19 +94,19 @@ fn a_refund_that_is_retried() {
     check(
         Variant::RetriesRefunds,
         &faults,
-        "the store admits its limit",
+        "the store admits at most the limit",
     );
 }
 
 #[test]
 fn a_breaker_that_probes_with_requests() {
-    let promise = "nothing is asked while the breaker is open";
+    let promise = "no charge is sent while the breaker is open";
     check(Variant::ProbesWithRequests, &[SimFault::Hang], promise);
 }
 
 #[test]
-fn a_refusal_that_refreshes_its_record() {
-    let promise = "who asks gets what the limit has";
+fn a_denial_that_refreshes_its_record() {
+    let promise = "clients get what the limit allows";
     check(Variant::DenialRefreshes, &[SimFault::None], promise);
 }
 
@@ -132,107 +132,111 @@ fn a_double_charge_when_the_script_is_missing() {
 }
 
 #[test]
-fn an_outage_that_is_never_charged() {
+fn an_outage_that_is_never_written_back() {
     check(
         Variant::NeverWritesBack,
         &[SimFault::Kill],
-        "nothing is forgiven",
+        "no admission goes uncharged",
     );
 }
 
 #[test]
-fn a_mirror_that_is_never_put_back() {
+fn a_mirror_that_is_never_restored() {
     let faults = [SimFault::Restart, SimFault::KillEmpty];
-    check(Variant::NeverRestores, &faults, "nothing is forgiven");
+    check(
+        Variant::NeverRestores,
+        &faults,
+        "no admission goes uncharged",
+    );
 }
 
 #[test]
-fn nodes_that_believe_they_are_alone() {
+fn nodes_that_assume_that_they_are_alone() {
     check(
         Variant::IgnoresPeers,
         &[SimFault::Kill],
-        "nodes alone admit their share",
+        "nodes without the store admit at most their shares",
     );
 }
 
 #[test]
-fn nodes_that_imagine_peers() {
-    let promise = "nodes alone use 0.9 of their share";
+fn nodes_that_assume_too_many_peers() {
+    let promise = "nodes without the store use 0.9 of their shares";
     check(Variant::ImaginesPeers, &[SimFault::Kill], promise);
 }
 
 #[test]
 fn a_decision_that_waits_too_long() {
-    let promise = "no decision is later than its budget";
+    let promise = "no decision exceeds its budget";
     check(Variant::WaitsTooLong, &[SimFault::Hang], promise);
 }
 
 #[test]
-fn a_refusal_remembered_too_long() {
-    let promise = "a deny cache refuses only what the store would";
+fn a_denial_cached_too_long() {
+    let promise = "the deny cache denies only what the store would deny";
     check(Variant::RemembersTooLong, &[SimFault::None], promise);
 }
 
 #[test]
-fn a_narrow_charge_that_stays_when_a_wide_limit_refuses() {
+fn a_narrow_charge_that_is_not_refunded_when_a_wide_limit_denies() {
     let promise = "nothing is charged twice";
     check_sharded(Variant::NeverRefunds, &[SimFault::None], promise);
-    let promise = "who asks gets what the limit has";
+    let promise = "clients get what the limit allows";
     check_sharded(Variant::NeverRefunds, &[SimFault::None], promise);
 }
 
 #[test]
 fn a_wide_limit_that_is_charged_first() {
-    let promise = "a refusal touches nothing wider";
+    let promise = "a denial charges nothing wider";
     check_sharded(Variant::WideFirst, &[SimFault::None], promise);
 }
 
 #[test]
-fn a_narrow_charge_that_is_given_back_twice() {
-    let promise = "nothing is forgiven";
+fn a_narrow_charge_that_is_refunded_twice() {
+    let promise = "no admission goes uncharged";
     check_sharded(Variant::RetriesRefunds, &[SimFault::None], promise);
 }
 
 #[test]
-fn a_part_that_takes_over_and_is_believed_as_it_is() {
-    let promise = "a part that takes over is told before it is believed";
+fn a_promoted_shard_that_is_trusted_without_a_restore() {
+    let promise = "a promoted shard is restored before it is trusted";
     check_sharded(Variant::TrustsNewShards, &[SimFault::Failover], promise);
 }
 
 #[test]
 fn a_burst_that_is_not_shortened() {
-    let promise = "the store admits its limit";
+    let promise = "the store admits at most the limit";
     check_leased(Variant::NeverShortens, &[SimFault::None], promise);
 }
 
 #[test]
-fn a_lease_counted_from_the_answer() {
-    let promise = "a lease ends at its deadline, counted from the question";
+fn a_lease_counted_from_the_reply() {
+    let promise = "a lease expires at its deadline, counted from the request";
     check_leased(Variant::ExpiresFromReply, &[SimFault::None], promise);
 }
 
 #[test]
-fn a_lease_that_is_used_when_it_is_over() {
-    let promise = "a lease ends at its deadline, counted from the question";
+fn a_lease_that_is_used_after_its_expiry() {
+    let promise = "a lease expires at its deadline, counted from the request";
     check_leased(Variant::SpendsExpired, &[SimFault::None], promise);
 }
 
 #[test]
 fn a_lease_that_outlasts_its_window() {
-    let promise = "the store admits its limit";
+    let promise = "the store admits at most the limit";
     check_leased(Variant::OutlastsWindows, &[SimFault::None], promise);
 }
 
 #[test]
-fn a_lease_from_a_fallback_answer() {
+fn a_lease_from_a_fallback_decision() {
     let promise = "every unit was charged before it was used";
     let faults = [SimFault::Kill, SimFault::Gray];
     check_leased(Variant::LeasesWithoutStore, &faults, promise);
 }
 
 #[test]
-fn a_lease_that_nobody_charged() {
-    let promise = "the store admits its limit";
+fn a_lease_that_is_not_charged() {
+    let promise = "the store admits at most the limit";
     check_leased(Variant::LeasesUncharged, &[SimFault::None], promise);
 }
 
@@ -243,50 +247,54 @@ fn a_lease_of_more_than_was_charged() {
 }
 
 #[test]
-fn a_grant_that_was_given_back_and_is_used() {
+fn a_returned_lease_that_is_used() {
     let promise = "every unit was charged before it was used";
     check_leased(Variant::UsesReturnedLease, &[SimFault::None], promise);
 }
 
 #[test]
-fn a_lease_that_is_given_back_twice() {
-    let promise = "only what was not used is given back, and once";
+fn a_lease_that_is_returned_twice() {
+    let promise = "only unused units are returned, and once";
     check_leased(Variant::RetriesRefunds, &[SimFault::None], promise);
 }
 
 #[test]
-fn a_lease_that_is_given_back_in_full_after_a_while() {
-    let promise = "the store admits its limit";
+fn a_lease_that_is_refunded_in_full_after_a_while() {
+    let promise = "the store admits at most the limit";
     check_leased(Variant::RefundsInFull, &[SimFault::None], promise);
 }
 
 #[test]
-fn a_grant_that_is_not_remembered() {
+fn a_lease_that_is_not_remembered() {
     let faults = [SimFault::Restart, SimFault::KillEmpty];
-    check_leased(Variant::ForgetsLeases, &faults, "nothing is forgiven");
+    check_leased(
+        Variant::ForgetsLeases,
+        &faults,
+        "no admission goes uncharged",
+    );
 }
 
 #[test]
-fn a_node_that_leaves_with_what_it_holds() {
-    let promise = "who leaves in peace gives everything back";
+fn a_node_that_drains_without_returning_its_leases() {
+    let promise = "a drained node has returned all leases";
     check_leased(Variant::NeverRefunds, &[SimFault::Drain], promise);
 }
 
 #[test]
-fn local_counts_that_are_never_synced() {
-    let promise = "a request is seen by all within 100 ms";
+fn lenient_counts_that_are_never_synced() {
+    let promise = "every node sees a request within 100 ms";
     check_lenient(Variant::NeverWritesBack, &[SimFault::None], promise);
 }
 
 #[test]
-fn local_counts_that_are_synced_twice() {
+fn lenient_counts_that_are_synced_twice() {
     let promise = "nothing is charged twice";
     check_lenient(Variant::SyncsTwice, &[SimFault::None], promise);
 }
 
 #[test]
-fn a_node_that_never_hears_of_the_others() {
-    let promise = "a limit is exceeded by no more than is told";
+fn a_node_that_ignores_sync_replies() {
+    let promise = "the overshoot of lenient counting is bounded";
     check_lenient(Variant::IgnoresSyncReplies, &[SimFault::None], promise);
 }
 
@@ -297,88 +305,92 @@ fn a_reservation_that_is_settled_and_stays_open() {
 }
 
 #[test]
-fn an_estimate_that_never_comes_back() {
-    let promise = "an estimate comes back by itself at its end";
+fn an_estimate_that_is_never_refunded() {
+    let promise = "an unsettled estimate is refunded when it expires";
     check_reservations(Variant::NeverReturns, &[SimFault::None], promise);
-    let promise = "in the end the books show what was used";
+    let promise = "the counters match the used units at the end";
     check_reservations(Variant::NeverReturns, &[SimFault::None], promise);
 }
 
 #[test]
-fn an_estimate_that_comes_back_while_the_call_is_under_way() {
-    let promise = "what is used keeps the limit";
+fn an_estimate_that_is_refunded_while_its_call_is_in_flight() {
+    let promise = "used units keep the limit";
     check_reservations(Variant::ReturnsEarly, &[SimFault::None], promise);
 }
 
 #[test]
 fn a_late_settlement_that_charges_nothing() {
-    let promise = "in the end the books show what was used";
+    let promise = "the counters match the used units at the end";
     check_reservations(Variant::ForgivesLate, &[SimFault::None], promise);
 }
 
 #[test]
 fn a_debt_that_is_forgiven() {
-    let promise = "in the end the books show what was used";
+    let promise = "the counters match the used units at the end";
     check_reservations(Variant::ForgivesDebt, &[SimFault::None], promise);
-    let promise = "what is charged is what was used";
+    let promise = "every counter agrees with the oracle";
     check_reservations(Variant::ForgivesDebt, &[SimFault::None], promise);
 }
 
 #[test]
-fn a_settlement_that_gives_back_what_has_drained() {
-    let promise = "what is used keeps the limit";
+fn a_settlement_that_refunds_drained_units() {
+    let promise = "used units keep the limit";
     check_reservations(Variant::RefundsInFull, &[SimFault::None], promise);
 }
 
 #[test]
-fn a_slot_that_never_ends() {
-    let promise = "no slot outlasts its holder";
+fn a_permit_that_never_expires() {
+    let promise = "no permit outlasts its holder";
     check_permits(Variant::PermitsNeverExpire, &[SimFault::None], promise);
-    let promise = "in the end there is room for all";
+    let promise = "all permits are free at the end";
     check_permits(Variant::PermitsNeverExpire, &[SimFault::None], promise);
 }
 
 #[test]
-fn a_renewal_that_takes_what_was_given_back() {
-    let promise = "what was given back is not renewed";
+fn a_renewal_that_acquires_a_released_permit() {
+    let promise = "a released permit is not renewed";
     check_permits(Variant::RenewsReleased, &[SimFault::None], promise);
 }
 
 #[test]
-fn a_release_that_frees_another_slot() {
-    let promise = "the store lets nobody in beside those who are";
+fn a_release_that_frees_another_permit() {
+    let promise = "the store grants no permit over the limit";
     check_permits(Variant::ReleasesAnother, &[SimFault::None], promise);
-    let promise = "who renews in time keeps the slot";
+    let promise = "a permit renewed in time is kept";
     check_permits(Variant::ReleasesAnother, &[SimFault::None], promise);
 }
 
 #[test]
 fn a_release_that_frees_nothing() {
-    let promise = "who is refused finds no room";
+    let promise = "a denial means that all permits may be held";
     check_permits(Variant::ReleasesNothing, &[SimFault::None], promise);
 }
 
 #[test]
-fn nodes_that_give_all_slots_without_the_store() {
-    let promise = "the limit and the share are the most";
+fn nodes_that_grant_all_permits_without_the_store() {
+    let promise = "at most the limit plus the shares hold permits";
     let faults = [SimFault::Kill, SimFault::Hang, SimFault::BlackHole];
     check_permits(Variant::IgnoresPeers, &faults, promise);
 }
 
 #[test]
-fn late_replies_that_are_thrown_away() {
-    let promise = "late replies deny hardly anybody";
+fn late_replies_that_are_ignored() {
+    let promise = "late replies deny few requests";
     check_late(Variant::LosesLateReplies, &[SimFault::LateReplies], promise);
 }
 
 #[test]
-fn late_nodes_that_believe_to_be_alone() {
-    let promise = "the limit and the share is the most";
+fn late_nodes_that_assume_that_they_are_alone() {
+    let promise = "at most the limit plus the shares is admitted";
     check_late(Variant::IgnoresPeers, &[SimFault::Stalls], promise);
 }
 
 #[test]
-fn late_units_that_are_never_charged() {
+fn late_units_that_are_never_written_back() {
     let faults = [SimFault::LateReplies, SimFault::SlowNode, SimFault::Stalls];
-    check_late(Variant::NeverWritesBack, &faults, "nothing is forgiven");
+    check_late(
+        Variant::NeverWritesBack,
+        &faults,
+        "no admission goes uncharged",
+    );
 }

@@ -1,5 +1,5 @@
-//! How fast a keys file loads and how much memory it takes: writes 1,000,000 keys to a temporary
-//! file, reads it five times, watches it as the service does, then looks every key up.
+//! Measures how fast a keys file loads and how much memory it takes: writes 1,000,000 keys to a temporary file, reads
+//! it five times, watches it as the service does, then looks up every key.
 //!
 //!     cargo run --release -p tidegate --example load_keys
 

@@ -3,7 +3,7 @@
 //!     cargo run --release --example memory_figures -- speed token-bucket
 //!     cargo run --release --example memory_figures -- bytes sliding-window-strict 10000000
 //!
-//! Times are those of the best of many short rounds, because the machine has other work.
+//! Times are the best of many short rounds, because the machine has other work.
 
 #![allow(clippy::print_stdout)]
 
@@ -113,7 +113,7 @@ fn bytes(algorithm: Algorithm, keys: u64) {
         "{algorithm}, {keys} keys: {:.1} bytes each, {worst:.1} at worst",
         each(keys)
     );
-    // A second part in use is what makes a strict window need more than its entry.
+    // A second sub-window in use is what makes a strict window need more than its entry.
     let later = now.plus(Nanos::from_secs(360));
     (0..keys).for_each(|who| _ = bench.decide(who, later));
     println!(

@@ -1,11 +1,11 @@
-//! Measures what a decision costs a Redis server: instructions of the whole server per call, against a
+//! Measures the cost of a decision for a Redis server: instructions of the whole server per call, compared with a
 //! textbook token bucket (HMGET, TIME, HSET, PEXPIRE), and bytes per subject.
 //!
 //!     cargo run --release --features redis --example redis_figures -- instructions
 //!     cargo run --release --features redis --example redis_figures -- bytes
 //!
-//! Instructions are counted by callgrind, because times on a shared machine differ by more than what
-//! is to be measured. Needs redis-server and valgrind.
+//! Callgrind counts the instructions, because times on a shared machine vary by more than the measured difference.
+//! Needs redis-server and valgrind.
 
 #![allow(clippy::print_stdout)]
 
@@ -47,7 +47,7 @@ const CALLS: u128 = 2_000;
 const BATCH: usize = 50;
 const PORT: u16 = 17_379;
 
-/// A server of its own, ended when dropped.
+/// A Redis server of this process, killed when dropped.
 struct CallgrindServer {
     child: Child,
     folder: tempfile::TempDir,
@@ -56,17 +56,16 @@ struct CallgrindServer {
 impl CallgrindServer {
     fn start(under_callgrind: bool) -> CallgrindServer {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut command = match under_callgrind {
-            true => {
-                let mut command = Command::new("valgrind");
-                command.args([
-                    "--tool=callgrind",
-                    "--callgrind-out-file=counts",
-                    "redis-server",
-                ]);
-                command
-            }
-            false => Command::new("redis-server"),
+        let mut command = if under_callgrind {
+            let mut command = Command::new("valgrind");
+            command.args([
+                "--tool=callgrind",
+                "--callgrind-out-file=counts",
+                "redis-server",
+            ]);
+            command
+        } else {
+            Command::new("redis-server")
         };
         command
             .args(["--port", &PORT.to_string(), "--save", "", "--hz", "1"])
@@ -124,7 +123,7 @@ impl Drop for CallgrindServer {
 /// A request: one or several limits of one subject.
 struct MeasuredCase {
     name: &'static str,
-    /// For each charge its rule and rate.
+    /// The rule and rate of each charge.
     places: Vec<(RuleName, u8)>,
     limit: Limit,
 }
@@ -165,7 +164,7 @@ async fn charge_all(store: &RedisStore, case: &MeasuredCase, subjects: impl Iter
     for batch in requests.chunks(BATCH) {
         let batch: Vec<&ChargeSet<'_>> = batch.iter().collect();
         for outcome in store.charge_each(&batch).await {
-            outcome.expect("an answer");
+            outcome.expect("a reply");
         }
     }
 }
@@ -178,7 +177,7 @@ fn textbook(connection: &mut redis::Connection, hash: &str, calls: u128) {
             let call = pipeline.cmd("EVALSHA").arg(hash).arg(1).arg(key);
             call.arg(1_000_000).arg(1).arg(1);
         }
-        let _: Vec<redis::Value> = pipeline.query(connection).expect("answers");
+        let _: Vec<redis::Value> = pipeline.query(connection).expect("replies");
     }
 }
 
@@ -212,7 +211,7 @@ async fn instructions() {
     let max = 1_000_000;
     let cases = [
         case("token bucket", Algorithm::TokenBucket, max, 1, 1),
-        case("token bucket, refused", Algorithm::TokenBucket, 1, 1, 1),
+        case("token bucket, denied", Algorithm::TokenBucket, 1, 1, 1),
         case("fixed window", Algorithm::FixedWindow, max, 1, 1),
         case("sliding window", Algorithm::SlidingWindow, max / 4, 1, 1),
         case(
@@ -228,9 +227,7 @@ async fn instructions() {
         case("four rules", Algorithm::TokenBucket, max, 4, 1),
     ];
     for case in &cases {
-        let () = redis::cmd("FLUSHALL")
-            .query(&mut direct)
-            .expect("an answer");
+        let () = redis::cmd("FLUSHALL").query(&mut direct).expect("a reply");
         charge_all(&store, case, (0..200).map(|i| i % SUBJECTS)).await;
         server.control("-z");
         charge_all(&store, case, (0..CALLS).map(|i| i % SUBJECTS)).await;
@@ -281,6 +278,6 @@ async fn main() {
     match std::env::args().nth(1).as_deref() {
         Some("instructions") => instructions().await,
         Some("bytes") => bytes().await,
-        _ => println!("say what to measure: instructions or bytes"),
+        _ => println!("name what to measure: instructions or bytes"),
     }
 }

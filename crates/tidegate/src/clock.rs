@@ -1,7 +1,7 @@
-//! Where the present comes from. Injected, so that tests, simulator and production run one code.
+//! The source of the current time. It is injected, so that tests, simulator and production run the same code.
 //!
-//! Decisions use [`Clock::now`], which never runs backwards on a [`SystemClock`] however the wall
-//! clock is set: it is anchored to the epoch once, when it is made. Headers that name a date use
+//! Decisions use [`Clock::now`]. On a [`SystemClock`] it never runs backwards, however the wall clock is set: it
+//! is anchored to the Unix epoch once, when the clock is created. Headers that contain a date use
 //! [`Clock::wall`], the wall clock of the moment.
 
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use tidegate_core::units::Nanos;
 
 /// A source of instants since the Unix epoch.
 pub trait Clock: Send + Sync {
-    /// The present, for decisions.
+    /// The current time, for decisions.
     fn now(&self) -> Nanos;
 
-    /// The present as a calendar would have it, for dates told to people.
+    /// The current calendar time, for dates shown to people.
     fn wall(&self) -> Nanos {
         self.now()
     }
@@ -31,7 +31,7 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
     }
 }
 
-/// The machine's monotonic clock, counted from the epoch as the wall clock had it at the start.
+/// The machine's monotonic clock, anchored to the Unix epoch by the wall clock at its creation.
 #[derive(Clone, Copy, Debug)]
 pub struct SystemClock {
     started: Instant,
@@ -64,13 +64,13 @@ impl Clock for SystemClock {
     }
 }
 
-/// The wall clock of this moment. One set before 1970 reads as 1970.
+/// The wall clock of this moment. A clock set before 1970 reads as 1970.
 pub(crate) fn wall() -> Nanos {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(Nanos::ZERO, Nanos::from)
 }
 
-/// A clock that moves only when told to. Clones share one time.
+/// A clock that moves only by `advance` and `set`. Clones share one time.
 #[derive(Clone, Debug, Default)]
 pub struct ManualClock {
     now: Arc<AtomicU64>,
@@ -84,12 +84,12 @@ impl ManualClock {
         }
     }
 
-    /// Moves it forward.
+    /// Moves the clock forward.
     pub fn advance(&self, span: Nanos) {
         self.now.fetch_add(span.get(), Ordering::AcqRel);
     }
 
-    /// Moves it anywhere, also back.
+    /// Moves the clock to `now`, which may be earlier.
     pub fn set(&self, now: Nanos) {
         self.now.store(now.get(), Ordering::Release);
     }

@@ -1,11 +1,11 @@
-//! Permits that are only counted, when there is no memory to remember who holds them.
+//! Permits that are counted without their holders, for lack of memory.
 //!
-//! Two generations in two words, each a count and the end of its last permit. A permit ends
-//! with its generation: at the latest after twice its life, never before its own end. None can be released
-//! or renewed by name, so a crowd counts too many for a while, never too few. Time is in milliseconds.
+//! Two generations in two words, each a count and the expiry of its last permit. A permit expires with its
+//! generation: at the latest after twice its TTL, never before its own expiry. No permit can be released or
+//! renewed by name, so the count is too high for a while, never too low. Time is in milliseconds.
 
-/// Bits of the end of a generation, 34 years; the rest counts. The highest bit stays free: it is the mark
-/// of a list elsewhere.
+/// Bits for the expiry of a generation, 34 years; the rest is the count. The highest bit stays free: the memory
+/// store uses it to mark a permit list that is stored elsewhere.
 const END_BITS: u32 = 40;
 const MAX_END: u64 = (1 << END_BITS) - 1;
 const MAX_COUNT: u32 = (1 << (63 - END_BITS)) - 1;
@@ -37,7 +37,7 @@ pub(crate) struct CountedPermits {
 }
 
 impl CountedPermits {
-    /// What the words of an entry say at `now_ms`.
+    /// Reads the words of an entry at `now_ms`.
     pub(crate) fn read(words: [u64; 2], now_ms: u64) -> Self {
         let [first, second] = words.map(Generation::read);
         let mut permits = CountedPermits { first, second };
@@ -58,12 +58,12 @@ impl CountedPermits {
         self.first.count + self.second.count
     }
 
-    /// When the last of them ends.
+    /// When the last of them expires.
     pub(crate) fn end_ms(self) -> u64 {
         self.first.end_ms.max(self.second.end_ms)
     }
 
-    /// Counts one more that lasts until `until_ms`.
+    /// Counts one more permit, which lasts until `until_ms`.
     pub(crate) fn add(&mut self, until_ms: u64) {
         let until_ms = until_ms.min(MAX_END);
         let joins_first = self.first.count == 0 || until_ms <= self.first.end_ms;
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_permit_counts_until_its_end_and_no_longer_than_twice_its_life() {
+    fn a_permit_counts_until_it_expires_and_no_longer_than_twice_its_ttl() {
         let mut words = [0; 2];
         let mut open: Vec<u64> = Vec::new();
         for now in (0..20_000).step_by(7) {

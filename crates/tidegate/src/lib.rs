@@ -1,6 +1,6 @@
 //! Tidegate as a library: the limiter, its stores, live rules and identity.
 //!
-//! The smallest use is a [`Throttle`]: one rate, counted by a key.
+//! [`Throttle`] is the smallest use: one rate, counted by a key.
 //!
 //! ```
 //! let search = tidegate::Throttle::new("1000/minute burst 200")?;
@@ -10,7 +10,7 @@
 //! # Ok::<(), tidegate::ThrottleError>(())
 //! ```
 //!
-//! A [`Limiter`] decides by rules: who is limited, on what, by how much, several limits at once.
+//! [`Limiter`] decides by rules. Several rules may limit one request at the same time.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -25,8 +25,8 @@
 //! let ada = || Request::default().with("user", "ada");
 //! assert!(limiter.check_now(ada()).allowed());
 //! assert!(limiter.check_now(ada()).allowed());
-//! let refused = limiter.check_now(ada());
-//! assert_eq!(refused.binding().map(|limit| limit.rule.name().to_string()).as_deref(), Some("api"));
+//! let denied = limiter.check_now(ada());
+//! assert_eq!(denied.binding().map(|limit| limit.rule.name().to_string()).as_deref(), Some("api"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

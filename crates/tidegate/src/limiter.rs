@@ -1,7 +1,7 @@
-//! The limiter: identify, plan, charge, settle, tell the observers.
+//! The limiter: identify, plan, charge, decide, notify the observers.
 //!
-//! A decision is made under one set of rules from beginning to end: a [`LimiterView`] holds it, and a reload
-//! in between changes only the next one. Observers are told afterwards and cannot change anything.
+//! Invariant: a decision uses one set of rules from beginning to end. A [`LimiterView`] holds that set, and a
+//! reload in between changes only later decisions. Observers are notified afterwards and cannot change anything.
 
 mod acquire;
 mod acquire_guard;
@@ -65,7 +65,7 @@ pub struct Limiter<S> {
     new_id: IdSource,
 }
 
-/// Names for what must be named apart from all else: charges, reservations, holders of slots.
+/// Source of unique ids for charges, reservations and permit holders.
 type IdSource = Box<dyn Fn() -> Result<u128, getrandom::Error> + Send + Sync>;
 
 fn random_id() -> Result<u128, getrandom::Error> {
@@ -74,7 +74,7 @@ fn random_id() -> Result<u128, getrandom::Error> {
     Ok(u128::from_ne_bytes(id))
 }
 
-/// The secret and what is made of it once.
+/// The secret and the fingerprint key that is derived from it once.
 struct Keys {
     secret: Secret,
     fingerprint: FingerprintKey,
@@ -92,10 +92,10 @@ impl Keys {
 /// Why a refund did not happen.
 #[derive(Debug, thiserror::Error)]
 pub enum RefundError {
-    /// The receipt is not ours.
+    /// The receipt was not issued by this deployment.
     #[error(transparent)]
     Receipt(#[from] ReceiptError),
-    /// The store did not answer.
+    /// The store did not reply.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -117,23 +117,23 @@ impl<S> Limiter<S> {
         }
     }
 
-    /// Names charges, reservations and slots by what `source` says instead of the system's randomness, so
-    /// that a simulation replays. No two of a deployment may have the same name.
+    /// Takes the ids of charges, reservations and permits from `source` instead of the system's randomness, so
+    /// that a simulation can be replayed. Ids must be unique within a deployment.
     #[must_use]
     pub fn with_id_source(mut self, source: impl Fn() -> u128 + Send + Sync + 'static) -> Self {
         self.new_id = Box::new(move || Ok(source()));
         self
     }
 
-    /// Tells `observer` of every decision.
+    /// Notifies `observer` of every decision.
     #[must_use]
     pub fn observed_by(mut self, observer: Arc<dyn Observer>) -> Self {
         self.observers.push(observer);
         self
     }
 
-    /// Bounds what this limiter itself remembers of open requests for a process whose counters may take
-    /// `memory_cap` bytes: a sixteenth of that. To be called before the first request.
+    /// Bounds the memory that this limiter itself uses for open requests, in a process whose counters may take
+    /// `memory_cap` bytes, to a sixteenth of that. Call it before the first request.
     #[must_use]
     pub fn with_memory_cap(mut self, memory_cap: u64) -> Self {
         self.adaptive = Adaptive::with_memory_cap(memory_cap / 32);
@@ -141,25 +141,25 @@ impl<S> Limiter<S> {
         self
     }
 
-    /// Lets every rule only watch.
+    /// Runs every rule in shadow mode: limits are evaluated, and no request is denied.
     #[must_use]
     pub fn in_shadow(mut self) -> Self {
         self.enforcement = EnforceMode::AllShadow;
         self
     }
 
-    /// Whether nothing is ever refused.
+    /// Whether every rule runs in shadow mode, so that no request is ever denied.
     pub fn is_shadow_only(&self) -> bool {
         self.enforcement == EnforceMode::AllShadow
     }
 
-    /// Goes on with another secret: the one of the nodes whose store this node has just met. Counts
-    /// and receipts made under the one before are not found any more.
+    /// Replaces the secret, by the one of the deployment whose store this node has just joined. Counters and
+    /// receipts made under the previous secret are no longer found.
     pub fn use_secret(&self, secret: Secret) {
         self.keys.store(Arc::new(Keys::of(secret)));
     }
 
-    /// Where the counters are.
+    /// The store that holds the counters.
     pub fn store(&self) -> &S {
         &self.store
     }
@@ -169,7 +169,7 @@ impl<S> Limiter<S> {
         &self.policy
     }
 
-    /// How many slots are open under each rule with a limit on that, as far as this node has heard.
+    /// The number of open permits of each rule with `concurrent`, as far as this node knows.
     pub fn open_requests(&self) -> Vec<OpenRequests> {
         let (now, limits) = (self.clock.now(), self.adaptive.limits());
         let open = self.open_permits.by_rule(now);
@@ -191,7 +191,7 @@ impl<S> Limiter<S> {
         }
     }
 
-    /// The limiter under the rules of this moment.
+    /// A view of the limiter under the rules in force now.
     pub fn view(&self) -> LimiterView<'_, S> {
         LimiterView {
             limiter: self,
@@ -201,41 +201,41 @@ impl<S> Limiter<S> {
 }
 
 impl<S: Store> Limiter<S> {
-    /// Decides a request and charges it if it may pass.
+    /// Decides a request, and charges it if it is allowed.
     ///
     /// # Errors
-    /// When the store gave no answer; memory always does.
+    /// When the store gives no reply; the memory store always replies.
     pub async fn check(&self, request: Request<'_>) -> Result<Decision, StoreError> {
         self.view().check(request).await
     }
 
-    /// What `check` would say, without charging.
+    /// The decision `check` would make, without charging.
     ///
     /// # Errors
-    /// When the store gave no answer.
+    /// When the store gives no reply.
     pub async fn peek(&self, request: Request<'_>) -> Result<Decision, StoreError> {
         self.view().peek(request).await
     }
 
-    /// A receipt for a decision that charged something, to refund it later.
+    /// A receipt for a decision that charged something. It allows a later refund.
     ///
     /// # Errors
     /// When the operating system has no randomness for its id.
     pub fn receipt(&self, decision: &Decision) -> Result<Option<String>, getrandom::Error> {
         let id = (self.new_id)()?;
-        let receipt = Receipt::of(decision, || id, |terms| self.store.run_id(terms));
+        let receipt = Receipt::of(decision, || id, |options| self.store.run_id(options));
         Ok(receipt.map(|receipt| receipt.seal(&self.keys.load().secret)))
     }
 
-    /// Refunds what a receipt says was charged, once. Counts that end with a process are refunded by the
-    /// run that charged them, and by no other.
+    /// Refunds the charges named by a receipt, once. Counters that live in one process can be refunded only by
+    /// the run of the process that charged them.
     ///
     /// # Errors
-    /// When the receipt is not of this deployment, or the store gave no answer.
+    /// When the receipt was not issued by this deployment, or the store gives no reply.
     pub async fn refund(&self, receipt: &str) -> Result<Refunded, RefundError> {
         let receipt = Receipt::open(receipt, ReceiptKind::Charge, &self.keys.load().secret)?;
         let policy = self.policy.get();
-        match receipt.refund(&policy.rules, |terms| self.store.run_id(terms)) {
+        match receipt.refund(&policy.rules, |options| self.store.run_id(options)) {
             Ok(refund) => Ok(self.store.refund(&refund).await?),
             Err(nothing_to_refund) => Ok(nothing_to_refund),
         }
@@ -249,13 +249,13 @@ pub struct LimiterView<'l, S> {
 }
 
 impl<S: Store> LimiterView<'_, S> {
-    /// Decides a request and charges it if it may pass.
+    /// Decides a request, and charges it if it is allowed.
     ///
-    /// Dropped before it has finished, it may have charged the request or some of its limits. What it
-    /// charged stays charged, which denies too much rather than too little, and no observer learns of it.
+    /// Cancellation: dropped before it has finished, the call may have charged the request or some of its limits.
+    /// Those charges stand, which denies too much rather than too little, and no observer is notified.
     ///
     /// # Errors
-    /// When the store gave no answer.
+    /// When the store gives no reply.
     pub async fn check(&self, request: Request<'_>) -> Result<Decision, StoreError> {
         let mut request = request;
         self.identify(&mut request);
@@ -271,9 +271,9 @@ impl<S: Store> LimiterView<'_, S> {
         Ok(decision)
     }
 
-    /// Decides several requests, each on its own, in order. Their addresses and keys are then as
-    /// these rules see them. There is one result per request. Dropped, it is as [`LimiterView::check`] for each of
-    /// them.
+    /// Decides several requests, each on its own and in order, and returns one result per request. Afterwards
+    /// the addresses and keys in `requests` have the form that these rules use. Cancellation is as for
+    /// [`LimiterView::check`], for each request.
     pub async fn check_each<'r>(
         &'r self,
         requests: &mut [Request<'r>],
@@ -282,7 +282,7 @@ impl<S: Store> LimiterView<'_, S> {
             self.identify(request);
         }
         let plans: Vec<_> = requests.iter().map(|r| self.plan(r)).collect();
-        // What a list decides has an empty set: charging it touches nothing.
+        // A request decided by a list has an empty set: charging that touches no counter.
         let sets: Vec<&ChargeSet<'_>> = plans.iter().map(|plan| &plan.set).collect();
         let outcomes = self.limiter.store.charge_each(&sets).await;
         let outcomes = one_reply_per_set(sets.len(), outcomes);
@@ -300,10 +300,10 @@ impl<S: Store> LimiterView<'_, S> {
         decided
     }
 
-    /// What `check` would say, without charging. Observers are not told.
+    /// The decision `check` would make, without charging. Observers are not notified.
     ///
     /// # Errors
-    /// When the store gave no answer.
+    /// When the store gives no reply.
     pub async fn peek(&self, request: Request<'_>) -> Result<Decision, StoreError> {
         let mut request = request;
         self.identify(&mut request);
@@ -317,10 +317,10 @@ impl<S: Store> LimiterView<'_, S> {
         })
     }
 
-    /// How the request's client stands under every limit that applies to it.
+    /// The usage of every limit that applies to the request's client.
     ///
     /// # Errors
-    /// When the store gave no answer.
+    /// When the store gives no reply.
     pub async fn inspect(&self, request: Request<'_>) -> Result<Vec<LimitUsage>, StoreError> {
         let mut request = request;
         self.identify(&mut request);
@@ -341,22 +341,22 @@ impl<S: Store> LimiterView<'_, S> {
         Ok(usages.collect())
     }
 
-    /// Forgets what the client of `request` has used of every limit that applies to it, and what it has
-    /// open: the holder of such a slot learns it at the next renewal. Returns the number of counters and
-    /// slots. Counters that other clients share are left alone: those of `by: global`, and those of
-    /// requests without the attributes that a rule counts by and without an address.
+    /// Resets every counter and releases every permit of the client of `request`, under every limit that applies
+    /// to it, and returns the number of counters and permits. The holder of such a permit finds out at its next
+    /// renewal. Counters that other clients share are left alone: those of `by: global`, and those of requests
+    /// without an address and without the attributes that a rule counts by.
     ///
     /// # Errors
-    /// When the store gave no answer.
+    /// When the store gives no reply.
     pub async fn reset(&self, request: Request<'_>) -> Result<u64, StoreError> {
         self.reset_where(request, |rule, request| rule.has_own_counter(request))
             .await
     }
 
-    /// Forgets the same of the rule named `rule` alone, and also where other clients share the counter.
+    /// Resets the same for the rule named `rule` alone, including a counter that other clients share.
     ///
     /// # Errors
-    /// When the store gave no answer.
+    /// When the store gives no reply.
     pub async fn reset_rule(&self, rule: &str, request: Request<'_>) -> Result<u64, StoreError> {
         self.reset_where(request, |each, _| each.name().as_str() == rule)
             .await
@@ -395,18 +395,18 @@ impl<S: Store> LimiterView<'_, S> {
 }
 
 impl<S> LimiterView<'_, S> {
-    /// The rules and keys of that moment.
+    /// The rules and keys of this view.
     pub fn policy(&self) -> &Versioned<Policy> {
         &self.policy
     }
 
-    /// Which list or which rules decide about a request, and why the others do not. Charges nothing.
+    /// Explains which list or which rules decide a request, and why the others do not. Charges nothing.
     pub fn explain(&self, request: Request<'_>) -> Explanation {
         let mut request = request;
         self.identify(&mut request);
         let now = self.limiter.clock.now();
         let mut explanation = self.policy.rules.explain(&request, now);
-        // Where everything only watches, nobody is refused by the block list either.
+        // In shadow mode the block list denies no request either.
         let blocked = matches!(explanation.listed, Some((ListDecision::Block { .. }, _)));
         if blocked && self.limiter.enforcement == EnforceMode::AllShadow {
             explanation.listed = None;
@@ -414,7 +414,7 @@ impl<S> LimiterView<'_, S> {
         explanation
     }
 
-    /// Brings the request's address into canonical form and looks its key up.
+    /// Brings the request's address into canonical form and looks up its key.
     fn identify<'r>(&'r self, request: &mut Request<'r>) {
         if request.edge == Edge::Library {
             library_request::normalize(request);
@@ -437,7 +437,7 @@ impl<S> LimiterView<'_, S> {
         self.plan_under(&self.limiter.keys.load(), request, Purpose::Check)
     }
 
-    /// The same for callers that fingerprint more than once: all of it under one secret.
+    /// As `plan`, for callers that fingerprint more than once: all fingerprints use one secret.
     fn plan_under(&self, keys: &Keys, request: &Request<'_>, purpose: Purpose) -> ChargePlan<'_> {
         let limiter = self.limiter;
         engine::plan(
@@ -459,9 +459,9 @@ impl<S> LimiterView<'_, S> {
         engine::decide(Arc::clone(&self.policy.rules), plan, outcome, spent)
     }
 
-    /// Every limit of the request's client: of every unit, and whatever the lists say.
+    /// Plans every limit of the request's client, in every unit and regardless of the lists.
     fn plan_every_limit(&self, keys: &Keys, request: &mut Request<'_>) -> ChargePlan<'_> {
-        request.costs.clear(); // what is not named costs one, so that every unit counts
+        request.costs.clear(); // a unit without a cost costs one, so that every unit counts
         let (limiter, rules) = (self.limiter, &self.policy.rules);
         let key = &keys.fingerprint;
         engine::plan_charges(rules, limiter.enforcement, key, request, Purpose::Check)
@@ -473,32 +473,32 @@ impl<S> LimiterView<'_, S> {
     }
 }
 
-/// What is open under one rule.
+/// The open permits of one rule.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OpenRequests {
     /// The rule.
     pub rule: RuleName,
-    /// Slots that were taken or renewed at this node, and neither given back there nor ended.
+    /// Permits that were acquired or renewed at this node, and have neither been released here nor expired.
     pub open: u64,
-    /// The lowest limit that this node has found for a subject, if the rule lets it.
+    /// The lowest limit that this node has found for any subject, if the rule is adaptive.
     pub adaptive: Option<u32>,
 }
 
-/// How a client stands under one limit.
+/// A client's usage of one limit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LimitUsage {
     /// The rule.
     pub rule: String,
     /// The rate as written: `1000/minute burst 200`.
     pub rate: String,
-    /// The most the limit can hold.
+    /// The maximum the limit can hold.
     pub capacity: u64,
-    /// What is used; nothing if the client is not known, which means all of it is left.
+    /// The usage; `None` if the store has no counter for the client, which means that all of it is left.
     pub inspection: Option<Inspection>,
 }
 
 impl<C: Clock> Limiter<MemoryStore<C>> {
-    /// Decides at once, without a runtime: memory never waits.
+    /// Decides without a runtime: the memory store never waits.
     pub fn check_now(&self, request: Request<'_>) -> Decision {
         let view = self.view();
         let mut request = request;
@@ -516,7 +516,7 @@ impl<C: Clock> Limiter<MemoryStore<C>> {
         decision
     }
 
-    /// The time by which this limiter counts.
+    /// The current time of the clock by which this limiter counts.
     pub fn now(&self) -> Nanos {
         self.clock.now()
     }

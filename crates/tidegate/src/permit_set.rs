@@ -1,13 +1,13 @@
-//! Permits of one subject, by holder and by the order of their ends.
+//! Permits of one subject, by holder and by expiry.
 //!
-//! Every step costs a few comparisons however many permits are open: none walks all of them. Knows neither
+//! Every operation costs a few comparisons however many permits are open: none walks all of them. Knows neither
 //! limits nor stores; time is an argument.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_core::units::Nanos;
 
-/// Permits with something known of each.
+/// Permits, each with a value of type `T`.
 #[derive(Clone, Debug)]
 pub(crate) struct PermitSet<T> {
     by_holder: BTreeMap<u128, (Nanos, T)>,
@@ -24,10 +24,10 @@ impl<T> Default for PermitSet<T> {
 }
 
 impl<T> PermitSet<T> {
-    /// What one permit takes in memory, about, without `T`.
+    /// Approximate memory of one permit in bytes, without `T`.
     pub(crate) const PERMIT_BYTES: u64 = 128;
 
-    /// Permits in it, those that have ended and were not taken out included.
+    /// The number of permits, including expired ones that have not been removed.
     pub(crate) fn len(&self) -> usize {
         self.by_holder.len()
     }
@@ -36,13 +36,13 @@ impl<T> PermitSet<T> {
         self.by_holder.is_empty()
     }
 
-    /// When the permit of a holder ends, and what is known of it.
+    /// The expiry of a holder's permit, and its value.
     pub(crate) fn get(&self, holder: u128) -> Option<(Nanos, &T)> {
         let (until, known) = self.by_holder.get(&holder)?;
         Some((*until, known))
     }
 
-    /// Writes the permit of a holder; what was known of it before.
+    /// Inserts or replaces the permit of a holder. Returns the previous value.
     pub(crate) fn put(&mut self, holder: u128, until: Nanos, known: T) -> Option<T> {
         let before = self.by_holder.insert(holder, (until, known));
         let before = before.map(|(ended, known)| {
@@ -53,14 +53,13 @@ impl<T> PermitSet<T> {
         before
     }
 
-    /// Takes out the permit of a holder.
     pub(crate) fn remove(&mut self, holder: u128) -> Option<T> {
         let (until, known) = self.by_holder.remove(&holder)?;
         self.by_end.remove(&(until, holder));
         Some(known)
     }
 
-    /// Takes out one that has ended by `now`.
+    /// Removes one permit that has expired by `now`.
     pub(crate) fn pop_ended(&mut self, now: Nanos) -> Option<(u128, T)> {
         let (until, holder) = *self.by_end.first()?;
         if until > now {
@@ -69,12 +68,12 @@ impl<T> PermitSet<T> {
         Some((holder, self.remove(holder)?))
     }
 
-    /// When the last one ends.
+    /// When the last permit expires.
     pub(crate) fn last_end(&self) -> Option<Nanos> {
         self.by_end.last().map(|(until, _)| *until)
     }
 
-    /// Every permit in the order of holders: who, until when, and what is known of it.
+    /// Every permit in the order of holders: holder, expiry, value.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u128, Nanos, &T)> {
         let permits = self.by_holder.iter();
         permits.map(|(holder, (until, known))| (*holder, *until, known))
@@ -88,7 +87,7 @@ mod tests {
     const AT: fn(u64) -> Nanos = Nanos::from_secs;
 
     #[test]
-    fn permits_end_in_the_order_of_their_ends_and_only_once() {
+    fn permits_expire_in_the_order_of_their_expiry_and_only_once() {
         let mut set = PermitSet::default();
         for (holder, until) in [(1, 30), (2, 10), (3, 20)] {
             assert_eq!(set.put(holder, AT(until), holder), None);

@@ -1,9 +1,9 @@
-//! What a refund or a settlement needs, sealed: who was charged, when and how much.
+//! Receipts: the sealed data that a refund or a settlement needs, namely subject, time and cost of each charge.
 //!
-//! A receipt is text that a caller keeps and hands back. It is sealed with the deployment secret, so
-//! it cannot be made up or altered, and it carries no client data: subjects are fingerprints. That it
-//! works once is the store's promise, by its id. That of a reservation is of another kind: neither can be
-//! handed in for the other.
+//! A receipt is text that a caller stores and presents later. It is sealed with the deployment secret, so it
+//! cannot be forged or altered, and it contains no client data: subjects are fingerprints. The store guarantees
+//! by its id that it works once. Charges and reservations have receipts of different kinds: neither is accepted
+//! as the other.
 
 #[cfg(test)]
 mod tests;
@@ -19,23 +19,23 @@ use tidegate_core::units::{Cost, Nanos};
 
 use crate::secret::{SEAL_LEN, Secret};
 
-/// A receipt of more charges than any request can have is not one of ours.
+/// A receipt of more charges than any request can have was not issued by this deployment.
 const MAX_BYTES: usize = 64 * 1024;
 
-/// A reservation names so many units at most, each with a name of so many bytes: a token of all of them can
-/// be opened again.
+/// Maximum of units in a reservation, and of bytes in the name of each: a token with all of them can be opened
+/// again.
 pub(crate) const MAX_UNITS: usize = 64;
 pub(crate) const MAX_UNIT_NAME_BYTES: usize = 255;
 
-/// Why a receipt is not honoured.
+/// Why a receipt is not accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ReceiptError {
-    /// It was altered, made up, or sealed with another secret.
+    /// The receipt was altered, forged, or sealed with another secret.
     #[error("this is not a receipt of this deployment")]
     Forged,
 }
 
-/// What a receipt is of: its first byte.
+/// The kind of a receipt: its first byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ReceiptKind {
     /// A charge that can be refunded. Not 1, which was a charge without the run that counted it.
@@ -44,17 +44,17 @@ pub(crate) enum ReceiptKind {
     Reservation = 2,
 }
 
-/// What was really used, in the units of rules.
+/// The actual cost of a request, in the units of rules.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Actual {
-    /// Of rules without a unit; nothing if it stays as estimated.
+    /// For rules without a unit; `None` if the estimate stands.
     pub cost: Option<u64>,
-    /// Of rules with a unit; what is not named stays as estimated.
+    /// For rules with a unit; the estimate stands for units that are not named.
     pub costs: Vec<(String, u64)>,
 }
 
 impl Actual {
-    /// So much of rules without a unit.
+    /// The actual cost for rules without a unit.
     pub fn cost(cost: u64) -> Self {
         Actual {
             cost: Some(cost),
@@ -62,12 +62,12 @@ impl Actual {
         }
     }
 
-    /// So much of rules that count in `unit`; the rest stays as estimated.
+    /// The actual cost for rules that count in `unit`; all other estimates stand.
     pub fn of(unit: &str, used: u64) -> Self {
         Actual::default().and(unit, used)
     }
 
-    /// And so much of rules that count in `unit`.
+    /// Adds the actual cost for rules that count in `unit`.
     #[must_use]
     pub fn and(mut self, unit: &str, used: u64) -> Self {
         self.costs.push((unit.to_owned(), used));
@@ -85,14 +85,14 @@ impl Actual {
     }
 }
 
-/// A receipt that was opened.
+/// An opened receipt.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Receipt {
     kind: ReceiptKind,
     id: u128,
     charged: Nanos,
     until: Nanos,
-    /// The units that a reservation named, also those that no rule counts.
+    /// The units that a reservation named, including those that no rule counts.
     units: Vec<String>,
     charges: Vec<ReceiptCharge>,
 }
@@ -104,14 +104,14 @@ struct ReceiptCharge {
     tag: u32,
     subject: Fingerprint,
     cost: Cost,
-    /// The run that counted it, of a charge whose counts end with a process. A reservation names none:
-    /// the store that made it remembers it.
+    /// The run that counted the charge, if its counter lives in one process. `None` for a reservation: the store
+    /// that made it remembers it.
     run: Option<RunId>,
 }
 
 impl Receipt {
-    /// The receipt of a decision that charged something. `new_id` makes an id, the first time; `run_of` is
-    /// the store's.
+    /// The receipt of a decision that charged something. `new_id` makes the id the first time; `run_of` is the
+    /// store's `run_id`.
     pub(crate) fn of(
         decision: &Decision,
         new_id: impl FnOnce() -> u128,
@@ -131,8 +131,8 @@ impl Receipt {
         })
     }
 
-    /// The receipt of a reservation that was admitted, in the units that it named: no more and no longer ones
-    /// than can be written.
+    /// The receipt of an admitted reservation with the units that it named, within [`MAX_UNITS`] and
+    /// [`MAX_UNIT_NAME_BYTES`].
     pub(crate) fn of_reservation<'u>(
         decision: &Decision,
         id: u128,
@@ -149,12 +149,12 @@ impl Receipt {
         }
     }
 
-    /// What names the charge.
+    /// The id of the charge.
     pub(crate) fn id(&self) -> u128 {
         self.id
     }
 
-    /// How long a reservation lasts.
+    /// The TTL of a reservation.
     pub(crate) fn ttl(&self) -> Nanos {
         self.until.since(self.charged)
     }
@@ -164,14 +164,14 @@ impl Receipt {
         self.charges.is_empty()
     }
 
-    /// The first unit of what was used that nobody reserved: nothing would be corrected by it.
+    /// The first unit of the actual cost that was not reserved: it would correct nothing.
     pub(crate) fn unreserved_unit<'a>(&self, actual: &'a Actual) -> Option<&'a str> {
         let mut units = actual.costs.iter().map(|(unit, _)| unit.as_str());
         units.find(|unit| !self.units.iter().any(|named| named == unit))
     }
 
-    /// What to ask of the store when so much was used, or when nobody said. A rule that has changed
-    /// since is left out, as for a refund.
+    /// The settlement for this actual cost, or for an unknown one. A rule that has changed since is left out, as
+    /// in a refund.
     pub(crate) fn settle<'r>(&self, rules: &'r RuleSet, actual: Option<&Actual>) -> Settle<'r> {
         let (mut set, mut used) = (ChargeSet::default(), SmallVec::new());
         for entry in &self.charges {
@@ -194,12 +194,12 @@ impl Receipt {
         }
     }
 
-    /// What to ask of the store. A rule that has changed since is left out: what a unit of then is
-    /// worth now cannot be said, and giving back too little is the safe side.
+    /// The refund of this receipt. A rule that has changed since is left out: the current worth of a former unit
+    /// is unknown, and refunding too little is the safe side.
     ///
     /// # Errors
-    /// The answer, if there is nothing left to refund: every rule has changed, or the charges were counted
-    /// by other runs than those of the store, which `run_of` names.
+    /// The result, if there is nothing left to refund: every rule has changed, or the charges were counted by
+    /// other runs than the store's, which `run_of` names.
     pub(crate) fn refund<'r>(
         &self,
         rules: &'r RuleSet,
@@ -228,7 +228,7 @@ impl Receipt {
         }
     }
 
-    /// As sealed text.
+    /// Seals the receipt as text.
     pub(crate) fn seal(&self, secret: &Secret) -> String {
         let mut bytes = self.payload();
         let seal = secret.seal(&bytes);
@@ -261,7 +261,7 @@ impl Receipt {
         bytes
     }
 
-    /// From sealed text.
+    /// Opens sealed text.
     pub(crate) fn open(
         text: &str,
         kind: ReceiptKind,
@@ -315,7 +315,7 @@ impl Receipt {
 }
 
 impl ReceiptCharge {
-    /// The charge as the rules have it now, and the unit it counts in; nothing if the limit changed.
+    /// The charge under the current rules, and the unit it counts in; `None` if the limit has changed.
     fn charge<'r>(&self, rules: &'r RuleSet) -> Option<(Charge<'r>, Option<&'r str>)> {
         let rule = rules.rule(&self.rule)?;
         let limit = rule.limit_with_tag(usize::from(self.rate), self.tag)?;
@@ -395,7 +395,7 @@ pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 impl Receipt {
-    /// That of a reservation that charged nothing.
+    /// The receipt of a reservation that charged nothing.
     pub(crate) fn of_no_charge(id: u128) -> Self {
         Receipt {
             kind: ReceiptKind::Reservation,

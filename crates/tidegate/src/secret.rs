@@ -1,6 +1,6 @@
-//! The deployment secret, and what is made from it: the fingerprint key and the receipt seal.
+//! The deployment secret and the keys derived from it: the fingerprint key and the seal of receipts.
 //!
-//! Nodes that share counters or honour each other's receipts share the secret. It is never printed.
+//! Nodes that share counters or accept each other's receipts share the secret. It is never printed.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tidegate_core::subject::FingerprintKey;
 
-/// How many bytes of a seal travel with a receipt.
+/// Bytes of the seal in a receipt.
 pub(crate) const SEAL_LEN: usize = 16;
 
 /// Secret bytes from which every key is derived.
@@ -20,17 +20,17 @@ impl Secret {
     /// A secret of this process alone.
     ///
     /// # Errors
-    /// When the operating system has no randomness to give.
+    /// When the operating system has no randomness.
     pub fn random() -> Result<Self, getrandom::Error> {
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes)?;
         Ok(Secret(bytes))
     }
 
-    /// A secret from the contents of a file, whatever its length.
+    /// A secret from the contents of a file of any length.
     ///
     /// # Errors
-    /// When it has fewer than 16 bytes without surrounding white space.
+    /// When the contents without surrounding white space have fewer than 16 bytes.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, WeakSecretError> {
         let bytes = bytes.trim_ascii();
         if bytes.len() < 16 {
@@ -48,7 +48,7 @@ impl Secret {
         FingerprintKey::new(*half)
     }
 
-    /// All of it as text, for a store that the nodes share or for a file of this node.
+    /// The whole secret as text, for the store that the nodes share or for a file of this node.
     #[cfg(feature = "redis")]
     pub fn to_hex(&self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -67,7 +67,7 @@ impl Secret {
         Some(Secret(bytes))
     }
 
-    /// Text by which two nodes tell that they have the same secret, and nothing more.
+    /// A check value: text by which two nodes find out whether they have the same secret, and nothing more.
     #[cfg(feature = "redis")]
     pub(crate) fn check_value(&self) -> String {
         let check = self.derive(b"check");
@@ -77,7 +77,7 @@ impl Secret {
             .collect()
     }
 
-    /// A number by which a journal tells whether its counts are named by this secret.
+    /// A number by which a journal finds out whether this secret made the names of its counters.
     #[cfg(feature = "disk")]
     pub(crate) fn journal_mark(&self) -> u64 {
         let derived = self.derive(b"journal");
@@ -87,7 +87,6 @@ impl Secret {
         u64::from_be_bytes(*mark)
     }
 
-    /// Seals `payload`.
     pub(crate) fn seal(&self, payload: &[u8]) -> [u8; SEAL_LEN] {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.derive(b"receipt"))
             .expect("an HMAC key may have any length");
@@ -112,14 +111,14 @@ impl Secret {
     }
 }
 
-/// Never prints the secret.
+/// Redacted.
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(..)")
     }
 }
 
-/// A secret too short to be one.
+/// The secret is too short.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the secret has {found} bytes; write 16 random bytes or more")]
 pub struct WeakSecretError {
@@ -131,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seal_holds_for_its_payload_and_secret_only() {
+    fn a_seal_is_valid_for_its_payload_and_secret_only() {
         let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
         let other = Secret::from_bytes(b"0123456789abcdeX").unwrap();
         let seal = secret.seal(b"payload");
@@ -142,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_secret_is_refused_and_none_is_printed() {
+    fn a_short_secret_is_rejected_and_no_secret_is_printed() {
         assert_eq!(
             Secret::from_bytes(b" short\n").unwrap_err(),
             WeakSecretError { found: 5 }

@@ -1,4 +1,4 @@
-//! One rate, counted by a key: the smallest way to use Tidegate.
+//! One rate, counted by a key: the smallest use of Tidegate.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::secret::Secret;
 use crate::stores::memory::MemoryStore;
 
-/// One rate for many keys, in memory. It never waits and needs no runtime.
+/// One rate for many keys, in memory. A throttle never waits and needs no runtime.
 ///
 /// ```
 /// let logins = tidegate::Throttle::new("5/minute")?;
@@ -34,10 +34,10 @@ impl<C> fmt::Debug for Throttle<C> {
     }
 }
 
-/// Why a throttle cannot be made.
+/// Why a throttle cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ThrottleError {
-    /// The rate cannot be read or is not exact.
+    /// The rate cannot be parsed or is not exact.
     #[error(transparent)]
     Rate(#[from] RateError),
     /// The operating system has no randomness for the hash key.
@@ -46,26 +46,26 @@ pub enum ThrottleError {
 }
 
 impl Throttle {
-    /// A throttle for a rate as a rules file writes it: `5/minute`, `1000/minute burst 200`. Without
-    /// a burst it is a sliding window, with one a token bucket.
+    /// A throttle for a rate in the syntax of rules files: `5/minute`, `1000/minute burst 200`. A rate without
+    /// a burst is a sliding window, a rate with a burst is a token bucket.
     ///
     /// # Errors
-    /// When the rate cannot be read, says what to write.
+    /// When the rate cannot be parsed. The error names what to write instead.
     pub fn new(rate: &str) -> Result<Self, ThrottleError> {
         Self::with_clock(rate, SystemClock::new())
     }
 }
 
 impl<C: Clock> Throttle<C> {
-    /// The same with a clock of one's own, for tests.
+    /// As `new`, with another clock, for tests.
     ///
     /// # Errors
-    /// When the rate cannot be read.
+    /// When the rate cannot be parsed.
     pub fn with_clock(rate: &str, clock: C) -> Result<Self, ThrottleError> {
         Self::of(parse_rate(rate)?.limit()?, clock)
     }
 
-    /// A throttle of any algorithm.
+    /// A throttle for a limit of any algorithm.
     ///
     /// # Errors
     /// When the operating system has no randomness for the hash key.
@@ -78,12 +78,12 @@ impl<C: Clock> Throttle<C> {
         })
     }
 
-    /// Spends one unit of `key`'s budget if there is one.
+    /// Charges one unit to `key` if the limit allows it.
     pub fn check(&self, key: &str) -> Verdict {
         self.check_at(key, self.store.clock().now())
     }
 
-    /// Spends `cost` of `key`'s budget if there is as much, and says what is left.
+    /// Charges `cost` to `key` if the limit allows it, and returns what is left.
     pub fn spend(&self, key: &str, cost: Cost) -> LimitReading {
         let now = self.store.clock().now();
         self.store

@@ -1,4 +1,4 @@
-//! Open requests on the memory store: which rules take a slot, in what order, and what a refusal leaves.
+//! Open requests on the memory store: which rules need a permit, in what order, and what a denial leaves behind.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tidegate::{Acquired, DecisionKind, Limiter, OpenRequests, Policy, Request, S
 use tidegate_core::units::Nanos;
 
 const START: Nanos = Nanos::from_secs(1_700_000_000);
-const LASTS: Nanos = Nanos::from_secs(10);
+const TTL: Nanos = Nanos::from_secs(10);
 
 struct AcquireFixture {
     clock: Arc<ManualClock>,
@@ -41,11 +41,11 @@ impl AcquireFixture {
             all.with(name.to_owned(), value.to_owned())
         });
         self.tokio
-            .block_on(self.limiter.acquire(request, LASTS))
+            .block_on(self.limiter.acquire(request, TTL))
             .unwrap()
     }
 
-    /// Opens a request, and says who refuses if any does.
+    /// Opens a request, or returns the rule that denies it.
     fn open(&self, words: &str) -> Result<Ticket, String> {
         match self.acquire(words) {
             Acquired::Open { permit, .. } => Ok(permit),
@@ -97,49 +97,49 @@ fn policy(rules: &str) -> Policy {
 }
 
 #[test]
-fn each_subject_has_its_own_and_everybody_shares_the_global_one() {
-    let bench = AcquireFixture::new(
+fn each_subject_has_its_own_limit_and_all_share_the_global_one() {
+    let fixture = AcquireFixture::new(
         "  - { name: user, by: user, concurrent: 2 }\n  - { name: all, by: global, concurrent: 3 }",
     );
-    let first = bench.check("user=ada", None).unwrap();
-    bench.check("user=ada", None);
-    bench.check("user=ada", Some("user 2/2"));
-    bench.check("user=bob", None);
-    bench.check("user=eve", Some("all 3/3"));
-    bench.check("user=bob", Some("all 3/3"));
-    bench.release(&first);
-    // Neither refusal has kept the slot of the narrower rule.
-    bench.check("user=eve", None);
-    assert_eq!(bench.counted(), [("user".into(), 3), ("all".into(), 3)]);
+    let first = fixture.check("user=ada", None).unwrap();
+    fixture.check("user=ada", None);
+    fixture.check("user=ada", Some("user 2/2"));
+    fixture.check("user=bob", None);
+    fixture.check("user=eve", Some("all 3/3"));
+    fixture.check("user=bob", Some("all 3/3"));
+    fixture.release(&first);
+    // Neither denial has kept the permit of the narrower rule.
+    fixture.check("user=eve", None);
+    assert_eq!(fixture.counted(), [("user".into(), 3), ("all".into(), 3)]);
 }
 
 #[test]
 fn the_narrow_rule_is_checked_first_wherever_it_is_written() {
-    let bench = AcquireFixture::new(
+    let fixture = AcquireFixture::new(
         "  - { name: all, by: global, concurrent: 1 }\n  - { name: user, by: user, concurrent: 1 }",
     );
-    bench.check("user=ada", None);
-    bench.check("user=ada", Some("user 1/1"));
-    bench.check("user=bob", Some("all 1/1"));
+    fixture.check("user=ada", None);
+    fixture.check("user=ada", Some("user 1/1"));
+    fixture.check("user=bob", Some("all 1/1"));
 }
 
 #[test]
-fn rules_that_do_not_apply_or_are_replaced_take_no_slot() {
-    let bench = AcquireFixture::new(
+fn rules_that_do_not_apply_or_are_replaced_need_no_permit() {
+    let fixture = AcquireFixture::new(
         "  - { name: up, match: { path: /up }, by: user, concurrent: 1, replaces: [all] }\n  \
            - { name: all, by: user, concurrent: 1 }\n  \
            - { name: off, by: user, concurrent: 1, mode: off }",
     );
-    bench.check("user=ada path=/up", None);
-    bench.check("user=ada path=/down", None);
-    bench.check("user=ada path=/up", Some("up 1/1"));
-    bench.check("user=ada path=/down", Some("all 1/1"));
+    fixture.check("user=ada path=/up", None);
+    fixture.check("user=ada path=/down", None);
+    fixture.check("user=ada path=/up", Some("up 1/1"));
+    fixture.check("user=ada path=/down", Some("all 1/1"));
 }
 
 /// A rule without a rate removed the limit that it replaces from every check, which it does not concern.
 #[test]
-fn a_rule_without_a_rate_replaces_others_only_for_those_who_acquire() {
-    let bench = AcquireFixture::new(
+fn a_rule_without_a_rate_replaces_others_only_for_an_acquire() {
+    let fixture = AcquireFixture::new(
         "  - { name: all, by: global, rate: 1/hour }\n  \
            - { name: up, match: { path: /up }, by: user, concurrent: 5, replaces: [all] }",
     );
@@ -147,14 +147,14 @@ fn a_rule_without_a_rate_replaces_others_only_for_those_who_acquire() {
         let request = Request::default()
             .with("user", "ada")
             .with("path", path.to_owned());
-        bench.limiter.check_now(request).allowed()
+        fixture.limiter.check_now(request).allowed()
     };
-    bench.check("user=ada path=/up", None);
-    bench.check("user=ada path=/up", None);
+    fixture.check("user=ada path=/up", None);
+    fixture.check("user=ada path=/up", None);
     assert!(decided("/up"), "acquiring has charged `all` nothing");
     assert!(!decided("/up"), "a check comes under `all`");
     assert!(!decided("/down"));
-    bench.check("user=ada path=/up", None);
+    fixture.check("user=ada path=/up", None);
     let unlimited = AcquireFixture::new(
         "  - { name: all, by: global, rate: 1/hour }\n  \
            - { name: up, by: user, rate: unlimited, concurrent: 5, replaces: [all] }",
@@ -166,129 +166,124 @@ fn a_rule_without_a_rate_replaces_others_only_for_those_who_acquire() {
 }
 
 #[test]
-fn a_rule_that_only_watches_refuses_nothing() {
+fn a_shadow_rule_denies_nothing() {
     for rules in [
         "  - { name: r, by: user, concurrent: 1, mode: shadow }",
         "  - { name: r, by: user, concurrent: 1 }",
     ] {
-        let mut bench = AcquireFixture::new(rules);
+        let mut fixture = AcquireFixture::new(rules);
         if !rules.contains("shadow") {
-            bench.limiter = bench.limiter.in_shadow();
+            fixture.limiter = fixture.limiter.in_shadow();
         }
-        bench.check("user=ada", None);
-        let Acquired::Open {
-            permit,
-            limits: opened,
-            ..
-        } = bench.acquire("user=ada")
-        else {
-            panic!("it only watches");
+        fixture.check("user=ada", None);
+        let Acquired::Open { permit, limits, .. } = fixture.acquire("user=ada") else {
+            panic!("it is in shadow mode");
         };
-        assert_eq!((opened[0].granted, opened[0].open), (false, 1));
-        bench.release(&permit);
+        assert_eq!((limits[0].granted, limits[0].open), (false, 1));
+        fixture.release(&permit);
         assert_eq!(
-            bench.counted(),
+            fixture.counted(),
             [("r".into(), 1)],
-            "the first has its slot still"
+            "the first still has its permit"
         );
     }
 }
 
 #[test]
-fn what_is_full_charges_nothing_and_what_a_rate_refuses_holds_no_slot() {
-    let bench = AcquireFixture::new(
+fn a_full_rule_charges_nothing_and_a_request_denied_by_a_rate_holds_no_permit() {
+    let fixture = AcquireFixture::new(
         "  - { name: r, by: user, concurrent: 1, rate: 2/hour, algorithm: fixed-window }",
     );
-    let first = bench.check("user=ada", None).unwrap();
+    let first = fixture.check("user=ada", None).unwrap();
     for _ in 0..5 {
-        bench.check("user=ada", Some("r 1/1"));
+        fixture.check("user=ada", Some("r 1/1"));
     }
-    bench.release(&first);
+    fixture.release(&first);
     let Acquired::Open {
         permit, decision, ..
-    } = bench.acquire("user=ada")
+    } = fixture.acquire("user=ada")
     else {
         panic!("one is left");
     };
     assert_eq!(decision.binding().unwrap().reading.figures.remaining, 0);
-    bench.release(&permit);
+    fixture.release(&permit);
     for _ in 0..3 {
-        let Acquired::Denied(decision) = bench.acquire("user=ada") else {
+        let Acquired::Denied(decision) = fixture.acquire("user=ada") else {
             panic!("the rate is used up");
         };
         assert!(matches!(decision.kind(), DecisionKind::Deny(_)));
     }
-    assert_eq!(bench.counted(), [("r".into(), 0)]);
+    assert_eq!(fixture.counted(), [("r".into(), 0)]);
 }
 
 #[test]
-fn a_slot_ends_by_itself_and_a_change_of_rules_keeps_what_is_open() {
-    let bench = AcquireFixture::new("  - { name: r, by: user, concurrent: 2 }");
-    let first = bench.check("user=ada", None).unwrap();
-    bench.check("user=ada", None);
-    bench.clock.advance(Nanos::from_secs(9));
-    assert!(bench.renew(&first));
-    bench.check("user=ada", Some("r 2/2"));
-    bench.clock.advance(Nanos::from_secs(1));
-    assert_eq!(bench.counted(), [("r".into(), 1)]);
-    bench.change("  - { name: r, by: user, concurrent: 1 }");
-    bench.check("user=ada", Some("r 1/1"));
-    bench.change("  - { name: s, by: user, concurrent: 1 }");
-    assert!(bench.renew(&first), "of a rule that is gone");
-    bench.change("  - { name: r, by: user, concurrent: 1 }");
-    bench.check("user=ada", Some("r 1/1"));
-    bench.release(&first);
-    bench.check("user=ada", None);
+fn a_permit_expires_and_a_change_of_rules_keeps_open_requests() {
+    let fixture = AcquireFixture::new("  - { name: r, by: user, concurrent: 2 }");
+    let first = fixture.check("user=ada", None).unwrap();
+    fixture.check("user=ada", None);
+    fixture.clock.advance(Nanos::from_secs(9));
+    assert!(fixture.renew(&first));
+    fixture.check("user=ada", Some("r 2/2"));
+    fixture.clock.advance(Nanos::from_secs(1));
+    assert_eq!(fixture.counted(), [("r".into(), 1)]);
+    fixture.change("  - { name: r, by: user, concurrent: 1 }");
+    fixture.check("user=ada", Some("r 1/1"));
+    fixture.change("  - { name: s, by: user, concurrent: 1 }");
+    assert!(fixture.renew(&first), "of a rule that is gone");
+    fixture.change("  - { name: r, by: user, concurrent: 1 }");
+    fixture.check("user=ada", Some("r 1/1"));
+    fixture.release(&first);
+    fixture.check("user=ada", None);
 }
 
 #[test]
-fn a_reset_frees_the_slots_of_one_subject_and_nobody_gets_them_back() {
-    let bench = AcquireFixture::new(
+fn a_reset_releases_the_permits_of_one_subject_for_good() {
+    let fixture = AcquireFixture::new(
         "  - { name: most, by: user, concurrent: 2 }\n  \
            - { name: both, by: user, concurrent: 9, rate: 9/hour, algorithm: fixed-window }\n  \
            - { name: found, by: user, concurrent: adaptive }",
     );
-    let stuck = [(); 2].map(|()| bench.check("user=ada", None).unwrap());
-    let bob = bench.check("user=bob", None).unwrap();
-    bench.check("user=ada", Some("most 2/2"));
+    let stuck = [(); 2].map(|()| fixture.check("user=ada", None).unwrap());
+    let bob = fixture.check("user=bob", None).unwrap();
+    fixture.check("user=ada", Some("most 2/2"));
     let ada = Request::default().with("user", "ada");
-    let reset = bench.tokio.block_on(bench.limiter.view().reset(ada));
+    let reset = fixture.tokio.block_on(fixture.limiter.view().reset(ada));
     assert_eq!(
         reset.unwrap(),
         3 * 2 + 1,
-        "slots, and the counter of a rate"
+        "permits, and the counter of a rate"
     );
     let counted = |open: u64| ["most", "both", "found"].map(|rule| (rule.to_owned(), open));
-    assert_eq!(bench.counted(), counted(1));
+    assert_eq!(fixture.counted(), counted(1));
     for _ in 0..2 {
-        assert!(stuck.iter().all(|ticket| !bench.renew(ticket)));
+        assert!(stuck.iter().all(|ticket| !fixture.renew(ticket)));
     }
-    assert_eq!(bench.counted(), counted(1));
-    bench.check("user=ada", None);
-    bench.check("user=ada", None);
-    bench.check("user=ada", Some("most 2/2"));
-    assert!(bench.renew(&bob));
+    assert_eq!(fixture.counted(), counted(1));
+    fixture.check("user=ada", None);
+    fixture.check("user=ada", None);
+    fixture.check("user=ada", Some("most 2/2"));
+    assert!(fixture.renew(&bob));
 }
 
-/// A reset of one user once let everybody in a second time.
+/// A reset of one user once let all other users in a second time.
 #[test]
-fn a_reset_leaves_alone_what_others_have_open_too() {
-    let bench = AcquireFixture::new(
+fn a_reset_leaves_permits_of_shared_counters_alone() {
+    let fixture = AcquireFixture::new(
         "  - { name: own, by: user, concurrent: 5 }\n  \
            - { name: team, by: team, concurrent: 3 }\n  \
            - { name: all, by: global, concurrent: 3, rate: 9/hour }",
     );
-    let others = [(); 3].map(|()| bench.check("user=bob", None).unwrap());
-    bench.check("user=ada", Some("team 3/3"));
+    let others = [(); 3].map(|()| fixture.check("user=bob", None).unwrap());
+    fixture.check("user=ada", Some("team 3/3"));
     let ada = Request::default().with("user", "ada");
-    let reset = bench.tokio.block_on(bench.limiter.view().reset(ada));
+    let reset = fixture.tokio.block_on(fixture.limiter.view().reset(ada));
     assert_eq!(reset.unwrap(), 0);
-    assert!(others.iter().all(|ticket| bench.renew(ticket)));
-    bench.check("user=ada", Some("team 3/3"));
+    assert!(others.iter().all(|ticket| fixture.renew(ticket)));
+    fixture.check("user=ada", Some("team 3/3"));
 }
 
 #[test]
-fn a_list_opens_without_slots_or_refuses() {
+fn a_list_opens_without_permits_or_denies() {
     let clock = Arc::new(ManualClock::at(START));
     let text = "version: 1\nallow: [192.0.2.1]\nblock: [192.0.2.2]\n\
                 rules: [{ name: r, by: global, concurrent: 1 }]";
@@ -311,40 +306,40 @@ fn a_list_opens_without_slots_or_refuses() {
         ..Request::default()
     };
     for _ in 0..3 {
-        let allowed = tokio.block_on(limiter.acquire(from("192.0.2.1"), LASTS));
+        let allowed = tokio.block_on(limiter.acquire(from("192.0.2.1"), TTL));
         assert!(matches!(allowed, Ok(Acquired::Open { limits, .. }) if limits.is_empty()));
-        let blocked = tokio.block_on(limiter.acquire(from("192.0.2.2"), LASTS));
+        let blocked = tokio.block_on(limiter.acquire(from("192.0.2.2"), TTL));
         assert!(matches!(blocked, Ok(Acquired::Denied(_))));
     }
 }
 
-/// Twenty at first; as long as they take no longer, a few more.
+/// The limit is twenty at first, and grows as long as the latency does not.
 #[test]
-fn an_adaptive_limit_grows_with_what_is_used_and_falls_when_it_takes_longer() {
-    let bench = AcquireFixture::new("  - { name: r, by: user, concurrent: adaptive }");
-    let fill = || -> Vec<Ticket> { std::iter::from_fn(|| bench.open("user=ada").ok()).collect() };
+fn an_adaptive_limit_grows_with_usage_and_falls_with_latency() {
+    let fixture = AcquireFixture::new("  - { name: r, by: user, concurrent: adaptive }");
+    let fill = || -> Vec<Ticket> { std::iter::from_fn(|| fixture.open("user=ada").ok()).collect() };
     let rounds = |took: Nanos| {
         let mut max = 0;
         for _ in 0..20 {
             let open = fill();
-            bench.clock.advance(took);
-            open.iter().for_each(|ticket| bench.release(ticket));
+            fixture.clock.advance(took);
+            open.iter().for_each(|ticket| fixture.release(ticket));
             max = open.len();
         }
         max
     };
     assert_eq!(fill().len(), 20);
-    bench.clock.advance(LASTS);
+    fixture.clock.advance(TTL);
     let grown = rounds(Nanos::from_millis(10));
     assert!(grown > 60, "{grown}");
     let slow = rounds(Nanos::from_secs(1));
     assert!(slow < 30, "{slow}");
-    let adaptive = bench.limiter.open_requests()[0].adaptive;
+    let adaptive = fixture.limiter.open_requests()[0].adaptive;
     assert!(adaptive.is_some_and(|limit| limit < 30), "{adaptive:?}");
-    // A caller that dies teaches nothing, and its slots end.
+    // A caller that dies adds no sample, and its permits expire.
     let dead = fill().len();
-    bench.check("user=ada", Some(&*format!("r {dead}/{dead}")));
-    bench.clock.advance(LASTS);
+    fixture.check("user=ada", Some(&*format!("r {dead}/{dead}")));
+    fixture.clock.advance(TTL);
     assert_eq!(fill().len(), dead);
 }
 
@@ -375,9 +370,9 @@ fn an_acquire_is_counted_under_one_secret() {
         .unwrap();
     let ada = || Request::default().with("user", "ada");
     for _ in 0..2 {
-        let acquired = tokio.block_on(limiter.acquire(ada(), LASTS)).unwrap();
+        let acquired = tokio.block_on(limiter.acquire(ada(), TTL)).unwrap();
         assert!(matches!(acquired, Acquired::Open { .. }), "{acquired:?}");
     }
-    let third = tokio.block_on(limiter.acquire(ada(), LASTS)).unwrap();
+    let third = tokio.block_on(limiter.acquire(ada(), TTL)).unwrap();
     assert!(matches!(third, Acquired::Full(_)), "{third:?}");
 }

@@ -1,5 +1,5 @@
-//! A reply from before a failover that is read after it: the unit that it admits must be charged. And counters that were
-//! moved from a store that had lost some: they must not be trusted, not even once.
+//! A reply from before a failover that is read after it: the unit that it admits must be charged. And counters that
+//! were moved from a store that had lost some: they must not be trusted, not even once.
 
 mod common;
 
@@ -23,12 +23,12 @@ use tidegate_core::units::Nanos;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-/// A primary and the one that takes over from it, empty.
+/// A primary and its successor, which is empty.
 #[derive(Clone)]
 struct FailoverStore {
     primaries: Arc<[MemoryStore<Arc<ManualClock>>; 2]>,
     epoch: Arc<AtomicU64>,
-    /// The next charge is made by the first primary and replied to when the second one is believed.
+    /// The next charge is made by the first primary, and its reply is read when the second one is trusted.
     fail_over_next: Arc<AtomicBool>,
     recovered: Arc<Notify>,
     lacks: Arc<AtomicBool>,
@@ -103,7 +103,7 @@ rules:
 
 type FailoverLimiter = Limiter<Resilient<FailoverStore, TokioRuntime>>;
 
-/// A limiter on the first primary, and what says that it trusts its store.
+/// A limiter on the first primary, and the channel that reports that it trusts its store.
 async fn start() -> (FailoverStore, FailoverLimiter, UnboundedReceiver<()>) {
     let clock = Arc::new(ManualClock::at(START));
     let primaries = [(); 2].map(|()| MemoryStore::new(Arc::clone(&clock)));
@@ -119,14 +119,14 @@ async fn start() -> (FailoverStore, FailoverLimiter, UnboundedReceiver<()>) {
     let watcher = Arc::new(move |event| {
         if event == StoreEvent::Exact {
             believed.notify_waiters();
-            let _at_the_end_nobody_waits = exact.send(());
+            let _receiver_may_be_gone = exact.send(());
         }
     });
     let runtime = TokioRuntime::new().expect("randomness");
     let mut settings = ResilienceSettings::default();
     settings.breaker.silence_timeout = Nanos::from_secs(3_600);
     let store = resilient(turning.clone(), runtime, settings, watcher);
-    ready.recv().await.expect("the node meets its store");
+    ready.recv().await.expect("the node joins its store");
     let secret = Secret::from_bytes(b"0123456789abcdef").expect("long enough");
     let limiter = Limiter::new(store, Policy::of(rules(RULES)), secret, clock);
     (turning, limiter, ready)
@@ -137,10 +137,10 @@ async fn check(limiter: &FailoverLimiter) -> bool {
     decision.expect("a decision").allowed()
 }
 
-/// A node that is held up between the reply and its use, as a busy machine does, took the reply of the lost
-/// primary for one of the primary that it believed by then. The unit was counted nowhere.
+/// A node that was held up between the reply and its use, as on a busy machine, took the reply of the lost primary for
+/// one of the primary that it trusted by then. The unit was counted nowhere.
 #[tokio::test]
-async fn a_unit_that_the_lost_primary_charged_is_charged_to_the_next_one() {
+async fn a_unit_charged_by_the_lost_primary_is_charged_to_its_successor() {
     let (turning, limiter, _ready) = start().await;
     let mut admitted = 0;
     for turns in [true, false] {
@@ -150,7 +150,7 @@ async fn a_unit_that_the_lost_primary_charged_is_charged_to_the_next_one() {
     assert_eq!(admitted, 2);
     let used = async || {
         let usages = limiter.view().inspect(request("user=a")).await;
-        let inspection = usages.expect("an answer")[0].inspection;
+        let inspection = usages.expect("a reply")[0].inspection;
         inspection.map_or(0, |inspection| inspection.used)
     };
     let charged = tokio::time::timeout(Duration::from_secs(60), async {
@@ -162,9 +162,9 @@ async fn a_unit_that_the_lost_primary_charged_is_charged_to_the_next_one() {
     assert_eq!(used().await, admitted);
 }
 
-/// Requests that came before the next heartbeat were decided by what the other store had not lost.
+/// Requests before the next heartbeat were decided by the counters that the other store had not lost.
 #[tokio::test]
-async fn counters_that_came_from_a_store_with_losses_are_not_trusted_once() {
+async fn counters_from_a_store_with_losses_are_not_trusted_once() {
     let (turning, limiter, mut ready) = start().await;
     let source = async || {
         let decision = limiter.view().check(request("user=a")).await;

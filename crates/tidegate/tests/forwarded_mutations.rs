@@ -1,14 +1,14 @@
 //! Hostile forwarding headers: mutations of real ones.
 //!
-//! Whatever a client sends, the walk does not panic, ends on an address it may end on, and never
-//! gets past the entry that a trusted proxy appended.
+//! Whatever a client sends, the walk does not panic, ends on an allowed address, and never passes the entry that a
+//! trusted proxy appended.
 #![allow(clippy::unwrap_used)]
 
 use std::net::IpAddr;
 
 use tidegate::identity::TrustedProxies;
 use tidegate::identity::forwarded::{ForwardedClient, ForwardedStop, ForwardingHeader, client};
-use tidegate_mutations::{FuzzTarget, NumberEncoding, inputs};
+use tidegate_fuzz_inputs::{FuzzTarget, NumberEncoding, inputs};
 
 /// Each line of an input is one header.
 const GOOD: &[&[u8]] = &[
@@ -59,7 +59,7 @@ fn walk(
 }
 
 #[test]
-fn no_header_panics_or_reaches_past_what_a_trusted_proxy_wrote() {
+fn no_header_panics_or_reaches_past_the_entry_of_a_trusted_proxy() {
     let trusted = TrustedProxies::parse(&["10.0.0.0/8"]).unwrap();
     let [proxy, stranger]: [IpAddr; 2] = ["10.0.0.1", "198.51.100.7"].map(|a| a.parse().unwrap());
     let appended = [

@@ -1,4 +1,4 @@
-//! Leaving out or inventing an identity never yields more than the stricter bucket.
+//! Omitting or inventing an identity never yields more than the stricter bucket.
 
 #![allow(
     clippy::unwrap_used,
@@ -25,20 +25,20 @@ rules:
 keys_file: keys.txt
 ";
 
-fn bench() -> TestLimiter {
-    let bench = TestLimiter::new(RULES);
+fn fixture() -> TestLimiter {
+    let fixture = TestLimiter::new(RULES);
     let lines = format!("{}\n", hash_line("real", "pro", "acme").unwrap());
     let set = rules(RULES);
     let keys = KeyTable::read("keys.txt", lines.as_bytes(), set.tiers()).unwrap();
-    bench.replace(Policy::of(set).with_keys(keys));
-    bench
+    fixture.replace(Policy::of(set).with_keys(keys));
+    fixture
 }
 
-/// How many of 200 requests pass when `words(i)` is what the i-th one claims to be.
+/// The number of 200 requests that pass when `words(i)` is the identity the i-th one claims.
 fn passes(words: impl Fn(usize) -> String) -> usize {
-    let bench = bench();
+    let fixture = fixture();
     (0..200)
-        .filter(|i| bench.decide(request(&words(*i))).allowed())
+        .filter(|i| fixture.decide(request(&words(*i))).allowed())
         .count()
 }
 
@@ -98,10 +98,10 @@ fn addresses_of_one_client_share_a_bucket() {
 
 #[test]
 fn a_name_that_looks_like_an_address_is_not_that_address() {
-    let bench = bench();
+    let fixture = fixture();
     for i in 0..7 {
         let words = format!("ip=198.51.100.{i} user=192.0.2.1");
-        assert!(bench.decide(request(&words)).allowed());
+        assert!(fixture.decide(request(&words)).allowed());
     }
-    assert!(bench.decide(request("ip=192.0.2.1")).allowed());
+    assert!(fixture.decide(request("ip=192.0.2.1")).allowed());
 }

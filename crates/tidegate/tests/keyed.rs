@@ -1,4 +1,4 @@
-//! Keys under limits that the caller brings, on a clock moved by hand: what `CL.THROTTLE` is made of.
+//! Keys under limits that the caller supplies, on a manual clock, as `CL.THROTTLE` uses them.
 
 mod common;
 
@@ -76,7 +76,7 @@ impl KeyedFixture {
         self.each(&[self.keyed("k", limit, quantity)])[0]
     }
 
-    /// How many of `tries` single requests pass now.
+    /// The number of single requests of `tries` that pass now.
     fn admitted(&self, limit: &Limit, tries: usize) -> usize {
         (0..tries).filter(|_| self.one(limit, 1).admitted).count()
     }
@@ -99,7 +99,7 @@ fn figures(result: &SingleOutcome) -> (bool, u64, u64) {
 
 /// The table of redis-cell's own tests: one a second, limit 5.
 #[test]
-fn the_published_steps_of_redis_cell_come_out_alike() {
+fn the_published_steps_of_redis_cell_are_reproduced() {
     let (scene, limit) = (KeyedFixture::new(), bucket(5, 1, 1));
     let steps: [(u64, u64, (bool, u64, u64)); 14] = [
         (0, 6, (false, 5, 0)),
@@ -125,7 +125,7 @@ fn the_published_steps_of_redis_cell_come_out_alike() {
 }
 
 #[test]
-fn what_can_never_fit_says_so_and_what_can_says_when() {
+fn a_cost_that_can_never_fit_is_distinguished_from_one_that_must_wait() {
     let (scene, limit) = (KeyedFixture::new(), bucket(5, 1, 1));
     let retry = |quantity| match scene.one(&limit, quantity).reading.verdict {
         Verdict::Deny { retry } => Some(retry),
@@ -182,7 +182,7 @@ fn families_and_keys_have_counters_of_their_own() {
     }
 }
 
-/// redis-cell reads the old arrival time under the new rate, and may refuse for long (its issue 54).
+/// redis-cell reads the old arrival time under the new rate, and may deny for long (its issue 54).
 #[test]
 fn units_used_are_kept_when_the_limit_changes() {
     let scene = KeyedFixture::new();
@@ -204,7 +204,7 @@ fn charges_are_counted_under_the_name_of_their_family_and_peeks_are_not() {
 }
 
 #[test]
-fn a_rule_with_the_name_of_a_family_does_not_double_its_series() {
+fn a_rule_with_the_name_of_a_family_does_not_duplicate_its_series() {
     let (scene, limit) = (KeyedFixture::new(), bucket(2, 1, 60));
     let named = rules("version: 1\nrules: [{ name: cl.throttle, by: user, rate: 5/hour }]\n");
     let named = Arc::new(named);
@@ -217,7 +217,7 @@ fn a_rule_with_the_name_of_a_family_does_not_double_its_series() {
 }
 
 #[test]
-fn where_everything_only_watches_nothing_is_refused() {
+fn in_shadow_mode_no_charge_is_denied() {
     let (scene, limit) = (KeyedFixture::of(Limiter::in_shadow), bucket(1, 1, 60));
     assert_eq!(scene.admitted(&limit, 3), 3);
     let labels = r#"{rule="cl.throttle",edge="resp",outcome="shadow_deny",source="exact"} 2"#;

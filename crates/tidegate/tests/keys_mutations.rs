@@ -1,15 +1,15 @@
-//! Hostile keys files: mutations of good and bad ones.
+//! Hostile keys files: mutations of valid and invalid ones.
 //!
-//! Whatever a file says, it is read or refused within 10 ms, alike each time, and no key that stands in it
-//! by mistake is repeated in what is said about it.
+//! Every file is loaded or rejected within 10 ms, with the same result each time, and no key that is in it by mistake
+//! is repeated in an error.
 #![allow(clippy::unwrap_used)]
 
 use tidegate::identity::keys::{Digest, KeyFileError, KeyTable, hash_line};
-use tidegate_mutations::{FuzzTarget, NumberEncoding, inputs};
+use tidegate_fuzz_inputs::{FuzzTarget, NumberEncoding, inputs};
 
 const TIERS: [&str; 3] = ["free", "pro", "enterprise"];
 
-/// Part of a key that somebody wrote where its digest belongs.
+/// Part of a key that was written in place of its digest.
 const PLANTED: &str = "planted0planted0planted0";
 
 const TOKENS: &[&[u8]] = &[
@@ -55,7 +55,7 @@ fn corpus() -> Vec<String> {
 }
 
 #[test]
-fn no_keys_file_panics_takes_long_or_gives_a_key_away() {
+fn no_keys_file_panics_takes_long_or_reveals_a_key() {
     let corpus = corpus();
     let good: Vec<&[u8]> = corpus.iter().map(String::as_bytes).collect();
     let attack = FuzzTarget {

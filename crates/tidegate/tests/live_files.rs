@@ -1,9 +1,8 @@
 //! Real files that change under a running watch: what comes into force, and what never does.
 //!
-//! Contents are valid if they end in `.`; the loader refuses all else, and the value in force
-//! reads `name=contents` for every file. Surveys alone must do: polls are an hour apart.
-//! Nothing here sleeps for a fixed time: each step waits for the state it needs, or fails after
-//! a minute.
+//! Contents are valid if they end in `.`; the loader rejects all others, and the value in force is `name=contents` for
+//! every file. Scans alone must suffice: polls are an hour apart. Nothing here sleeps for a fixed time: each step
+//! waits for the state it needs, or fails after a minute.
 
 // The helpers below are test code too, which the lint does not see.
 #![allow(clippy::unwrap_used)]
@@ -18,7 +17,7 @@ use tidegate::identity::keys::{Digest, KeyTable, hash_line};
 use tidegate::live::{FileError, FileSnapshot, FileState, LiveValue, Target, Watch, WatchTiming};
 use tidegate_core::units::Nanos;
 
-const PACE: WatchTiming = WatchTiming {
+const TIMING: WatchTiming = WatchTiming {
     scan_interval: Nanos::from_millis(20),
     quiet: Nanos::from_millis(30),
     max_delay: Nanos::from_millis(500),
@@ -30,7 +29,7 @@ struct WatchFixture {
     dir: TempDir,
     path: PathBuf,
     live: Arc<LiveValue<String>>,
-    handed_over: Arc<Mutex<Vec<String>>>,
+    load_calls: Arc<Mutex<Vec<String>>>,
     states: Arc<Mutex<Vec<FileState>>>,
     watch: Watch,
 }
@@ -42,24 +41,24 @@ impl WatchFixture {
         prepare(dir.path());
         let path = dir.path().join(path);
         let live = Arc::new(LiveValue::new("nothing".to_owned()));
-        let handed_over = Arc::new(Mutex::new(Vec::new()));
+        let load_calls = Arc::new(Mutex::new(Vec::new()));
         let states = Arc::new(Mutex::new(Vec::new()));
         let load = {
-            let (live, handed_over) = (Arc::clone(&live), Arc::clone(&handed_over));
+            let (live, load_calls) = (Arc::clone(&live), Arc::clone(&load_calls));
             move |snapshot: &FileSnapshot| {
-                live.replace_with(|| read(snapshot, &handed_over)).map(drop)
+                live.replace_with(|| read(snapshot, &load_calls)).map(drop)
             }
         };
         let report = {
             let states = Arc::clone(&states);
             move |state: &FileState| states.lock().unwrap().push(state.clone())
         };
-        let watch = Watch::start(Target::rules(&path).timing(PACE), load, report).unwrap();
+        let watch = Watch::start(Target::rules(&path).timing(TIMING), load, report).unwrap();
         WatchFixture {
             dir,
             path,
             live,
-            handed_over,
+            load_calls,
             states,
             watch,
         }
@@ -105,7 +104,7 @@ impl WatchFixture {
     }
 }
 
-fn read(snapshot: &FileSnapshot, handed_over: &Mutex<Vec<String>>) -> Result<String, String> {
+fn read(snapshot: &FileSnapshot, load_calls: &Mutex<Vec<String>>) -> Result<String, String> {
     let mut all = Vec::new();
     for part in snapshot.files() {
         let text = part.text().map_err(|error| error.to_string())?;
@@ -113,7 +112,7 @@ fn read(snapshot: &FileSnapshot, handed_over: &Mutex<Vec<String>>) -> Result<Str
         all.push(format!("{name}={text}"));
     }
     let all = all.join(" ");
-    handed_over.lock().unwrap().push(all.clone());
+    load_calls.lock().unwrap().push(all.clone());
     if all.ends_with('.') {
         Ok(all)
     } else {
@@ -144,7 +143,7 @@ fn wait_until(reached: impl Fn() -> bool, wanted: impl Fn() -> String) {
     }
 }
 
-/// All at once, as deployments should: nobody can see the file half written.
+/// Atomically, as deployments should: no reader can see the file half written.
 fn write(path: impl AsRef<Path>, text: &str) {
     let path = path.as_ref();
     let hidden = path.with_file_name(".written");
@@ -152,7 +151,7 @@ fn write(path: impl AsRef<Path>, text: &str) {
     fs::rename(hidden, path).unwrap();
 }
 
-/// Cut to nothing and written anew, as many editors do.
+/// Truncated and rewritten, as many editors do.
 fn write_in_place(path: &Path, text: &str) {
     fs::write(path, text).unwrap();
 }
@@ -195,8 +194,8 @@ mod links {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    /// As the kubelet does it: a new folder, a link to it renamed over `..data`, the old folder
-    /// removed. The files that users name are links through `..data` and never change.
+    /// As the kubelet does it: a new folder, a link to it renamed over `..data`, the old folder removed. The files that
+    /// users name are links through `..data` and never change.
     fn publish(mount: &Path, version: &str, text: &str) {
         let (folder, old) = (
             mount.join(format!("..{version}")),
@@ -246,7 +245,7 @@ mod links {
     }
 
     #[test]
-    fn a_turned_link_between_two_others_comes_into_force() {
+    fn a_changed_link_between_two_others_comes_into_force() {
         let watched = WatchFixture::new("r.yaml", |dir| {
             fs::create_dir_all(dir.join("between")).unwrap();
             write(dir.join("one"), "one.");
@@ -274,14 +273,14 @@ mod links {
 }
 
 #[test]
-fn a_deleted_file_leaves_the_last_good_value_until_it_is_back() {
+fn a_deleted_file_leaves_the_last_good_value_until_it_is_restored() {
     let watched = WatchFixture::new("r.yaml", one_file);
     fs::remove_file(&watched.path).unwrap();
     watched.wait_for_stale(&watched.vanished(), "r.yaml=one.");
     write(&watched.path, "one.");
     watched.wait_for_value("r.yaml=one.");
     assert_eq!(
-        watched.handed_over.lock().unwrap().len(),
+        watched.load_calls.lock().unwrap().len(),
         1,
         "the same contents are not loaded again"
     );
@@ -294,12 +293,12 @@ fn a_deleted_file_leaves_the_last_good_value_until_it_is_back() {
     assert_eq!(
         *watched.states.lock().unwrap(),
         want,
-        "each change of state is told once"
+        "each change of state is reported once"
     );
 }
 
 #[test]
-fn a_deleted_parent_folder_is_followed_when_it_is_back() {
+fn a_deleted_parent_folder_is_followed_when_it_is_restored() {
     let watched = WatchFixture::new("a/b/r.yaml", |dir| {
         fs::create_dir_all(dir.join("a/b")).unwrap();
         one_file(&dir.join("a/b"));
@@ -321,9 +320,9 @@ fn a_deleted_parent_folder_is_followed_when_it_is_back() {
     }
 }
 
-/// Events of the kernel did not show this, nor any later change.
+/// Kernel events did not show this, nor any later change.
 #[test]
-fn a_folder_far_above_that_is_replaced_is_followed() {
+fn a_replaced_ancestor_folder_is_followed() {
     let watched = WatchFixture::new("a/b/c/r.yaml", |dir| {
         for (top, text) in [("a", "one."), ("next", "two.")] {
             fs::create_dir_all(dir.join(top).join("b/c")).unwrap();
@@ -338,7 +337,7 @@ fn a_folder_far_above_that_is_replaced_is_followed() {
 }
 
 #[test]
-fn files_come_and_go_in_a_folder() {
+fn files_are_added_to_and_removed_from_a_folder() {
     let watched = WatchFixture::new("rules", |dir| {
         fs::create_dir(dir.join("rules")).unwrap();
         write(dir.join("rules/b.yaml"), "b.");
@@ -389,12 +388,12 @@ fn a_file_cut_off_at_any_byte_never_comes_into_force() {
     assert_eq!(
         watched.live.version(),
         version,
-        "what is in force is not loaded again"
+        "contents in force are not loaded again"
     );
 }
 
 #[test]
-fn what_was_refused_is_not_handed_over_again_until_it_changes() {
+fn rejected_contents_are_not_loaded_again_until_they_change() {
     let watched = WatchFixture::new("r.yaml", one_file);
     write(&watched.path, "bad");
     watched.wait_for_stale(&rejected("r.yaml=bad"), "r.yaml=one.");
@@ -403,30 +402,30 @@ fn what_was_refused_is_not_handed_over_again_until_it_changes() {
     write(&watched.path, "bad");
     watched.wait_for_stale(&rejected("r.yaml=bad"), "r.yaml=one.");
     assert_eq!(
-        *watched.handed_over.lock().unwrap(),
+        *watched.load_calls.lock().unwrap(),
         ["r.yaml=one.", "r.yaml=bad"]
     );
 }
 
-/// Refused rules may be good by now, for reasons outside the file: a keys file that is there at last.
+/// Rejected rules may have become valid for reasons outside the file, such as a keys file that now exists.
 #[test]
-fn what_was_refused_is_handed_over_again_when_someone_asks() {
+fn rejected_contents_are_loaded_again_on_request() {
     let watched = WatchFixture::new("r.yaml", one_file);
     write(&watched.path, "bad");
     watched.wait_for_stale(&rejected("r.yaml=bad"), "r.yaml=one.");
     watched.watch.poke();
-    let handed_over = || watched.handed_over.lock().unwrap().len();
-    wait_until(|| handed_over() == 3, || "a second try".to_owned());
+    let load_calls = || watched.load_calls.lock().unwrap().len();
+    wait_until(|| load_calls() == 3, || "a second try".to_owned());
     watched.watch.handle().poke();
-    wait_until(|| handed_over() == 4, || "a third try".to_owned());
+    wait_until(|| load_calls() == 4, || "a third try".to_owned());
     write(&watched.path, "one.");
     watched.wait_for_value("r.yaml=one.");
     watched.watch.poke();
     drop(watched.watch);
     assert_eq!(
-        watched.handed_over.lock().unwrap().len(),
+        watched.load_calls.lock().unwrap().len(),
         4,
-        "what is in force is not"
+        "contents in force are not"
     );
     assert_eq!(
         *watched.states.lock().unwrap(),
@@ -435,7 +434,7 @@ fn what_was_refused_is_handed_over_again_when_someone_asks() {
             FileState::Stale(rejected("r.yaml=bad")),
             FileState::Current
         ],
-        "a refusal repeated is told once"
+        "a repeated rejection is reported once"
     );
 }
 
@@ -449,21 +448,21 @@ fn every_accepted_change_is_reported() {
     let reported = || watched.states.lock().unwrap().len();
     wait_until(
         || reported() == 4,
-        || format!("four news, got {}", reported()),
+        || format!("four reports, got {}", reported()),
     );
 }
 
 #[test]
-fn a_handle_neither_keeps_a_watch_nor_needs_it() {
+fn a_handle_neither_keeps_a_watch_alive_nor_needs_it() {
     let watched = WatchFixture::new("r.yaml", one_file);
     let handle = watched.watch.handle();
     drop(watched.watch);
     handle.poke();
-    assert_eq!(watched.handed_over.lock().unwrap().len(), 1);
+    assert_eq!(watched.load_calls.lock().unwrap().len(), 1);
 }
 
 #[test]
-fn a_reload_hands_over_what_is_unchanged() {
+fn a_reload_loads_unchanged_contents() {
     let watched = WatchFixture::new("r.yaml", one_file);
     watched.watch.reload();
     wait_until(
@@ -471,7 +470,7 @@ fn a_reload_hands_over_what_is_unchanged() {
         || "a third version".to_owned(),
     );
     assert_eq!(
-        *watched.handed_over.lock().unwrap(),
+        *watched.load_calls.lock().unwrap(),
         ["r.yaml=one.", "r.yaml=one."]
     );
 }
@@ -488,12 +487,12 @@ fn a_file_too_large_is_not_read_and_leaves_the_last_good_value() {
     let reason = FileError::TooLarge {
         path: watched.path.clone(),
         bytes: 1 << 40,
-        most: 16 << 20,
+        max_bytes: 16 << 20,
     };
     watched.wait_for_stale(&reason, "r.yaml=one.");
 }
 
-/// Watches a file with a loader that gets its path and the number of the call before it reads.
+/// Watches a file with a loader that calls `meddle` with its path and the number of the call before it reads.
 fn meddled(
     meddle: impl Fn(&Path, usize) + Send + 'static,
 ) -> (TempDir, Watch, Arc<Mutex<Vec<String>>>) {
@@ -509,7 +508,7 @@ fn meddled(
             .text()
             .map(|text| seen.lock().unwrap().push(text))
     };
-    let watch = Watch::start(Target::rules(path).timing(PACE), load, |_| {}).unwrap();
+    let watch = Watch::start(Target::rules(path).timing(TIMING), load, |_| {}).unwrap();
     (dir, watch, whole)
 }
 
@@ -525,7 +524,7 @@ fn a_file_that_changes_while_it_is_read_is_read_again() {
 }
 
 #[test]
-fn a_file_that_never_rests_is_never_taken_until_it_does() {
+fn a_file_that_keeps_changing_is_not_loaded_until_it_is_stable() {
     let (dir, watch, whole) = meddled(|path, call| {
         if call <= 7 {
             write_in_place(path, &"x".repeat(call));
@@ -538,7 +537,7 @@ fn a_file_that_never_rests_is_never_taken_until_it_does() {
     );
     wait_until(
         || watch.state() == FileState::Current,
-        || "a file at rest".to_owned(),
+        || "a stable file".to_owned(),
     );
     assert_eq!(*whole.lock().unwrap(), ["xxxxxxx"]);
 }
@@ -594,11 +593,11 @@ fn keys_are_reloaded_alone_and_a_bad_file_keeps_the_old_ones() {
         };
         table.replace_with(make).map(drop)
     };
-    let watch = Watch::start(Target::keys(&path).timing(PACE), load, |_| {}).unwrap();
+    let watch = Watch::start(Target::keys(&path).timing(TIMING), load, |_| {}).unwrap();
     let knows = |key: &str| live.load().get(&Digest::of(key)).is_some();
     assert!(knows("old"));
     write(&path, &(line("old") + "raw-key-by-mistake\n"));
-    wait_until(|| live.failure().is_some(), || "a refusal".to_owned());
+    wait_until(|| live.failure().is_some(), || "a rejection".to_owned());
     assert!(knows("old") && !live.failure().unwrap().message.contains("mistake"));
     write(&path, &(line("old") + &line("new")));
     wait_until(|| knows("old") && knows("new"), || "a new key".to_owned());

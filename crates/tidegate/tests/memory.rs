@@ -1,4 +1,4 @@
-//! The memory store keeps what every store promises.
+//! The memory store passes the conformance suite.
 
 mod conformance;
 

@@ -1,4 +1,4 @@
-//! A store that may not grow: newcomers share counters, and nothing that was counted is lost.
+//! A store that cannot grow: new subjects share counters, and no count is lost.
 
 use std::borrow::Cow;
 
@@ -48,7 +48,7 @@ impl FullStore {
         (reading.verdict.allows(), source)
     }
 
-    /// How many of `attempts` requests of one subject pass, and by what.
+    /// The number of requests of `attempts` of one subject that pass, and the source.
     fn admitted(&self, limit: &Limit, who: u64, attempts: usize) -> (usize, Source) {
         let outcomes: Vec<_> = (0..attempts).map(|_| self.charge(limit, who)).collect();
         let passed = outcomes.iter().filter(|(passed, _)| *passed).count();
@@ -85,9 +85,7 @@ fn newcomer(full: &FullStore, rule: &RuleName, limit: &Limit) -> u64 {
         let outcome = full.store.peek_now(&set(charge(rule, limit, *who)));
         outcome.source == Source::Overflow
     };
-    (1_000_000..)
-        .find(shares)
-        .expect("somebody who finds no room")
+    (1_000_000..).find(shares).expect("a subject without room")
 }
 
 #[test]
@@ -102,7 +100,7 @@ fn a_newcomer_shares_a_counter_that_has_the_full_limit() {
     assert_eq!(found.source, Source::Overflow);
 }
 
-/// Otherwise a subject could spend its limit on the shared counter, and once more on its own.
+/// Otherwise a subject could use its limit on the shared counter, and again on its own.
 #[test]
 fn a_subject_that_shared_a_counter_does_not_start_afresh_when_there_is_room() {
     for algorithm in Algorithm::ALL {
@@ -112,7 +110,7 @@ fn a_subject_that_shared_a_counter_does_not_start_afresh_when_there_is_room() {
         let who = newcomer(&full, &full.rule, &limit);
         let before = full.admitted(&limit, who, 8);
         assert_eq!(before.1, Source::Overflow);
-        full.clock.advance(Nanos::from_secs(30)); // all others have left
+        full.clock.advance(Nanos::from_secs(30)); // all others have expired
         let later = full.admitted(&limit, who, 8);
         assert!(
             before.0 + later.0 <= 5,
@@ -148,7 +146,7 @@ fn sets_share_counters_like_single_charges() {
     assert!(left.iter().all(|reading| reading.figures.remaining == 0));
 }
 
-/// Their counts and logs grow beyond their entry, for which there is no memory either.
+/// Their counts and logs grow beyond their entry, and there is no memory for that either.
 #[test]
 fn counters_that_cannot_grow_count_too_much_rather_than_too_little() {
     let full = FullStore::of(HOUR);
@@ -172,7 +170,7 @@ fn counters_that_cannot_grow_count_too_much_rather_than_too_little() {
 }
 
 #[test]
-fn a_refund_that_cannot_be_remembered_is_not_paid() {
+fn a_refund_that_cannot_be_remembered_is_not_made() {
     let full = FullStore::of(HOUR);
     let limit = limit(Algorithm::TokenBucket, 1, HOUR);
     let refund = |id: u64| Refund {
@@ -189,7 +187,7 @@ fn a_refund_that_cannot_be_remembered_is_not_paid() {
 }
 
 #[test]
-fn slots_without_room_are_shared_and_given_back() {
+fn permits_without_room_are_shared_and_released() {
     let full = FullStore::of(HOUR);
     let hold = |who: u64, holder: u64| PermitRequest {
         subject: Fingerprint::new(u128::from(who) * 4_096),
@@ -200,7 +198,7 @@ fn slots_without_room_are_shared_and_given_back() {
         options: &RuleOptions::DEFAULT,
     };
     let now = full.clock.now();
-    // All these subjects share one list: their numbers agree where it is chosen.
+    // All these subjects share one list: their numbers agree in the bits that choose it.
     let drawn: Vec<u64> = (0..3_000)
         .filter(|who| full.store.acquire_at(&hold(*who, *who), now).granted)
         .collect();
@@ -214,7 +212,7 @@ fn slots_without_room_are_shared_and_given_back() {
 }
 
 #[test]
-fn a_sweep_gives_room_back() {
+fn a_sweep_frees_room() {
     let full = FullStore::of(10);
     let before = full.store.stats();
     full.clock.advance(Nanos::from_secs(60));
@@ -223,15 +221,11 @@ fn a_sweep_gives_room_back() {
     assert_eq!((after.keys, after.swept), (0, before.keys));
     let limit = limit(Algorithm::TokenBucket, 1, HOUR);
     assert_eq!(full.charge(&limit, 5), (true, Source::Exact));
-    assert_eq!(
-        after.bytes,
-        full.store.stats().bytes,
-        "blocks are used again"
-    );
+    assert_eq!(after.bytes, full.store.stats().bytes, "blocks are reused");
 }
 
-/// Read under one subject's windows and then under another's, the shared count started afresh at
-/// every turn, and both passed without end.
+/// Read under one subject's windows and then under another's, the shared count started afresh at every turn, and both
+/// passed without end.
 #[test]
 fn subjects_with_windows_of_their_own_share_one_window_when_they_share_a_counter() {
     let full = FullStore::of(HOUR);
@@ -239,8 +233,8 @@ fn subjects_with_windows_of_their_own_share_one_window_when_they_share_a_counter
     let mut spec = Spec::new(Algorithm::FixedWindow, 100, Nanos::from_secs(HOUR));
     spec.stagger = true;
     let limit = Limit::compile(&spec, Precision::Memory).expect("a limit");
-    // One part of 4,096, windows half an hour apart.
-    let part = 4_096 * 7;
+    // One group of 4,096, windows half an hour apart.
+    let group = 4_096 * 7;
     let half_hour = 1_800_000_000_000_u64.next_multiple_of(4_096);
     for several in [false, true] {
         let charges = |subject: Fingerprint| {
@@ -256,14 +250,14 @@ fn subjects_with_windows_of_their_own_share_one_window_when_they_share_a_counter
             });
             ChargeSet::of(charges)
         };
-        // Subjects of that part none of whose counters finds room.
+        // Subjects of that group none of whose counters finds room.
         let without_room = |subject: &Fingerprint| {
             let each = charges(*subject).charges;
             each.into_iter()
                 .all(|one| full.store.peek_now(&set(one)).source == Source::Overflow)
         };
         let subjects = [0, half_hour].map(|phase| {
-            let seed = u128::from(part + u64::from(several) + phase);
+            let seed = u128::from(group + u64::from(several) + phase);
             let high = |n: u64| u128::from(n.wrapping_mul(0x9E37_79B9_7F4A_7C15)) << 64;
             let mut candidates = (1..10_000).map(|n| Fingerprint::new(high(n) | seed));
             candidates.find(without_room).expect("a full table")
@@ -278,7 +272,7 @@ fn subjects_with_windows_of_their_own_share_one_window_when_they_share_a_counter
     }
 }
 
-/// How many counters find room of their own.
+/// The number of counters that find room of their own.
 fn room(full: &FullStore, rule: &str) -> u64 {
     let (rule, limit) = (RuleName::new(rule), limit(Algorithm::TokenBucket, 1, HOUR));
     let finds = |who: &u64| {
@@ -289,9 +283,9 @@ fn room(full: &FullStore, rule: &str) -> u64 {
     (0..100_000).filter(finds).count() as u64
 }
 
-/// The places of logs stayed taken after the logs had left, and there was less room for all others.
+/// The places of logs stayed in use after the logs had expired, and there was less room for all others.
 #[test]
-fn logs_that_have_left_leave_their_room_to_others() {
+fn expired_logs_leave_their_room_to_others() {
     let empty = || {
         let clock = ManualClock::at(Nanos::from_secs(1_700_000_000));
         FullStore {
@@ -314,16 +308,16 @@ fn logs_that_have_left_leave_their_room_to_others() {
     assert!(stats.bytes <= CAP, "{stats:?}");
 }
 
-/// Looking for room in a full table was a walk over its 4,096 entries for each of them.
+/// Looking for room in a full table walked over its 4,096 entries for each of them.
 #[test]
-fn a_newcomer_to_a_full_store_is_little_more_work_than_somebody_known() {
+fn a_newcomer_to_a_full_store_costs_little_more_than_a_known_subject() {
     let full = FullStore::with(64 << 20, 2_000_000, HOUR);
     let limit = limit(Algorithm::TokenBucket, 1, HOUR);
     let charge_all = |who: std::ops::Range<u64>| who.for_each(|who| _ = full.charge(&limit, who));
-    let known = tidegate_mutations::work_units(|| charge_all(0..10_000));
-    let newcomers = tidegate_mutations::work_units(|| charge_all(3_000_000..3_010_000));
+    let known = tidegate_fuzz_inputs::work_units(|| charge_all(0..10_000));
+    let newcomers = tidegate_fuzz_inputs::work_units(|| charge_all(3_000_000..3_010_000));
     assert!(
         newcomers < 10.0 * known,
-        "{known} yardsticks, {newcomers} for newcomers"
+        "{known} work units for known subjects, {newcomers} for newcomers"
     );
 }

@@ -1,5 +1,5 @@
-//! Ten million strangers against a cap of 256 MiB: memory stays below it, nobody known is forgotten,
-//! and newcomers are limited together, not locked out.
+//! Ten million new subjects against a cap of 256 MiB: memory stays below it, no known subject is forgotten, and new
+//! subjects are limited together, not locked out.
 //!
 //! A binary of its own, because it measures the resident memory of its process.
 
@@ -43,7 +43,7 @@ fn resident() -> u64 {
 }
 
 #[test]
-fn a_flood_of_strangers_stays_below_the_cap_and_forgets_nobody() {
+fn a_flood_of_new_subjects_stays_below_the_cap_and_evicts_no_live_counter() {
     let clock = ManualClock::at(Nanos::from_secs(1_700_000_000));
     let store = MemoryStore::with_cap(clock.clone(), CAP);
     let rule = RuleName::new("flood");
@@ -77,28 +77,21 @@ fn a_flood_of_strangers_stays_below_the_cap_and_forgets_nobody() {
     }
     assert!(resident() < CAP, "{} bytes", resident());
     let (_, source) = passes(spent);
-    assert_eq!(
-        source,
-        Source::Exact,
-        "known before the flood, known after it"
-    );
+    assert_eq!(source, Source::Exact, "live before the flood and after it");
     assert_eq!(
         regular_passed, 5,
-        "one more than five an hour would be one forgotten"
+        "one more than five an hour would be one evicted"
     );
 
     let stats = store.stats();
     assert_eq!(stats.overflow, shared);
-    assert!(
-        stats.keys > 3_000_000,
-        "most of the cap is put to use: {stats:?}"
-    );
-    // Who passed has a counter of its own, or one of the 5 units of 4,096 shared counters, which
-    // refill less than one in the 200 s of the flood.
+    assert!(stats.keys > 3_000_000, "most of the cap is used: {stats:?}");
+    // An admitted subject has its own counter, or one of the 5 units of 4,096 shared counters, which refill less than
+    // one in the 200 s of the flood.
     let own = stats.keys - 4_096 - 2;
     assert_eq!(admitted - own, 4_096 * 5);
 
-    // When the flood has ebbed there is room again, and a newcomer has its own counter.
+    // After the flood there is room again, and a new subject has its own counter.
     clock.advance(Nanos::from_secs(3_600));
     let (passed, source) = passes(u64::MAX - 2);
     assert!(passed);

@@ -1,5 +1,5 @@
-//! Counters that are read under another limit than they were made with: which one it was is known for
-//! as long as they live, and two limits that look alike are told apart.
+//! Counters that are read under another limit than they were made with: the original limit is known for as long as they
+//! live, and two limits with equal tags are distinguished.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -61,8 +61,8 @@ fn limit(algorithm: Algorithm, count: u64) -> Limit {
     Limit::compile(&Spec::new(algorithm, count, day), Precision::Memory).expect("a limit")
 }
 
-/// A limit was forgotten when 16,384 others had come after it, though its counters lived and were
-/// charged: after the next change of the rule such a client had nothing left.
+/// A limit was forgotten after 16,384 others had been noted, although its counters were live and charged: after the
+/// next change of the rule such a client had nothing left.
 #[test]
 fn a_limit_in_use_is_not_forgotten_however_many_others_come() {
     let memory = MemoryFixture::new();
@@ -86,17 +86,17 @@ fn a_limit_in_use_is_not_forgotten_however_many_others_come() {
     assert_eq!(memory.used(busy, &after), 6);
 }
 
-/// Two limits of different algorithms that have one tag. There are four billion tags, so among a
-/// hundred thousand of each some meet.
+/// Two limits of different algorithms with the same tag. There are four billion tags, so among a hundred thousand of
+/// each some collide.
 fn twins() -> (Limit, Limit) {
     let buckets = (1..120_000).map(|count| limit(Algorithm::TokenBucket, count));
     let buckets: HashMap<u32, Limit> = buckets.map(|limit| (limit.tag(), limit)).collect();
     let windows = (1..).map(|count| limit(Algorithm::SlidingWindow, count));
     let mut met = windows.filter_map(|window| Some((buckets.get(&window.tag())?.clone(), window)));
-    met.next().expect("two that meet")
+    met.next().expect("two tags that collide")
 }
 
-/// The second limit read the first one's state as its own, and the process ended.
+/// The second limit read the first one's state as its own, and the process crashed.
 #[test]
 fn limits_of_two_shapes_that_share_a_tag_are_kept_separate() {
     let (bucket, window) = twins();

@@ -1,5 +1,5 @@
-//! The memory store against a plain map that forgets nothing: the same answers to any sequence of
-//! verbs, while tables grow, split, purge and are swept, and slabs are used again.
+//! The memory store against a plain map that forgets nothing: the same results for any sequence of operations, while
+//! tables grow, split, purge and are swept, and slabs are reused.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ use tidegate_core::store::{
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
-/// What the store should do, told in the plainest way.
+/// The specification of the store, in the plainest code.
 struct CounterModel {
     began: Nanos,
     counters: HashMap<u128, ModelCounter>,
@@ -29,13 +29,13 @@ struct ModelCounter {
 }
 
 impl CounterModel {
-    /// Whether what is fresh at `at` may have been forgotten by `now`. The store rounds up to whole
-    /// seconds; only a counter whose limit changes in between can tell.
+    /// Whether a counter that is fresh at `at` may have been evicted by `now`. The store rounds up to whole seconds;
+    /// the difference shows only if the limit of the counter changes in between.
     fn forgotten(&self, at: Nanos, now: Nanos) -> bool {
         at.since(self.began).secs_up().max(1) <= now.since(self.began).get() / 1_000_000_000
     }
 
-    /// A counter as one under the limit of `charge`, at the present.
+    /// The state of a counter under the limit of `charge`, at the current time.
     fn read(&self, charge: &Charge<'_>, now: Nanos) -> (CounterState, Moment) {
         let known = self.counters.get(&charge.counter());
         let live = known.filter(|counter| !self.forgotten(counter.fresh_at, now));
@@ -74,7 +74,7 @@ impl CounterModel {
         verdict
     }
 
-    /// Charges one by one and takes all of it back if the request is refused.
+    /// Charges one by one, and rolls all of it back if the request is denied.
     fn charge(&mut self, set: &ChargeSet<'_>, verb: ModelVerb, now: Nanos) -> Outcome {
         let touched = set.charges.iter().map(Charge::counter);
         let before: Vec<_> = touched
@@ -132,7 +132,7 @@ impl CounterModel {
         self.refunds.insert(refund.id, refund.expires_at);
         for charge in &refund.set.charges {
             let known = self.counters.get(&charge.counter());
-            // Under another limit a unit is not what it was: nothing is given back.
+            // Under another limit a unit has another worth: nothing is refunded.
             let same = |counter: &ModelCounter| counter.limit.tag() == charge.limit.tag();
             if known.is_some_and(|c| same(c) && !self.forgotten(c.fresh_at, now)) {
                 let (mut state, at) = self.read(charge, now);
@@ -206,7 +206,7 @@ fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Subjects whose counters crowd two shards, so that few thousand of them split its tables.
+/// Subjects whose counters fall into two shards, so that a few thousand of them split its tables.
 fn subject(rule: &RuleName, number: u64) -> Fingerprint {
     let hi = (mix(number) >> 8) | (number % 2) << 60;
     let id = u128::from(hi) << 64;
@@ -254,8 +254,7 @@ impl ModelRun {
         ]
     }
 
-    /// Mostly each subject keeps its limit; sometimes it changes. A third of the requests may use a part
-    /// of it.
+    /// Usually a subject keeps its limit; sometimes it changes. A third of the requests may use only a part of it.
     fn charge(&self, [number, rule, other, cost, role]: [u64; 5]) -> Charge<'_> {
         let usual = mix(number) % self.limits.len() as u64;
         let limit = if other < 2 { usual + other + 1 } else { usual };
@@ -359,12 +358,12 @@ fn run(seed: u64, steps: u64) {
     assert!(stats.swept > 1_000, "counters expired: {stats:?}");
     assert!(
         (stats.keys as usize) < model.counters.len(),
-        "and left: {stats:?}"
+        "and were evicted: {stats:?}"
     );
 }
 
 #[test]
-fn the_store_answers_like_a_map_that_forgets_nothing() {
+fn the_store_behaves_like_a_map_that_forgets_nothing() {
     run(1, 200_000);
     run(2, 200_000);
 }

@@ -1,4 +1,4 @@
-//! Many threads on the same counters: exactly the limit passes, and nobody waits for ever.
+//! Many threads on the same counters: exactly the limit passes, and no thread waits for ever.
 
 use std::borrow::Cow;
 use std::sync::Barrier;
@@ -34,7 +34,7 @@ fn charge<'a>(rule: &'a RuleName, limit: &'a Limit, subject: u128) -> Charge<'a>
     }
 }
 
-/// Runs `work` on all threads at once and collects what each returns.
+/// Runs `work` on all threads at once and collects the results.
 fn together<T: Send>(work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let barrier = Barrier::new(THREADS);
     thread::scope(|scope| {
@@ -66,7 +66,7 @@ fn eight_threads_at_a_limit_of_100_admit_exactly_100() {
 }
 
 #[test]
-fn each_ticket_of_a_fixed_window_is_drawn_once() {
+fn each_unit_of_a_fixed_window_is_granted_once() {
     let rule = RuleName::new("tickets");
     let (store, limit) = (store(), limit(Algorithm::FixedWindow, 100));
     let mut tickets = together(|_| {
@@ -83,7 +83,7 @@ fn each_ticket_of_a_fixed_window_is_drawn_once() {
 }
 
 #[test]
-fn sets_in_any_order_neither_block_each_other_nor_lose_a_charge() {
+fn sets_in_any_order_neither_deadlock_nor_lose_a_charge() {
     let rule = RuleName::new("sets");
     let (store, limit) = (store(), limit(Algorithm::TokenBucket, 1_000_000));
     let rounds = 3_000;
@@ -107,7 +107,7 @@ fn sets_in_any_order_neither_block_each_other_nor_lose_a_charge() {
 }
 
 #[test]
-fn threads_that_fill_the_store_at_once_lose_no_counter() {
+fn threads_that_fill_the_store_concurrently_lose_no_counter() {
     let rule = RuleName::new("growth");
     let (store, limit) = (store(), limit(Algorithm::SlidingWindow, 1));
     let admitted = together(|number| {

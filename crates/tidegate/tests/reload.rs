@@ -1,5 +1,5 @@
-//! Rules and keys that change under load: nothing fails, nothing invalid comes into force, and no
-//! decision mixes two versions.
+//! Rules and keys that change under load: nothing fails, nothing invalid comes into force, and no decision mixes two
+//! versions.
 
 // The helpers below are test code too, which the lint does not see.
 #![allow(clippy::unwrap_used)]
@@ -44,7 +44,7 @@ fn wait_for(what: &str, mut done: impl FnMut() -> bool) -> Duration {
     began.elapsed()
 }
 
-/// Two rules whose names and limits tell which version they are from.
+/// Two rules whose names and limits show their version.
 fn version(n: usize) -> String {
     format!(
         "version: 1\nrules:\n  - {{ name: first-{n}, by: user, rate: {n}000000/hour }}\n  \
@@ -52,10 +52,10 @@ fn version(n: usize) -> String {
     )
 }
 
-/// A version of the rules with one thing wrong, another for each `n`.
+/// A version of the rules with one error, a different one for each `n`.
 fn broken(n: usize) -> String {
     let whole = version(n);
-    // Every second version is broken: counted by those, so that each fault has its turn.
+    // Every second version is broken: counted by those, so that each error has its turn.
     match n / 2 % 4 {
         0 => whole.replace("rate: ", "rate: -"),
         1 => format!("{whole}\nunknown: {n}\n"),
@@ -65,7 +65,7 @@ fn broken(n: usize) -> String {
 }
 
 #[test]
-fn each_fault_is_refused_for_its_own_reason() {
+fn each_error_is_rejected_for_its_own_reason() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rules.yaml");
     let mut reasons: Vec<String> = (1..=1_000)
@@ -125,7 +125,7 @@ fn a_thousand_reloads_under_load_half_of_them_broken() {
                 let rules = Arc::clone(&limiter.policy().load().rules);
                 assert!(rules.rule(&format!("first-{n}")).is_some());
             } else {
-                wait_for("refusal", || follower.rules_state() != FileState::Current);
+                wait_for("rejection", || follower.rules_state() != FileState::Current);
                 assert_eq!(limiter.policy().version(), before, "{}", broken(n));
             }
         }
@@ -135,7 +135,7 @@ fn a_thousand_reloads_under_load_half_of_them_broken() {
 }
 
 #[test]
-fn a_file_cut_anywhere_is_refused_or_complete() {
+fn a_truncated_file_is_rejected_or_complete() {
     let whole = "version: 1\nrules:\n  - { name: one, by: ip, rate: 10/minute }\n  \
                  - { name: two, by: user, rate: 20/minute burst 5 }\n";
     let folder = tempfile::tempdir().unwrap();
@@ -147,7 +147,7 @@ fn a_file_cut_anywhere_is_refused_or_complete() {
             accepted.push((end, policy.rules.rules().len()));
         }
     }
-    // What is accepted are whole rules: all of them, or a file that ends after the first.
+    // Only whole rules are accepted: all of them, or a file that ends after the first.
     assert!(
         accepted
             .iter()
@@ -187,7 +187,7 @@ fn an_added_key_is_in_force_without_a_restart() {
     let took = wait_for("new key", || capacity() == 50);
     eprintln!("a new key was in force after {took:?}");
 
-    // The tiers change places: keys and rules move together, and no key is ever in a wrong tier.
+    // The tiers change places: keys and rules change together, and no key is ever in a wrong tier.
     fs::write(&rules, text.replace("[free, pro]", "[none, free, pro]")).unwrap();
     wait_for("new tiers", || {
         assert!([1, 50].contains(&capacity()));
@@ -227,7 +227,7 @@ fn a_vanished_file_leaves_the_last_good_rules() {
     });
 }
 
-/// Rules and keys in one folder, followed, and what was told of them.
+/// Rules and keys in one folder, followed, and the reported events.
 struct ReloadFixture {
     folder: tempfile::TempDir,
     limiter: SharedLimiter,
@@ -261,10 +261,10 @@ impl ReloadFixture {
         let recorded = Arc::clone(&events);
         let record = move |event: PolicyEvent<'_>| {
             let line = match event {
-                PolicyEvent::Rules(FileState::Current) => "rules taken",
-                PolicyEvent::Rules(FileState::Stale(_)) => "rules refused",
-                PolicyEvent::Keys(FileState::Current) => "keys taken",
-                PolicyEvent::Keys(FileState::Stale(_)) => "keys refused",
+                PolicyEvent::Rules(FileState::Current) => "rules loaded",
+                PolicyEvent::Rules(FileState::Stale(_)) => "rules rejected",
+                PolicyEvent::Keys(FileState::Current) => "keys loaded",
+                PolicyEvent::Keys(FileState::Stale(_)) => "keys rejected",
             };
             recorded.lock().unwrap().push(line.to_owned());
         };
@@ -277,7 +277,7 @@ impl ReloadFixture {
         }
     }
 
-    /// Whole, by renaming: nobody sees half a file, and no half is refused on the way.
+    /// Atomically, by renaming: no reader sees half a file, and no half is rejected on the way.
     fn save(&self, name: &str, text: &str) {
         let next = self.folder.path().join("next");
         fs::write(&next, text).unwrap();
@@ -314,48 +314,48 @@ fn is_rejected(state: &FileState) -> bool {
     matches!(state, FileState::Stale(FileError::Rejected { .. }))
 }
 
-/// They stayed refused for good: the refusal was remembered, and nothing watched the missing file.
+/// They stayed rejected for good: the rejection was remembered, and nothing watched the missing file.
 #[test]
 fn rules_saved_before_the_keys_file_they_name_come_into_force_with_it() {
-    let site = ReloadFixture::new(&[("rules.yaml", CLOSED)]);
-    site.save("rules.yaml", &with_keys("keys.txt", "free"));
-    site.wait_rejected("rules");
-    site.save("keys.txt", &key("a", "free"));
-    wait_for("the key", || site.knows("a"));
-    site.wait_current();
-    site.save("keys.txt", &key("b", "free"));
-    wait_for("the next key", || site.knows("b") && !site.knows("a"));
+    let fixture = ReloadFixture::new(&[("rules.yaml", CLOSED)]);
+    fixture.save("rules.yaml", &with_keys("keys.txt", "free"));
+    fixture.wait_rejected("rules");
+    fixture.save("keys.txt", &key("a", "free"));
+    wait_for("the key", || fixture.knows("a"));
+    fixture.wait_current();
+    fixture.save("keys.txt", &key("b", "free"));
+    wait_for("the next key", || fixture.knows("b") && !fixture.knows("a"));
 }
 
 #[test]
-fn keys_in_force_are_followed_while_refused_rules_wait_for_others() {
+fn keys_in_force_are_followed_while_rejected_rules_wait_for_others() {
     let files = [
         ("rules.yaml", &*with_keys("old.txt", "free")),
         ("old.txt", &key("a", "free")),
     ];
-    let site = ReloadFixture::new(&files);
-    site.save("rules.yaml", &with_keys("new.txt", "free"));
-    site.wait_rejected("rules");
-    site.save("old.txt", &key("b", "free"));
+    let fixture = ReloadFixture::new(&files);
+    fixture.save("rules.yaml", &with_keys("new.txt", "free"));
+    fixture.wait_rejected("rules");
+    fixture.save("old.txt", &key("b", "free"));
     wait_for("the key in the old file", || {
-        site.knows("b") && !site.knows("a")
+        fixture.knows("b") && !fixture.knows("a")
     });
-    assert!(is_rejected(&site.follower.rules_state()));
-    site.save("new.txt", &key("c", "unknown"));
-    site.save("new.txt", &key("c", "free"));
+    assert!(is_rejected(&fixture.follower.rules_state()));
+    fixture.save("new.txt", &key("c", "unknown"));
+    fixture.save("new.txt", &key("c", "free"));
     wait_for("the key in the new file", || {
-        site.knows("c") && !site.knows("b")
+        fixture.knows("c") && !fixture.knows("b")
     });
-    site.wait_current();
+    fixture.wait_current();
 }
 
-/// Both stayed refused for good, each valid only with the other.
+/// Both stayed rejected for good, each valid only with the other.
 #[test]
 fn a_tier_renamed_in_rules_and_keys_comes_into_force_in_either_order() {
     let rules = with_keys("keys.txt", "free, pro");
     let renamed = with_keys("keys.txt", "free, gold");
     for rules_first in [true, false] {
-        let site = ReloadFixture::new(&[("rules.yaml", &rules), ("keys.txt", &key("a", "pro"))]);
+        let fixture = ReloadFixture::new(&[("rules.yaml", &rules), ("keys.txt", &key("a", "pro"))]);
         let saves = [
             ("rules", "rules.yaml", &renamed),
             ("keys", "keys.txt", &key("b", "gold")),
@@ -365,66 +365,68 @@ fn a_tier_renamed_in_rules_and_keys_comes_into_force_in_either_order() {
         } else {
             [saves[1], saves[0]]
         };
-        site.save(first.1, first.2);
-        site.wait_rejected(first.0);
-        assert!(site.knows("a"));
-        site.save(second.1, second.2);
-        wait_for("the renamed tier", || site.knows("b") && !site.knows("a"));
-        site.wait_current();
+        fixture.save(first.1, first.2);
+        fixture.wait_rejected(first.0);
+        assert!(fixture.knows("a"));
+        fixture.save(second.1, second.2);
+        wait_for("the renamed tier", || {
+            fixture.knows("b") && !fixture.knows("a")
+        });
+        fixture.wait_current();
     }
 }
 
-/// The watch still held the old keys for taken, loaded nothing, and a revoked key went on working.
+/// The watch still took the old keys for loaded, loaded nothing, and a revoked key went on working.
 #[test]
-fn keys_that_the_rules_read_themselves_can_be_taken_back() {
+fn keys_loaded_with_the_rules_can_be_reverted() {
     let old = key("kept", "free");
     let files = [
         ("rules.yaml", &*with_keys("keys.txt", "free")),
         ("keys.txt", &old),
     ];
-    let site = ReloadFixture::new(&files);
-    site.save("keys.txt", &(old.clone() + &key("revoked", "pro")));
-    site.wait_rejected("keys");
-    site.save("rules.yaml", &with_keys("keys.txt", "free, pro"));
-    wait_for("the new key", || site.knows("revoked"));
-    site.wait_current();
-    site.save("keys.txt", &old);
+    let fixture = ReloadFixture::new(&files);
+    fixture.save("keys.txt", &(old.clone() + &key("revoked", "pro")));
+    fixture.wait_rejected("keys");
+    fixture.save("rules.yaml", &with_keys("keys.txt", "free, pro"));
+    wait_for("the new key", || fixture.knows("revoked"));
+    fixture.wait_current();
+    fixture.save("keys.txt", &old);
     wait_for("the old keys", || {
-        site.knows("kept") && !site.knows("revoked")
+        fixture.knows("kept") && !fixture.knows("revoked")
     });
 }
 
-/// Good rules over good rules were not told, so that log, hash and metrics stayed old.
+/// Valid rules over valid rules were not reported, so that log, hash and metrics stayed old.
 #[test]
 fn every_version_that_comes_into_force_is_reported() {
-    let site = ReloadFixture::new(&[("rules.yaml", &version(1))]);
-    let digest = || *site.limiter.policy().load().digest();
+    let fixture = ReloadFixture::new(&[("rules.yaml", &version(1))]);
+    let digest = || *fixture.limiter.policy().load().digest();
     let mut digests = vec![digest()];
     for n in 2..=4 {
-        site.save("rules.yaml", &version(n));
-        site.follower.poke();
-        wait_for("news", || site.events.lock().unwrap().len() == n);
+        fixture.save("rules.yaml", &version(n));
+        fixture.follower.poke();
+        wait_for("reports", || fixture.events.lock().unwrap().len() == n);
         digests.push(digest());
     }
-    assert_eq!(*site.events.lock().unwrap(), ["rules taken"; 4]);
+    assert_eq!(*fixture.events.lock().unwrap(), ["rules loaded"; 4]);
     digests.dedup();
     assert_eq!(digests.len(), 4, "the digest is of the rules in force");
-    site.save("rules.yaml", &broken(5));
-    site.wait_rejected("rules");
-    assert_eq!(digests.last(), Some(&digest()), "not of those refused");
+    fixture.save("rules.yaml", &broken(5));
+    fixture.wait_rejected("rules");
+    assert_eq!(digests.last(), Some(&digest()), "not of rejected rules");
 }
 
 #[test]
-fn keys_no_longer_named_have_no_state() {
+fn a_keys_file_no_longer_named_has_no_state() {
     let files = [
         ("rules.yaml", &*with_keys("keys.txt", "free")),
         ("keys.txt", &key("a", "free")),
     ];
-    let site = ReloadFixture::new(&files);
-    site.save("keys.txt", "not a key\n");
-    site.wait_rejected("keys");
-    site.save("rules.yaml", CLOSED);
-    wait_for("no keys", || site.follower.keys_state().is_none());
-    site.wait_current();
-    assert!(!site.knows("a"));
+    let fixture = ReloadFixture::new(&files);
+    fixture.save("keys.txt", "not a key\n");
+    fixture.wait_rejected("keys");
+    fixture.save("rules.yaml", CLOSED);
+    wait_for("no keys", || fixture.follower.keys_state().is_none());
+    fixture.wait_current();
+    assert!(!fixture.knows("a"));
 }

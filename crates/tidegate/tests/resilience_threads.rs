@@ -1,5 +1,5 @@
-//! The whole stack on real threads, around a store that comes and goes: every request is decided, and
-//! no more is admitted than the limit and the share. No claim here depends on how fast anything is.
+//! The whole stack on real threads, around a store that fails and recovers: every request is decided, and no more is
+//! admitted than the limit and the share. No claim here depends on speed.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use tidegate_core::store::{
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
-/// A memory store that refuses connections while it is away.
+/// A memory store that rejects connections while it is away.
 #[derive(Clone)]
 struct FlakyStore {
     memory: Arc<MemoryStore<SystemClock>>,
@@ -28,13 +28,13 @@ struct FlakyStore {
 
 impl FlakyStore {
     fn here<T>(&self, result: T) -> StoreResult<T> {
-        match self.away.load(Ordering::Acquire) {
-            false => Ok(result),
-            true => Err(StoreError::Unavailable {
-                waited: Nanos::ZERO,
-                source: "away".into(),
-            }),
+        if !self.away.load(Ordering::Acquire) {
+            return Ok(result);
         }
+        Err(StoreError::Unavailable {
+            waited: Nanos::ZERO,
+            source: "away".into(),
+        })
     }
 }
 
@@ -117,7 +117,7 @@ const EACH: u64 = 2_000;
 const LIMIT: u64 = 3_000;
 
 #[test]
-fn a_store_that_comes_and_goes_fails_no_decision_and_keeps_the_bound() {
+fn a_store_that_fails_and_recovers_fails_no_decision_and_keeps_the_bound() {
     let tokio = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(4)
         .enable_time()
@@ -132,7 +132,7 @@ fn a_store_that_comes_and_goes_fails_no_decision_and_keeps_the_bound() {
         let (exact, mut ready) = tokio::sync::mpsc::unbounded_channel();
         let watcher = Arc::new(move |event| {
             if event == StoreEvent::Exact {
-                let _at_the_end_nobody_waits = exact.send(());
+                let _receiver_may_be_gone = exact.send(());
             }
         });
         let settings = ResilienceSettings {
@@ -142,7 +142,7 @@ fn a_store_that_comes_and_goes_fails_no_decision_and_keeps_the_bound() {
         let runtime = TokioRuntime::new().expect("randomness");
         let store = resilient(fickle, runtime, settings, watcher);
         let store = Arc::new(store);
-        ready.recv().await.expect("the node meets its store");
+        ready.recv().await.expect("the node joins its store");
         let admitted = Arc::new(AtomicU64::new(0));
         let mut tasks = Vec::new();
         for _ in 0..TASKS {
@@ -155,7 +155,7 @@ fn a_store_that_comes_and_goes_fails_no_decision_and_keeps_the_bound() {
                 let limit = Limit::compile(&spec, Precision::Memory).expect("a fit rate");
                 for i in 0..EACH {
                     if i % 100 == 50 {
-                        away.fetch_xor(true, Ordering::AcqRel); // whoever comes by
+                        away.fetch_xor(true, Ordering::AcqRel); // by any of the tasks
                     }
                     let charge = Charge {
                         subject: Fingerprint::new(1),

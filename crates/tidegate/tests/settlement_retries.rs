@@ -1,4 +1,4 @@
-//! Reservations that nobody settles, on a store of which one part does not answer.
+//! Unsettled reservations, on a store of which one shard does not reply.
 
 mod common;
 
@@ -14,10 +14,10 @@ use tidegate_core::delegate_store;
 use tidegate_core::store::{Settle, Settled, Store, StoreError, StoreResult};
 
 const MINUTE: Nanos = Nanos::from_secs(60);
-/// Estimates of this size are in the part that can be away.
+/// Estimates of this size are in the shard that can be away.
 const SECOND_SHARD_COST: u64 = 7;
 
-/// A memory store that answers no settlement of such estimates while that part is away.
+/// A memory store that replies to no settlement of such estimates while that shard is away.
 struct HalfAvailableStore {
     memory: MemoryStore<Arc<ManualClock>>,
     away: AtomicBool,
@@ -54,7 +54,7 @@ rules:
 
 async fn used(limiter: &Limiter<HalfAvailableStore>) -> (u64, u64) {
     let usages = limiter.view().inspect(request("user=a")).await;
-    let usages = usages.expect("memory answers");
+    let usages = usages.expect("memory replies");
     let of = |rule: &str| {
         let of_rule = usages.iter().find(|found| found.rule == rule);
         let inspection = of_rule.and_then(|found| found.inspection.as_ref());
@@ -63,7 +63,7 @@ async fn used(limiter: &Limiter<HalfAvailableStore>) -> (u64, u64) {
     (of("here"), of("there"))
 }
 
-/// A limiter whose part is away, and its clock.
+/// A limiter with a shard that is away, and its clock.
 fn limiter_with_shard_away() -> (Limiter<HalfAvailableStore>, Arc<ManualClock>) {
     let clock = Arc::new(ManualClock::at(START));
     let store = HalfAvailableStore {
@@ -84,7 +84,7 @@ async fn a_shard_that_is_away_delays_no_other_settlement() {
     for _ in 0..40 {
         for words in ["user=a here:5 there:0", "user=a here:0 there:7"] {
             let reserved = limiter.reserve(request(words), MINUTE).await;
-            tokens.extend(reserved.expect("memory answers").token);
+            tokens.extend(reserved.expect("memory replies").token);
         }
     }
     assert_eq!(used(&limiter).await, (200, 280));
@@ -92,27 +92,27 @@ async fn a_shard_that_is_away_delays_no_other_settlement() {
     assert_eq!(waits.expect("room"), Settlement::Waiting);
     clock.advance(MINUTE);
     limiter.retry_settlements().await;
-    assert_eq!(used(&limiter).await, (0, 280), "one part answers");
+    assert_eq!(used(&limiter).await, (0, 280), "one shard replies");
     limiter.store().away.store(false, Ordering::Relaxed);
     clock.advance(Nanos::from_secs(1));
     limiter.retry_settlements().await;
     assert_eq!(
         used(&limiter).await,
         (0, 3),
-        "what was used of the settled one"
+        "the actual cost of the settled one"
     );
     assert!(limiter.store().max_in_flight.load(Ordering::Relaxed) > 1);
 }
 
-/// It had begun to wait in time. What was used is lost by then, and the estimate must not stay charged.
+/// It began to wait in time. The actual cost is lost by then, and the estimate must not stay charged.
 #[tokio::test]
-async fn of_a_settlement_that_waited_for_too_long_the_estimate_comes_back() {
+async fn the_estimate_of_a_settlement_that_waited_too_long_is_refunded() {
     for away in [80, 200] {
         let (limiter, clock) = limiter_with_shard_away();
         let reserved = limiter
             .reserve(request("user=a here:0 there:7"), MINUTE)
             .await;
-        let token = reserved.expect("memory answers").token.expect("admitted");
+        let token = reserved.expect("memory replies").token.expect("admitted");
         clock.advance(Nanos::from_secs(50));
         let waits = limiter.settle(&token, &Actual::of("there", 3)).await;
         assert_eq!(waits.expect("room"), Settlement::Waiting);

@@ -17,14 +17,14 @@ rules:
   - { name: api, by: global, rate: 100/hour, priority: true }
 ";
 
-/// How many of 200 pass.
-fn passing(bench: &TestLimiter, words: &str) -> usize {
-    let pass = |_: &usize| bench.decide(request(words)).allowed();
+/// The number of requests of 200 that pass.
+fn passing(fixture: &TestLimiter, words: &str) -> usize {
+    let pass = |_: &usize| fixture.decide(request(words)).allowed();
     (0..200).filter(pass).count()
 }
 
 #[test]
-fn who_matters_less_leaves_the_rest_to_who_matters_more() {
+fn low_priority_requests_leave_the_rest_to_high_priority_ones() {
     for algorithm in [
         "fixed-window",
         "sliding-log",
@@ -35,103 +35,103 @@ fn who_matters_less_leaves_the_rest_to_who_matters_more() {
         "leaky-queue",
     ] {
         let rules = SHARED.replace("by: global", &format!("by: global, algorithm: {algorithm}"));
-        let bench = TestLimiter::new(&rules);
+        let fixture = TestLimiter::new(&rules);
         let passed = ["priority=sheddable", "priority=unheard-of", "user=a"]
-            .map(|words| passing(&bench, words));
+            .map(|words| passing(&fixture, words));
         assert_eq!(passed, [80, 15, 0], "{algorithm}");
-        assert_eq!(passing(&bench, "priority=critical"), 5, "{algorithm}");
-        assert_eq!(bench.used("user=a", "api"), 100, "{algorithm}");
+        assert_eq!(passing(&fixture, "priority=critical"), 5, "{algorithm}");
+        assert_eq!(fixture.used("user=a", "api"), 100, "{algorithm}");
     }
 }
 
 #[test]
-fn who_may_use_all_of_it_leaves_nothing_to_others() {
-    let bench = TestLimiter::new(SHARED);
-    assert_eq!(passing(&bench, "priority=critical"), 100);
-    assert_eq!(passing(&bench, "priority=sheddable"), 0);
+fn requests_that_may_use_the_whole_limit_leave_nothing_to_others() {
+    let fixture = TestLimiter::new(SHARED);
+    assert_eq!(passing(&fixture, "priority=critical"), 100);
+    assert_eq!(passing(&fixture, "priority=sheddable"), 0);
 }
 
 #[test]
 fn a_request_reports_the_share_that_it_may_use() {
-    let bench = TestLimiter::new(SHARED);
+    let fixture = TestLimiter::new(SHARED);
     for (words, limit, remaining) in [
         ("priority=sheddable cost=10", 80, 70),
         ("cost=10", 95, 75),
         ("priority=critical cost=10", 100, 70),
         ("priority=sheddable", 80, 49),
     ] {
-        let decision = bench.decide(request(words));
+        let decision = fixture.decide(request(words));
         let view = decision.binding().unwrap();
         let found = (view.limit.capacity(), view.reading.figures.remaining);
         assert_eq!(found, (limit, remaining), "{words}");
         assert_eq!(view.rate_text, "100/hour");
     }
-    bench.check("priority=sheddable cost=81", "never api");
-    bench.check("priority=sheddable cost=50", "deny api");
+    fixture.check("priority=sheddable cost=81", "never api");
+    fixture.check("priority=sheddable cost=50", "deny api");
 }
 
 #[test]
-fn a_refusal_by_a_ceiling_charges_nothing_else() {
+fn a_denial_by_a_ceiling_charges_nothing_else() {
     let rules = format!("{SHARED}  - {{ name: each, by: user, rate: 1000/hour }}\n");
-    let bench = TestLimiter::new(&rules);
-    assert_eq!(passing(&bench, "user=a priority=sheddable"), 80);
-    assert_eq!(bench.used("user=a", "each"), 80);
-    assert_eq!(passing(&bench, "user=b priority=sheddable"), 0);
-    assert_eq!(bench.used("user=b", "each"), 0);
-    assert_eq!(passing(&bench, "user=b priority=critical"), 20);
-    assert_eq!(bench.used("user=b", "each"), 20);
+    let fixture = TestLimiter::new(&rules);
+    assert_eq!(passing(&fixture, "user=a priority=sheddable"), 80);
+    assert_eq!(fixture.used("user=a", "each"), 80);
+    assert_eq!(passing(&fixture, "user=b priority=sheddable"), 0);
+    assert_eq!(fixture.used("user=b", "each"), 0);
+    assert_eq!(passing(&fixture, "user=b priority=critical"), 20);
+    assert_eq!(fixture.used("user=b", "each"), 20);
 }
 
 #[test]
-fn what_was_charged_under_a_ceiling_can_be_given_back() {
-    let bench = TestLimiter::new(SHARED);
-    let decision = bench.decide(request("priority=sheddable cost=80"));
-    let receipt = bench.limiter.receipt(&decision).unwrap().unwrap();
-    bench.check("priority=sheddable", "deny api");
-    assert_eq!(bench.refund(&receipt), Refunded::Done);
-    assert_eq!(bench.used("user=a", "api"), 0);
-    assert_eq!(bench.refund(&receipt), Refunded::Already);
+fn a_charge_under_a_ceiling_can_be_refunded() {
+    let fixture = TestLimiter::new(SHARED);
+    let decision = fixture.decide(request("priority=sheddable cost=80"));
+    let receipt = fixture.limiter.receipt(&decision).unwrap().unwrap();
+    fixture.check("priority=sheddable", "deny api");
+    assert_eq!(fixture.refund(&receipt), Refunded::Done);
+    assert_eq!(fixture.used("user=a", "api"), 0);
+    assert_eq!(fixture.refund(&receipt), Refunded::Already);
 }
 
 #[test]
-fn the_wait_of_a_refusal_is_that_of_its_own_ceiling() {
+fn the_wait_of_a_denial_is_that_of_its_own_ceiling() {
     let rules = SHARED.replace("100/hour", "3600/hour burst 100");
-    let bench = TestLimiter::new(&rules);
-    assert_eq!(passing(&bench, "priority=critical"), 100);
+    let fixture = TestLimiter::new(&rules);
+    assert_eq!(passing(&fixture, "priority=critical"), 100);
     for (words, secs) in [
         ("priority=critical", 1),
         ("priority=normal", 6),
         ("priority=sheddable", 21),
     ] {
-        let wait = bench.denied_for(words);
+        let wait = fixture.denied_for(words);
         assert_eq!(wait, Nanos::from_secs(secs), "{words}");
     }
-    bench.advance(21_000_000_000 - 1);
-    bench.check("priority=sheddable", "deny api 1s");
-    bench.advance(1);
-    bench.check("priority=sheddable", "allow");
+    fixture.advance(21_000_000_000 - 1);
+    fixture.check("priority=sheddable", "deny api 1s");
+    fixture.advance(1);
+    fixture.check("priority=sheddable", "allow");
 }
 
 #[test]
-fn a_reload_changes_ceilings_and_keeps_what_was_used() {
+fn a_reload_changes_ceilings_and_keeps_used_units() {
     let without = SHARED.replace(", priority: true", "");
-    let bench = TestLimiter::new(&without);
+    let fixture = TestLimiter::new(&without);
     for _ in 0..85 {
-        bench.check("priority=sheddable", "allow");
+        fixture.check("priority=sheddable", "allow");
     }
-    bench.reload(SHARED);
-    bench.check("priority=sheddable", "deny api");
-    bench.check("user=a", "allow");
-    bench.reload(&SHARED.replace("true", "{ sheddable: 0.9 }"));
-    bench.check("priority=sheddable", "allow");
-    assert_eq!(bench.used("user=a", "api"), 87);
-    bench.reload(&without);
-    assert_eq!(passing(&bench, "priority=sheddable"), 13);
+    fixture.reload(SHARED);
+    fixture.check("priority=sheddable", "deny api");
+    fixture.check("user=a", "allow");
+    fixture.reload(&SHARED.replace("true", "{ sheddable: 0.9 }"));
+    fixture.check("priority=sheddable", "allow");
+    assert_eq!(fixture.used("user=a", "api"), 87);
+    fixture.reload(&without);
+    assert_eq!(passing(&fixture, "priority=sheddable"), 13);
 }
 
 #[test]
 fn tiers_and_staggered_windows_have_ceilings_of_their_own() {
-    let bench = TestLimiter::new(
+    let fixture = TestLimiter::new(
         "version: 1
 rules:
   - name: api
@@ -143,21 +143,21 @@ rules:
     priority: { normal: 0.5, sheddable: 0.5 }
 ",
     );
-    assert_eq!(passing(&bench, "user=small"), 5);
-    assert_eq!(passing(&bench, "user=big cost=100"), 5);
-    assert_eq!(passing(&bench, "user=small priority=critical"), 5);
+    assert_eq!(passing(&fixture, "user=small"), 5);
+    assert_eq!(passing(&fixture, "user=big cost=100"), 5);
+    assert_eq!(passing(&fixture, "user=small priority=critical"), 5);
 }
 
 #[test]
-fn a_shadow_tells_what_a_ceiling_would_have_refused() {
-    let bench = TestLimiter::new(&SHARED.replace("priority", "mode: shadow, priority"));
+fn a_shadow_rule_reports_what_a_ceiling_would_have_denied() {
+    let fixture = TestLimiter::new(&SHARED.replace("priority", "mode: shadow, priority"));
     for _ in 0..81 {
-        bench.check("priority=sheddable", "allow");
+        fixture.check("priority=sheddable", "allow");
     }
-    let decision = bench.decide(request("priority=sheddable"));
+    let decision = fixture.decide(request("priority=sheddable"));
     let shadow = decision.shadows().next().unwrap();
     assert!(!shadow.reading.verdict.allows());
-    assert_eq!(bench.used("user=a", "api"), 80);
+    assert_eq!(fixture.used("user=a", "api"), 80);
 }
 
 const SOFT: &str = "version: 1
@@ -165,8 +165,8 @@ rules:
   - { name: api, by: user, rate: 100/hour, soft: { max_delay: 10s } }
 ";
 
-fn delay(bench: &TestLimiter, words: &str) -> Nanos {
-    match bench.decide(request(words)).kind() {
+fn delay(fixture: &TestLimiter, words: &str) -> Nanos {
+    match fixture.decide(request(words)).kind() {
         DecisionKind::Allow => Nanos::ZERO,
         DecisionKind::Delay(delay) => delay,
         other => panic!("{words}: {other:?}"),
@@ -174,39 +174,39 @@ fn delay(bench: &TestLimiter, words: &str) -> Nanos {
 }
 
 #[test]
-fn from_four_fifths_on_requests_wait_longer_and_longer() {
-    let bench = TestLimiter::new(SOFT);
-    assert_eq!(delay(&bench, "user=a cost=79"), Nanos::ZERO);
-    assert_eq!(delay(&bench, "user=a"), Nanos::ZERO);
+fn from_four_fifths_on_delays_grow() {
+    let fixture = TestLimiter::new(SOFT);
+    assert_eq!(delay(&fixture, "user=a cost=79"), Nanos::ZERO);
+    assert_eq!(delay(&fixture, "user=a"), Nanos::ZERO);
     for twentieth in 1..=20 {
         let want = Nanos::from_millis(500 * twentieth);
-        assert_eq!(delay(&bench, "user=a"), want);
+        assert_eq!(delay(&fixture, "user=a"), want);
     }
-    bench.check("user=a", "deny api");
-    assert_eq!(delay(&bench, "user=b"), Nanos::ZERO);
+    fixture.check("user=a", "deny api");
+    assert_eq!(delay(&fixture, "user=b"), Nanos::ZERO);
 }
 
 #[test]
-fn a_peek_tells_the_delay_that_a_request_would_have() {
-    let bench = TestLimiter::new(SOFT);
-    delay(&bench, "user=a cost=89");
-    let peeked = bench.peek("user=a").kind();
-    assert_eq!(peeked, DecisionKind::Delay(delay(&bench, "user=a")));
+fn a_peek_reports_the_delay_that_a_request_would_have() {
+    let fixture = TestLimiter::new(SOFT);
+    delay(&fixture, "user=a cost=89");
+    let peeked = fixture.peek("user=a").kind();
+    assert_eq!(peeked, DecisionKind::Delay(delay(&fixture, "user=a")));
 }
 
 #[test]
-fn who_cannot_wait_is_not_delayed_and_never_refused_for_it() {
-    let bench = TestLimiter::new(SOFT);
-    assert_eq!(delay(&bench, "user=a cost=99 patience=0"), Nanos::ZERO);
-    assert_eq!(delay(&bench, "user=a patience=0"), Nanos::ZERO);
-    bench.check("user=a patience=0", "deny api");
-    let some = delay(&bench, "user=b cost=99 patience=2500");
+fn a_client_that_cannot_wait_is_not_delayed_and_never_denied_for_it() {
+    let fixture = TestLimiter::new(SOFT);
+    assert_eq!(delay(&fixture, "user=a cost=99 patience=0"), Nanos::ZERO);
+    assert_eq!(delay(&fixture, "user=a patience=0"), Nanos::ZERO);
+    fixture.check("user=a patience=0", "deny api");
+    let some = delay(&fixture, "user=b cost=99 patience=2500");
     assert_eq!(some, Nanos::from_millis(2_500));
 }
 
 #[test]
-fn the_longest_delay_wins_and_a_rule_that_only_watches_asks_for_none() {
-    let bench = TestLimiter::new(
+fn the_longest_delay_wins_and_a_shadow_rule_adds_none() {
+    let fixture = TestLimiter::new(
         "version: 1
 rules:
   - { name: short, by: user, rate: 10/hour, soft: { from: 0.5, max_delay: 1s } }
@@ -214,47 +214,47 @@ rules:
   - { name: tried, by: user, rate: 10/hour, soft: { from: 0.1, max_delay: 1m }, mode: shadow }
 ",
     );
-    assert_eq!(delay(&bench, "user=a cost=10"), Nanos::from_secs(1));
-    assert_eq!(delay(&bench, "user=b cost=5"), Nanos::from_secs(4));
+    assert_eq!(delay(&fixture, "user=a cost=10"), Nanos::from_secs(1));
+    assert_eq!(delay(&fixture, "user=b cost=5"), Nanos::from_secs(4));
     let shadow = TestLimiter::in_shadow(SOFT);
     assert_eq!(delay(&shadow, "user=a cost=100"), Nanos::ZERO);
 }
 
 #[test]
-fn who_matters_less_is_slowed_down_below_a_ceiling_of_its_own() {
-    let bench = TestLimiter::new(&SOFT.replace("soft", "priority: true, soft"));
+fn low_priority_requests_are_delayed_below_a_ceiling_of_their_own() {
+    let fixture = TestLimiter::new(&SOFT.replace("soft", "priority: true, soft"));
     assert_eq!(
-        delay(&bench, "user=a cost=64 priority=sheddable"),
+        delay(&fixture, "user=a cost=64 priority=sheddable"),
         Nanos::ZERO
     );
     let half = Nanos::from_millis(5_000);
-    assert_eq!(delay(&bench, "user=a cost=8 priority=sheddable"), half);
-    assert_eq!(delay(&bench, "user=a priority=critical"), Nanos::ZERO);
+    assert_eq!(delay(&fixture, "user=a cost=8 priority=sheddable"), half);
+    assert_eq!(delay(&fixture, "user=a priority=critical"), Nanos::ZERO);
     let all = Nanos::from_secs(10);
-    assert_eq!(delay(&bench, "user=a cost=7 priority=sheddable"), all);
+    assert_eq!(delay(&fixture, "user=a cost=7 priority=sheddable"), all);
 }
 
 #[test]
-fn a_queue_beside_a_soft_limit_has_the_longer_word() {
-    let bench = TestLimiter::new(
+fn the_longer_delay_of_a_queue_and_a_soft_limit_applies() {
+    let fixture = TestLimiter::new(
         "version: 1
 rules:
   - { name: queue, by: global, rate: 1/s burst 10, algorithm: leaky-queue }
   - { name: soft, by: global, rate: 10/hour, soft: { from: 0.5, max_delay: 2s } }
 ",
     );
-    let delays = [(); 7].map(|()| delay(&bench, "user=a"));
+    let delays = [(); 7].map(|()| delay(&fixture, "user=a"));
     assert_eq!(delays, [0, 1, 2, 3, 4, 5, 6].map(Nanos::from_secs));
-    let denied = bench.decide(request("user=a cost=4"));
+    let denied = fixture.decide(request("user=a cost=4"));
     assert!(matches!(denied.kind(), DecisionKind::Deny(Retry::After(_))));
 }
 
 #[test]
-fn a_rule_for_open_requests_alone_charges_nothing() {
-    let bench =
+fn a_rule_with_concurrency_alone_charges_nothing() {
+    let fixture =
         TestLimiter::new("version: 1\nrules:\n  - { name: open, by: user, concurrent: 1 }\n");
     for _ in 0..3 {
-        bench.check("user=a", "allow");
+        fixture.check("user=a", "allow");
     }
-    assert!(bench.usage("user=a").is_empty());
+    assert!(fixture.usage("user=a").is_empty());
 }

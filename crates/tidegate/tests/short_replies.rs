@@ -1,4 +1,4 @@
-//! A store that breaks the promise of one reply per set: no request of a batch disappears.
+//! A store that breaks the contract of one reply per set: no request of a batch disappears.
 
 mod common;
 
@@ -21,7 +21,7 @@ use tidegate_core::units::Nanos;
 #[derive(Clone)]
 struct MiscountingStore {
     memory: Arc<MemoryStore<Arc<ManualClock>>>,
-    /// How many replies there are beside one per set.
+    /// The number of replies beyond one per set.
     off_by: isize,
 }
 
@@ -88,7 +88,7 @@ fn limiter<S: Store>(store: S, clock: Arc<ManualClock>) -> Limiter<S> {
     Limiter::new(store, Policy::of(rules(RULES)), secret, clock)
 }
 
-/// The list that a client sent was once as short as the replies, and replies of others could move up.
+/// The list sent to a client was once as short as the replies, and replies of others could move up.
 #[tokio::test]
 async fn a_batch_has_one_result_per_request_whatever_the_store_replies() {
     for (off_by, fails) in [(-1, true), (1, true), (0, false)] {
@@ -105,7 +105,7 @@ async fn a_batch_has_one_result_per_request_whatever_the_store_replies() {
     }
 }
 
-/// Around a shared store nothing fails: what has no reply is decided by this node.
+/// Around a shared store nothing fails: requests without a reply are decided by this node.
 #[tokio::test]
 async fn around_a_shared_store_every_request_is_decided() {
     for off_by in [-1, 0, 1] {
@@ -113,12 +113,12 @@ async fn around_a_shared_store_every_request_is_decided() {
         let (exact, mut ready) = tokio::sync::mpsc::unbounded_channel();
         let watcher = Arc::new(move |event| {
             if event == StoreEvent::Exact {
-                let _at_the_end_nobody_waits = exact.send(());
+                let _receiver_may_be_gone = exact.send(());
             }
         });
         let runtime = TokioRuntime::new().expect("randomness");
         let store = resilient(store, runtime, ResilienceSettings::default(), watcher);
-        ready.recv().await.expect("the node meets its store");
+        ready.recv().await.expect("the node joins its store");
         let limiter = limiter(store, clock);
         let mut requests = ["user=a", "user=b", "user=c"].map(request);
         let view = limiter.view();

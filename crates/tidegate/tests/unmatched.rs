@@ -1,4 +1,4 @@
-//! Which rules requests match, and which they never do.
+//! Counts of the requests that match a rule, and rules that no request matches.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -21,10 +21,10 @@ rules:
 
 fn observed() -> (TestLimiter, Arc<Metrics>) {
     let metrics = Arc::<Metrics>::default();
-    let mut bench = TestLimiter::new(RULES);
-    metrics.load(&bench.limiter.policy().get().rules);
-    bench.limiter = bench.limiter.observed_by(Arc::<Metrics>::clone(&metrics));
-    (bench, metrics)
+    let mut fixture = TestLimiter::new(RULES);
+    metrics.load(&fixture.limiter.policy().get().rules);
+    fixture.limiter = fixture.limiter.observed_by(Arc::<Metrics>::clone(&metrics));
+    (fixture, metrics)
 }
 
 fn matches(metrics: &Metrics, rule: &str) -> u64 {
@@ -36,14 +36,14 @@ fn matches(metrics: &Metrics, rule: &str) -> u64 {
 
 #[test]
 fn every_rule_that_applies_is_counted_once_whether_or_not_it_binds() {
-    let (bench, metrics) = observed();
+    let (fixture, metrics) = observed();
     for words in [
         "user=a path=/search",
         "user=a path=/search", // denied
         "user=a path=/other",
         "user=a path=/healthz",
     ] {
-        bench.limiter.check_now(request(words));
+        fixture.limiter.check_now(request(words));
     }
     let counted = ["all", "searches", "watched", "health", "never", "gone"];
     let counted = counted.map(|rule| matches(&metrics, rule));
@@ -52,26 +52,26 @@ fn every_rule_that_applies_is_counted_once_whether_or_not_it_binds() {
 
 #[test]
 fn a_rule_that_matches_nothing_is_reported_once_after_ten_thousand_requests() {
-    let (bench, metrics) = observed();
+    let (fixture, metrics) = observed();
     let requests = Metrics::REQUESTS_UNTIL_UNMATCHED;
     let others = ["user=a path=/search", "user=a path=/healthz"];
     for words in others {
-        bench.limiter.check_now(request(words));
+        fixture.limiter.check_now(request(words));
     }
     for _ in 3..requests {
-        bench.limiter.check_now(request("user=a path=/other"));
+        fixture.limiter.check_now(request("user=a path=/other"));
     }
     assert_eq!(metrics.take_unmatched(), None, "one request too few");
-    bench.limiter.check_now(request("user=a path=/other"));
+    fixture.limiter.check_now(request("user=a path=/other"));
     let unmatched = metrics.take_unmatched().unwrap();
     assert_eq!(unmatched.rules, ["never"]);
     assert_eq!(unmatched.requests, requests);
     assert_eq!(metrics.take_unmatched(), None, "once");
-    // Loaded again, all begin anew.
-    metrics.load(&bench.limiter.policy().get().rules);
+    // After another load all counts begin anew.
+    metrics.load(&fixture.limiter.policy().get().rules);
     assert_eq!(metrics.take_unmatched(), None);
     for _ in 0..requests {
-        bench.limiter.check_now(request("user=a path=/search"));
+        fixture.limiter.check_now(request("user=a path=/search"));
     }
     let unmatched = metrics.take_unmatched().unwrap();
     assert_eq!(unmatched.rules, ["health", "never"]);

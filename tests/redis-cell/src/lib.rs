@@ -1,1 +1,1 @@
-//! Nothing by itself: it has `redis-cell` in a lock file, so that `scripts/tools` can build the module.
+//! An empty crate. It has `redis-cell` in its lock file, so that `scripts/tools` can build the module.

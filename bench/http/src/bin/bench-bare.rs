@@ -1,7 +1,7 @@
-//! The floor: a bare hyper handler that reads the check's JSON and writes its headers and body, and
-//! decides nothing. Whatever a real server takes beyond this is the price of its limiter.
+//! The floor: a bare hyper handler that parses the check's JSON and writes its headers and body, and decides
+//! nothing. The difference between a real server and this is the cost of its limiter.
 //!
-//! `bench-bare PORT` listens on loopback. The path `/api/v1/login` is answered with a refusal.
+//! `bench-bare PORT` listens on loopback. The response to the path `/api/v1/login` is a denial.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -46,7 +46,7 @@ async fn serve(port: u16) -> io::Result<()> {
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
                 .serve_connection(TokioIo::new(stream), service_fn(respond));
-            // A client that hangs up mid-request is the end of its connection, nothing more.
+            // A client that hangs up mid-request ends its connection, nothing more.
             let _ = connection.await;
         });
     }
@@ -114,7 +114,7 @@ fn many(body: &[u8]) -> serde_json::Result<Response<Full<Bytes>>> {
     Ok(response)
 }
 
-/// Every attribute is looked at, so that none of the parsing can be left out.
+/// Every attribute is read, so that none of the parsing can be optimised away.
 fn is_denied(check: &BareCheck<'_>) -> bool {
     let known = ["ip", "api_key", "method"]
         .iter()
@@ -122,7 +122,7 @@ fn is_denied(check: &BareCheck<'_>) -> bool {
     known && check.attributes.get("path") == Some(&"/api/v1/login")
 }
 
-/// The body of a real answer, with its numbers written as numbers.
+/// The body of a real response, with its numbers formatted each time.
 fn write_decision(text: &mut Vec<u8>, is_denied: bool, cost: u32) {
     let remaining = 200_u32.saturating_sub(cost);
     let written = if is_denied {

@@ -1,11 +1,11 @@
 //! Token bucket, leaky bucket as a meter, and leaky bucket as a queue: one level that drains.
 //!
-//! The level counts what was used and has not drained yet, in reduced units: one token is
-//! `per_token` units, one tick drains `per_tick`, and their ratio is the rate in lowest terms. No
-//! float and no rounded duration is ever stored, so nothing drifts. A fresh bucket has level 0.
+//! The level counts the units used that have not drained yet, in reduced units: one token is `per_token` units, one
+//! tick drains `per_tick`, and their ratio is the rate in lowest terms. No float and no rounded duration is ever
+//! stored, so nothing drifts. A fresh bucket has level 0.
 //!
-//! Invariant: `level <= 2 * full_level`, and all products stay below the limit's precision; the
-//! constructor refuses parameters that could not keep this.
+//! Invariant: `level <= 2 * full_level`, and all products stay below the limit's precision; the constructor rejects
+//! parameters that could violate this.
 
 use super::{Advanced, Meter, Precision, TickWait, gcd};
 use crate::units::Cost;
@@ -16,27 +16,27 @@ pub(crate) struct Bucket {
     pub(super) per_token: u64,
     pub(super) per_tick: u64,
     pub(super) tokens: u64,
-    /// For a queue, the longest a request may be told to wait.
+    /// For a queue, the maximum delay of a request.
     queue: Option<QueueDelay>,
 }
 
-/// What makes a bucket a queue: admitted requests wait for the level before them to drain.
+/// The queue mode of a bucket: admitted requests wait for the level before them to drain.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct QueueDelay {
     max_delay_ticks: u64,
 }
 
-/// A level and the tick at which it was true.
+/// A level and the tick at which it was computed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BucketState {
     /// The tick up to which the level has been drained.
     pub last: u64,
-    /// What is used, in reduced units.
+    /// The units used, in reduced units.
     pub level: u64,
 }
 
 impl Bucket {
-    /// `count` tokens per `window_ticks`, holding up to `burst`; nothing if that is not exact.
+    /// `count` tokens per `window_ticks`, holding up to `burst`; `None` if that is not exact.
     pub(crate) fn new(
         count: u64,
         window_ticks: u64,
@@ -55,8 +55,8 @@ impl Bucket {
         })
     }
 
-    /// The same level as a queue that releases at a constant rate and delays no longer than told, nor
-    /// longer than it already did.
+    /// The same level as a queue that releases at a constant rate and delays at most `max_delay_ticks`, and at most as
+    /// long as before.
     pub(crate) fn with_max_delay(mut self, max_delay_ticks: u64) -> Self {
         let current = self.queue.map_or(u64::MAX, |queue| queue.max_delay_ticks);
         self.queue = Some(QueueDelay {
@@ -65,7 +65,7 @@ impl Bucket {
         self
     }
 
-    /// A bucket of which a record tells.
+    /// A bucket with the parameters of a record.
     pub(super) fn from_parameters(per_token: u64, per_tick: u64, tokens: u64) -> Self {
         Bucket {
             per_token,
@@ -75,7 +75,7 @@ impl Bucket {
         }
     }
 
-    /// For a queue, the longest delay.
+    /// For a queue, the maximum delay.
     pub(super) fn max_delay_ticks(&self) -> Option<u64> {
         self.queue.map(|queue| queue.max_delay_ticks)
     }
@@ -90,13 +90,13 @@ impl Bucket {
         self.tokens * self.per_token
     }
 
-    /// The tick at which `units` will have drained from a level true at `last`.
+    /// The tick at which `units` will have drained from a level computed at `last`.
     #[inline]
     fn drained_at(&self, last: u64, units: u64) -> u64 {
         last.saturating_add(units.div_ceil(self.per_tick))
     }
 
-    /// How far past the longest permitted delay the queue before a newcomer reaches.
+    /// How far the queue before a new request exceeds the maximum delay.
     #[inline]
     fn lateness(&self, state: &BucketState) -> u64 {
         let Some(queue) = self.queue else { return 0 };
@@ -175,11 +175,11 @@ impl Meter for Bucket {
         state.level = state.level.saturating_add(added).min(2 * self.full_level());
     }
 
-    /// Gives back only what cannot have drained since: a full refund would let the level fall
-    /// below what it would be had the charge never happened, and break the bound.
+    /// Refunds only units that cannot have drained since: a full refund would let the level fall below what it would
+    /// be had the charge never happened, and break the bound.
     fn refund(&self, state: &mut BucketState, tick: u64, charged: u64, units: u64) {
         let Some(elapsed) = tick.checked_sub(charged) else {
-            return; // the clock was set back since: how much drained is unknown
+            return; // the clock was set back since: the drained amount is unknown
         };
         let charged_level = units.saturating_mul(self.per_token);
         let refundable = charged_level.saturating_sub(elapsed.saturating_mul(self.per_tick));
@@ -206,7 +206,7 @@ impl Meter for Bucket {
 }
 
 impl Bucket {
-    /// A level of other parameters, true at `tick` here: tokens used are kept, rounded up.
+    /// Converts a level of other parameters, computed at `tick` here: tokens used are kept, rounded up.
     pub(crate) fn adopt(&self, old: &Bucket, old_state: &BucketState, tick: u64) -> BucketState {
         let scaled = (u128::from(old_state.level) * u128::from(self.per_token))
             .div_ceil(u128::from(old.per_token));
@@ -219,8 +219,8 @@ impl Bucket {
 }
 
 impl Bucket {
-    /// The same level holding `tokens` and draining at `over / under` of the rate. Where the
-    /// fraction is too fine to be exact it is rounded down: a share never admits more.
+    /// The same level holding `tokens` and draining at `over / under` of the rate. A fraction too fine to be exact is
+    /// rounded down: a share never admits more.
     pub(crate) fn scaled(mut self, tokens: u64, over: u64, under: u64) -> Self {
         let mut per_tick = u128::from(self.per_tick) * u128::from(over);
         let mut per_token = u128::from(self.per_token) * u128::from(under);

@@ -1,16 +1,15 @@
-//! A state found under other parameters becomes one under these: units used are kept, rounded up.
+//! Converts a state made under other parameters: units used are kept, rounded up.
 //!
-//! No order between versions of a rule is needed. Alternating versions never under-count; buckets
-//! over-count by less than one unit per switch, and where their ticks differ by what drains in the
-//! coarser one. Windows of other lengths count each unit as late as it can have been. Debt survives,
-//! up to twice the new capacity.
+//! Versions of a rule need no order. Alternating versions never under-count. Buckets over-count by less than one unit
+//! per switch, and where their ticks differ by what drains in the coarser one. Windows of other lengths count each
+//! unit at the latest time it can have been charged. Debt survives, up to twice the new capacity.
 
 use super::limit::AnyMeter;
 use super::{CounterState, Limit, LogEntry, Meter};
 use crate::units::{Nanos, Tick};
 
 impl Limit {
-    /// Reads a state made under `old` as one under this limit.
+    /// Converts a state made under `old` to one under this limit.
     pub fn adopt(&self, old: &Limit, mut state: CounterState, now: Nanos) -> CounterState {
         if self.tag() == old.tag() && self.accepts(&state) {
             return state;
@@ -19,7 +18,7 @@ impl Limit {
         // A state frozen ahead of the clock stays where it is; a coarser tick never reads earlier.
         let seen = old.tick.start(at.advanced.tick).max(now);
         let tick = self.tick.floor(seen);
-        // Rounded up, or to the last tick that the old one touches: always to what counts longer.
+        // Rounded up, or to the last tick that the old one touches: always to the tick that counts longer.
         let first = |there: u64| ceil(self.tick, old.tick.start(there));
         let last = |there: u64| {
             let next = old.tick.start(there.saturating_add(1));
@@ -39,7 +38,7 @@ impl Limit {
             (AnyMeter::Strict(new), AnyMeter::Strict(was), CounterState::Strict(window)) => {
                 let newest_first = (0..).zip(window.counts);
                 let sub_windows = newest_first.map(|(age, count)| {
-                    // A clock set back to the epoch leaves counts that are older than time.
+                    // A clock set back to the Unix epoch leaves counts from before the epoch.
                     let sub_window = window.index.saturating_sub(age);
                     let end = sub_window
                         .saturating_add(1)
@@ -49,7 +48,7 @@ impl Limit {
                 CounterState::Strict(new.adopt(sub_windows, tick))
             }
             (AnyMeter::Log(new), AnyMeter::Log(_), CounterState::Log(log)) => {
-                // A stamp rounded up to a coarse grain may lie ahead, but its charge never did.
+                // A stamp rounded up to a coarse grain may lie ahead of the clock, but its charge never did.
                 CounterState::Log(new.adopt(log.entries().map(|entry| LogEntry {
                     stamp: last(entry.stamp).min(tick),
                     ..entry
@@ -59,7 +58,7 @@ impl Limit {
         }
     }
 
-    /// A state in which `used` units have just been spent.
+    /// A state in which `used` units have just been charged.
     pub fn with_used(&self, used: u64, now: Nanos) -> CounterState {
         let tick = ceil(self.tick, now);
         match &self.meter {
@@ -77,7 +76,7 @@ impl Limit {
         }
     }
 
-    /// Whether a state has the shape this limit works on.
+    /// Whether a state has the shape of this limit.
     pub fn accepts(&self, state: &CounterState) -> bool {
         matches!(
             (&self.meter, state),

@@ -1,13 +1,13 @@
-//! A whole decision in one step, for limits whose state is two words: what nearly every request is.
+//! A whole decision in one step, for limits whose state is two words: the case of nearly every request.
 
 use super::limit::AnyMeter;
 use super::metered::Metered;
 use super::{BucketState, Figures, FixedState, Limit, Meter, SlidingState, Verdict};
 use crate::units::{Cost, Nanos};
 
-/// As much about a limit as a caller wants to know: figures cost divisions, and not all want them.
+/// The figures of a limit, computed only for callers that want them: they cost divisions.
 pub trait MaybeFigures {
-    /// Makes it, of the figures if it needs them.
+    /// Builds the value, from the figures if it needs them.
     fn from_lazy(figures: impl FnOnce() -> Figures) -> Self;
 }
 
@@ -23,32 +23,31 @@ impl MaybeFigures for Figures {
     }
 }
 
-/// What was decided on a state of two words.
+/// A decision on a state of two words.
 pub struct FastOutcome<T> {
-    /// Whether the cost fitted. Then it is spent.
+    /// Whether the cost fitted. If so, it is charged.
     pub verdict: Verdict,
-    /// How the limit stands now.
+    /// The figures of the limit after the decision.
     pub figures: T,
-    /// The state after it.
+    /// The state after the decision.
     pub words: [u64; 2],
-    /// From when on that is as good as fresh.
+    /// When that state is equivalent to a fresh one.
     pub fresh_at: Nanos,
-    /// Whether the state stood so far ahead of the clock that it was moved; see
-    /// [`super::Moment::stepped_back`].
+    /// Whether the state was so far ahead of the clock that it was moved; see [`super::Moment::stepped_back`].
     pub stepped_back: bool,
 }
 
 /// A state that is two words.
 pub trait TwoWordState {
-    /// Reads it.
+    /// The state of these words.
     fn from_words(words: [u64; 2]) -> Self;
     /// Its words.
     fn to_words(&self) -> [u64; 2];
 }
 
 impl Limit {
-    /// Advances the state in `words`, which was made under this limit, judges `cost` and spends it if
-    /// it fits. Nothing for algorithms that keep more than two words.
+    /// Advances the state in `words`, which was made under this limit, and charges `cost` if it fits. `None` for
+    /// algorithms that keep more than two words.
     #[inline]
     pub fn charge_words<T: MaybeFigures>(
         &self,

@@ -1,8 +1,8 @@
 //! Fixed window: one count per aligned window.
 //!
-//! Stores the window's end, not its index: the end is also the expiry, and it makes a change of the
-//! window decidable. In any interval at most `limit * (ceil(D / W) + 1)` pass: twice the limit can
-//! pass in an instant around an edge, which `guard` is there to prevent.
+//! Stores the window's end, not its index: the end is also the expiry, and it makes a change of the window decidable.
+//! In any interval at most `limit * (ceil(D / W) + 1)` pass: twice the limit can pass in an instant around an edge.
+//! `guard` prevents that.
 
 use super::{Advanced, Meter, TickWait, window_grid::WindowGrid};
 use crate::units::Cost;
@@ -12,24 +12,24 @@ use crate::units::Cost;
 pub(crate) struct FixedWindow {
     pub(crate) limit: u64,
     pub(crate) grid: WindowGrid,
-    /// What is admitted in the last `guard` ticks of a window is charged to the next one too.
+    /// Units admitted in the last `guard` ticks of a window are charged to the next window too.
     pub(crate) guard: u64,
 }
 
-/// The count of one window, and what the guard has already charged to the next.
+/// The count of one window, and the units that the guard has already charged to the next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FixedState {
     /// First tick after the window.
     pub end: u64,
     /// Units admitted in the window.
     pub count: u32,
-    /// Units of the next window that are spoken for.
+    /// Units of the next window that are already charged.
     pub next: u32,
 }
 
 impl FixedWindow {
-    /// The latest tick that a state is known to have seen: the beginning of its window, or that of
-    /// its guard if something was admitted there.
+    /// The latest tick that a state is known to have seen: the start of its window, or of its guard if units were
+    /// admitted there.
     fn reached(&self, state: &FixedState) -> u64 {
         let began = self.grid.start_of(state.end);
         match state.next {
@@ -150,7 +150,7 @@ impl Meter for FixedWindow {
     }
 
     fn merge(&self, state: &mut FixedState, other: &FixedState, _tick: u64) {
-        // The older of the two may have handed on to the newer window what its guard held.
+        // The older state may have carried the units of its guard over to the newer window.
         let newest = self.grid.start_of(state.end.max(other.end));
         let mut other = *other;
         self.advance(&mut other, newest, u64::MAX);
@@ -161,9 +161,9 @@ impl Meter for FixedWindow {
 }
 
 impl FixedWindow {
-    /// The count of another window, which ended at `old_end` in this limit's ticks, goes into the one
-    /// that holds `tick`. What of it this guard hands on is known only if the edge is the same and
-    /// the old guard was no narrower; else all of it, which counts too much rather than too little.
+    /// Moves the count of another window, which ended at `old_end` in this limit's ticks, into the window that
+    /// contains `tick`. The part to carry over by this guard is known only if the edge is the same and the old guard
+    /// was no narrower; otherwise all of it is carried over, which over-counts rather than under-counts.
     pub(crate) fn adopt(
         &self,
         old_state: &FixedState,

@@ -1,18 +1,18 @@
-//! How long units may wait that were charged in advance, so that every bound holds all the same.
+//! How long leased units may stay unused, so that every bound still holds.
 //!
-//! What is admitted in an interval was charged in it or up to a lease's life before. A bucket makes up
-//! for that by a burst that is shorter by what flows in during one life: `B - r l + r (D + l)` is
-//! `B + r D` again. A window does not look at time inside it, so there a lease ends with the window (for
-//! sub-buckets with the part), and nothing need be shortened.
+//! Units admitted in an interval were charged in it or up to one lease lifetime before. A bucket compensates with a
+//! burst that is smaller by the refill of one lifetime: `B - r l + r (D + l)` is `B + r D` again. A window does not
+//! distinguish times inside it, so there a lease ends with the window (for sub-buckets with the sub-window), and
+//! nothing need be shortened.
 
 use super::limit::AnyMeter;
 use super::spec::{Algorithm, Spec, SpecError};
 use crate::units::Nanos;
 
-/// A shorter life would not outlast a few round trips to the store.
+/// A shorter lifetime would not outlast a few round trips to the store.
 pub(super) const MIN_TTL: Nanos = Nanos::from_millis(5);
 
-/// The life of a lease and the burst that is left of `burst`. At most half of a burst is given up.
+/// The lifetime of a lease and the burst that remains of `burst`. At most half of a burst is given up.
 pub(super) fn ttl_and_burst(
     spec: &Spec,
     burst: u64,
@@ -44,7 +44,7 @@ pub(super) fn ttl_and_burst(
     }
 }
 
-/// The first tick after `tick` at which a charge would be counted elsewhere.
+/// The first tick after `tick` at which a charge would count in another window.
 pub(super) fn next_edge(meter: &AnyMeter, tick: u64) -> Option<u64> {
     match meter {
         AnyMeter::Bucket(_) => None,
@@ -63,7 +63,7 @@ pub(super) fn next_edge(meter: &AnyMeter, tick: u64) -> Option<u64> {
                 .saturating_add(1)
                 .saturating_mul(window.sub_window()),
         ),
-        // Never drawn from in advance.
+        // Never leased.
         AnyMeter::Log(_) => Some(tick),
     }
 }

@@ -1,4 +1,4 @@
-//! One rate compiled to integers, and the state a store keeps under it.
+//! One rate compiled to integers, and the stored state under it.
 
 use std::sync::Arc;
 
@@ -24,10 +24,10 @@ pub struct Limit {
     tag: u32,
     pub(super) per: Nanos,
     pub(super) count: u64,
-    /// How long units drawn in advance may wait; not part of the tag, because no state depends on it.
+    /// How long leased units may stay unused; not part of the tag, because no state depends on it.
     lease_ttl: Option<Nanos>,
-    /// Units that a cost must leave behind, kept for requests that matter more. No state depends on it
-    /// either. Below the capacity.
+    /// Units that a cost must leave, reserved for requests of higher priority. No state depends on it either. Below
+    /// the capacity.
     pub(super) headroom: u64,
 }
 
@@ -40,7 +40,7 @@ pub(super) enum AnyMeter {
     Log(SlidingLog),
 }
 
-/// What a store keeps for one subject under one limit.
+/// The stored state of one subject under one limit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CounterState {
     /// Token bucket, leaky bucket, leaky queue.
@@ -49,7 +49,7 @@ pub enum CounterState {
     Fixed(FixedState),
     /// Two-counter sliding window.
     Sliding(SlidingState),
-    /// Sub-bucket sliding window.
+    /// Sliding window of sub-windows.
     Strict(StrictState),
     /// Sliding log.
     Log(LogState),
@@ -127,14 +127,13 @@ impl Limit {
         self
     }
 
-    /// Tells whether a stored state was made with these very parameters. Never zero.
+    /// Identifies the parameters that a stored state was made with. Never zero.
     #[inline]
     pub fn tag(&self) -> u32 {
         self.tag
     }
 
-    /// A limit of this shape and nothing else known about it. Its tag is zero: no state is taken to
-    /// be made under it.
+    /// A limit of this shape with no other known property. Its tag is zero: no state counts as made under it.
     pub(super) fn from_meter(meter: AnyMeter, tick: Tick, algorithm: Algorithm) -> Self {
         Limit {
             meter,
@@ -149,19 +148,19 @@ impl Limit {
         }
     }
 
-    /// How it is counted.
+    /// The algorithm.
     #[inline]
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// The most a client can ever have at once: the burst, the count of a window, or what of them
-    /// [`Limit::with_ceiling`] left.
+    /// The most a client can ever have at once: the burst, the count of a window, or the part of them that
+    /// [`Limit::with_ceiling`] leaves.
     pub fn capacity(&self) -> u64 {
         self.full_capacity() - self.headroom
     }
 
-    /// What it holds for those who may use all of it.
+    /// The capacity for requests that may use all of it.
     pub fn full_capacity(&self) -> u64 {
         match &self.meter {
             AnyMeter::Bucket(meter) => meter.capacity(),
@@ -172,9 +171,9 @@ impl Limit {
         }
     }
 
-    /// The same counter for requests that may use no more than `units` of it, one at least: a cost fits
-    /// if it and what is used come to no more. The rest is kept for those that matter more. Whatever
-    /// is charged is the same state under the same tag, and drains and ages as ever.
+    /// The same counter for requests that may use at most `units` of it, at least one: a cost fits if the units used
+    /// plus the cost do not exceed them. The rest is reserved for requests of higher priority. A charge changes the
+    /// same state under the same tag, and the state drains and ages as before.
     #[must_use]
     pub fn with_ceiling(&self, units: u64) -> Limit {
         let full_capacity = self.full_capacity();
@@ -194,12 +193,12 @@ impl Limit {
         self.per
     }
 
-    /// The grain in which it reads time.
+    /// The resolution of its time.
     pub fn tick(&self) -> Tick {
         self.tick
     }
 
-    /// A fixed window: the first instant of the one that holds `at`, and the first after it.
+    /// The fixed window that contains `at`: its first instant, and the first instant after it.
     pub fn window_at(&self, at: Nanos) -> Option<(Nanos, Nanos)> {
         let AnyMeter::Fixed(window) = &self.meter else {
             return None;
@@ -208,7 +207,7 @@ impl Limit {
         Some((self.tick.start(start), self.tick.start(end)))
     }
 
-    /// A fixed window: the margin that is charged to both sides of an edge. Else zero.
+    /// The margin of a fixed window whose charges count on both sides of an edge. Otherwise zero.
     pub fn guard(&self) -> Nanos {
         match &self.meter {
             AnyMeter::Fixed(window) => self.tick.start(window.guard),
@@ -216,12 +215,13 @@ impl Limit {
         }
     }
 
-    /// How long units that are drawn in advance may wait to be used, if any may be drawn.
+    /// How long leased units may stay unused; `None` if no lease may be drawn.
     pub fn lease_ttl(&self) -> Option<Nanos> {
         self.lease_ttl
     }
 
-    /// Until when units charged at `at` may be used with every bound as if they were charged when used.
+    /// The end of the time in which units charged at `at` may be used, with every bound as if they were charged when
+    /// used.
     pub fn lease_until(&self, at: Nanos) -> Nanos {
         let ttl = self.lease_ttl.unwrap_or(Nanos::ZERO);
         let edge = lease::next_edge(&self.meter, self.tick.floor(at));
@@ -244,12 +244,12 @@ impl Limit {
         self.stagger
     }
 
-    /// Whether an admitted request may be told to wait.
+    /// Whether an admitted request may be delayed.
     pub fn is_queue(&self) -> bool {
         matches!(&self.meter, AnyMeter::Bucket(bucket) if bucket.is_queue())
     }
 
-    /// This limit for one subject: a staggered window begins where the subject's hash puts it.
+    /// This limit for one subject: the subject's hash shifts a staggered window.
     pub fn for_subject(&self, seed: u64) -> Limit {
         let mut own = self.clone();
         if let (true, AnyMeter::Fixed(window)) = (self.stagger, &mut own.meter) {
@@ -258,7 +258,7 @@ impl Limit {
         own
     }
 
-    /// The same queue for a caller who will not wait longer than `most`. Other limits never delay.
+    /// The same queue for a caller that waits at most `max_delay`. Other limits never delay.
     #[must_use]
     pub fn with_max_delay(mut self, max_delay: Nanos) -> Limit {
         if let AnyMeter::Bucket(bucket) = &mut self.meter
@@ -269,7 +269,7 @@ impl Limit {
         self
     }
 
-    /// A subject never seen.
+    /// The state of a subject never seen.
     #[inline]
     pub fn fresh(&self, now: Nanos) -> CounterState {
         let tick = self.tick.floor(now);
@@ -294,14 +294,13 @@ impl Limit {
         with!(self, state, |metered, inner| metered.judge(inner, at, cost))
     }
 
-    /// Charges `cost` whether it fits or not. Call it only after [`Limit::judge`] allowed, or to
-    /// force a debt.
+    /// Charges `cost` even if it does not fit. Call it only after [`Limit::judge`] allowed, or to force a debt.
     #[inline]
     pub fn spend(&self, state: &mut CounterState, at: Moment, cost: Cost) {
         with!(self, state, |metered, inner| metered.spend(inner, at, cost));
     }
 
-    /// Gives back `cost` charged at `charged`, as far as that cannot break the bound.
+    /// Refunds `cost` charged at `charged`, as far as that cannot break the bound.
     pub fn refund(&self, state: &mut CounterState, at: Moment, charged: Nanos, cost: Cost) {
         let (tick, charged) = (at.advanced.tick, self.tick.floor(charged));
         let units = cost.get();
@@ -315,11 +314,11 @@ impl Limit {
         with!(self, state, |metered, inner| metered.remaining(inner, at))
     }
 
-    /// Charges in advance: up to `most`, and no more than half of what would fit, rounded up, or an eighth
-    /// of `most` if that is more and there. How many units that were.
+    /// Draws a lease: up to `max` units, and at most half of the units that would fit, rounded up, or an eighth of
+    /// `max` if that is more and available. Returns the units drawn.
     ///
-    /// Half leaves something for others; but who halves until nothing is left asks many times for next to
-    /// nothing. An eighth of what one needs for a while is used up in no time.
+    /// Half leaves units for other nodes. But halving until nothing is left takes many draws of next to nothing, and
+    /// an eighth of the units needed for a while is used up in no time.
     pub fn draw(&self, state: &mut CounterState, at: Moment, max: Cost) -> u64 {
         let (left, max) = (self.remaining(state, at), max.get());
         let units = left.div_ceil(2).max(max.div_ceil(8)).min(left).min(max);
@@ -329,12 +328,12 @@ impl Limit {
         units
     }
 
-    /// What a client may be told.
+    /// The figures that a client receives.
     pub fn figures(&self, state: &CounterState, at: Moment) -> Figures {
         with!(self, state, |metered, inner| metered.figures(inner, at))
     }
 
-    /// The instant from which the state cannot be told from a fresh one, and may be forgotten.
+    /// The instant from which the state is equivalent to a fresh one, and may be evicted.
     #[inline]
     pub fn fresh_at(&self, state: &CounterState, at: Moment) -> Nanos {
         with!(self, state, |metered, inner| metered.fresh_at(inner, at))
@@ -348,7 +347,7 @@ impl Limit {
             .used(inner, tick))
     }
 
-    /// Takes the larger of two accounts of one subject, both made with this limit.
+    /// Merges another state of the same subject, by maximum. Both are made with this limit.
     pub fn merge(&self, state: &mut CounterState, other: &CounterState, now: Nanos) {
         let tick = self.tick.floor(now);
         match (&self.meter, state, other) {

@@ -1,13 +1,12 @@
-//! A meter with the tick it counts in and what it keeps back: the same steps for every algorithm, in
-//! nanoseconds.
+//! A meter with its tick and its headroom: the same steps for every algorithm, in nanoseconds.
 //!
-//! Units are kept back by asking a meter for so many more than are spent. What is used and a cost then
-//! come to the ceiling at most, exactly so for every algorithm, and no meter need know.
+//! Headroom is reserved by a request to the meter for that many units more than are charged. The units used plus a
+//! cost then reach at most the ceiling, exactly so for every algorithm, and no meter needs to know of it.
 
 use super::{CLOCK_TOLERANCE, Figures, Meter, Moment, Retry, TickWait, Verdict};
 use crate::units::{Cost, Nanos, Tick};
 
-/// One kind of meter. Compiled once per kind, so that a decision chooses among them once.
+/// One kind of meter. Monomorphized per kind, so that a decision dispatches once.
 pub(super) struct Metered<'l, M> {
     pub(super) meter: &'l M,
     tick: Tick,
@@ -71,8 +70,8 @@ impl<'l, M: Meter> Metered<'l, M> {
         self.tick.start(tick).since(at.now)
     }
 
-    /// While time stands still for a queue it stands still for those who wait in it too: the gap to
-    /// the clock is no part of their delay, or it could exceed the longest one permitted.
+    /// While time stands still for a queue, it stands still for the requests in it too. The gap to the clock is no
+    /// part of their delay, or the delay could exceed the maximum.
     fn delay(&self, at: Moment, tick: u64) -> Nanos {
         let from = self.tick.start(at.advanced.tick).max(at.now);
         self.tick.start(tick).since(from)

@@ -1,13 +1,13 @@
 //! The seven algorithms as pure functions over small integer state.
 //!
-//! A [`Limit`] is one rate compiled to integers; a [`CounterState`] is what a store keeps for one subject
-//! under it. Every use has the same steps: [`Limit::advance`] brings a state to the present,
-//! [`Limit::judge`] says whether a cost fits, [`Limit::spend`] charges it, [`Limit::figures`] says
-//! what is left. A refusal yields nothing to write back, so it cannot spend. Algorithms know nothing
-//! of keys, rules or clocks.
+//! A [`Limit`] is one rate compiled to integers; a [`CounterState`] is the stored state of one subject under it. Every
+//! use has the same steps: [`Limit::advance`] brings a state to the present, [`Limit::judge`] checks whether a cost
+//! fits, [`Limit::spend`] charges it, [`Limit::figures`] computes what is left. A denial has no state to write back,
+//! so it cannot charge. Algorithms know nothing of keys, rules or clocks.
 //!
-//! Time never runs backwards for a state: on a small backward step it stands still; on one of more
-//! than [`CLOCK_TOLERANCE`] the stored times move to the present, the counts stay, and the step is reported.
+//! Invariant: time never runs backwards for a state. On a small backward step of the clock the state stands still. On
+//! a step of more than [`CLOCK_TOLERANCE`] the stored times move to the present, the counts stay, and the step is
+//! reported.
 
 mod bucket;
 mod convert;
@@ -37,20 +37,20 @@ pub use strict_window::{StrictState, TRACKED_SUB_WINDOWS};
 
 use crate::units::{Cost, Nanos};
 
-/// How far stored time may lie ahead before it is no longer believed.
+/// How far stored time may lie ahead of the clock before it is moved back.
 pub const CLOCK_TOLERANCE: Nanos = Nanos::from_secs(5);
 
 /// Whether a cost fits now, and if not, when.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// It fits. A queue may ask the caller to wait before going on; all others say zero.
+    /// It fits. A queue may require a delay before the work starts; all other algorithms have none.
     Allow {
         /// How long to wait before the work may start.
         delay: Nanos,
     },
     /// It does not fit. There is no state to write back.
     Deny {
-        /// When to come back.
+        /// When to retry.
         retry: Retry,
     },
 }
@@ -62,23 +62,23 @@ impl Verdict {
     }
 }
 
-/// When a refused cost would fit.
+/// When a denied cost would fit.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Retry {
-    /// After the smallest wait that suffices if nobody else asks.
+    /// After the smallest wait that suffices if no other request is charged meanwhile.
     After(Nanos),
     /// It is larger than the limit can ever hold.
     Never,
 }
 
-/// What a client may be told about a limit: always true at the moment it was read.
+/// The figures of a limit that a client receives: always true at the moment of reading.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Figures {
     /// The largest cost that would fit now.
     pub remaining: u64,
-    /// How long until the state cannot be told from a fresh one.
+    /// The time until the state is equivalent to a fresh one.
     pub reset_after: Nanos,
-    /// How long until more than `remaining` would fit; zero when all of it is there.
+    /// The time until more than `remaining` would fit; zero when the full capacity is available.
     pub more_after: Nanos,
 }
 
@@ -92,15 +92,15 @@ pub struct Moment {
 impl Moment {
     /// Whether stored time was so far ahead that it had to be set back: worth an alarm.
     ///
-    /// The state must then be written back even if the request is refused, the one write a refusal
-    /// makes. Else every request finds the same future time, moves it to its own present with
-    /// nothing drained, and is refused until that future comes.
+    /// The state must then be written back even if the request is denied, the only write of a denial. Otherwise every
+    /// request finds the same future time, moves it to its own present with nothing drained, and is denied until that
+    /// future comes.
     pub const fn stepped_back(&self) -> bool {
         self.advanced.stepped
     }
 }
 
-/// The tick at which a state stands after [`Meter::advance`].
+/// The tick of a state after [`Meter::advance`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Advanced {
     tick: u64,
@@ -129,8 +129,8 @@ impl Advanced {
     }
 }
 
-/// A verdict in absolute ticks. Absolute, so that the wait told to a client is exact to the
-/// nanosecond whatever the tick.
+/// A verdict in absolute ticks. Absolute, so that the wait reported to a client is exact to the nanosecond whatever
+/// the tick.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TickWait {
     /// Fits now.
@@ -151,31 +151,31 @@ impl TickWait {
     }
 }
 
-/// What each algorithm defines, in its own ticks. `tick` is always the one `advance` settled on.
+/// The operations of each algorithm, in its own ticks. `tick` is always the one that `advance` returned.
 pub(crate) trait Meter {
     type State;
 
-    /// The most that can ever fit.
+    /// The largest cost that can ever fit.
     fn capacity(&self) -> u64;
-    /// A subject never seen.
+    /// The state of a subject never seen.
     fn fresh(&self, tick: u64) -> Self::State;
     /// Lets time pass up to `tick`. A state at most `tolerance` ticks ahead stands still.
     fn advance(&self, state: &mut Self::State, tick: u64, tolerance: u64) -> Advanced;
-    /// Whether `cost` fits, or when.
+    /// Whether `cost` fits now, or when it will.
     fn wait(&self, state: &Self::State, tick: u64, cost: Cost) -> TickWait;
     /// The largest cost that fits.
     fn remaining(&self, state: &Self::State, tick: u64) -> u64;
-    /// The first tick at which the state is as good as fresh.
+    /// The first tick at which the state is equivalent to a fresh one.
     fn fresh_at(&self, state: &Self::State, tick: u64) -> u64;
-    /// Charges `units`, whether they fit or not; debt is kept up to twice the capacity.
+    /// Charges `units`, even beyond the limit; debt is kept up to twice the capacity.
     fn spend(&self, state: &mut Self::State, tick: u64, units: u64);
-    /// Gives back `units` charged at tick `charged`, as far as that cannot break the bound.
+    /// Refunds `units` charged at tick `charged`, as far as that cannot break the bound.
     fn refund(&self, state: &mut Self::State, tick: u64, charged: u64, units: u64);
     /// Units in use, rounded up.
     fn used(&self, state: &Self::State, tick: u64) -> u64;
-    /// A state in which `used` units have just been spent.
+    /// A state in which `used` units have just been charged.
     fn with_used(&self, tick: u64, used: u64) -> Self::State;
-    /// The larger of two accounts of one subject.
+    /// Merges another state of the same subject, by maximum.
     fn merge(&self, state: &mut Self::State, other: &Self::State, tick: u64);
 }
 

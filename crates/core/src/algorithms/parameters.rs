@@ -1,8 +1,8 @@
-//! The integers a limit consists of: what a script computes with, and what a record says of itself.
+//! The integers of a limit: the input of a script, and the description inside a stored record.
 //!
-//! A limit that a script is to compute must have been compiled with [`Precision::Script`]; any other
-//! is refused here rather than computed inexactly. The tag is a hash of the integers alone, written
-//! out below, so that every build of every node gives a limit the same one.
+//! A limit for a script must be compiled with [`Precision::Script`]; any other is rejected here rather than computed
+//! inexactly. The tag is a hash of the integers alone, written out below, so that every build of every node gives a
+//! limit the same tag.
 //!
 //! [`Precision::Script`]: super::Precision::Script
 
@@ -32,7 +32,7 @@ pub enum Parameters {
         per_tick: u64,
         /// Tokens it holds.
         tokens: u64,
-        /// A queue: the longest delay, in ticks.
+        /// A queue: the maximum delay, in ticks.
         max_delay: Option<u64>,
     },
     /// Fixed windows of one width.
@@ -43,14 +43,14 @@ pub enum Parameters {
         width: u64,
         /// How far windows begin before a multiple of their width.
         phase: u64,
-        /// The margin charged to both sides of an edge.
+        /// The margin whose charges count on both sides of an edge.
         guard: u64,
     },
     /// Fixed windows between the edges of a calendar.
     Calendar {
         /// Units per window.
         limit: u64,
-        /// The margin charged to both sides of an edge.
+        /// The margin whose charges count on both sides of an edge.
         guard: u64,
         /// Where windows begin, ascending.
         edges: Arc<[Nanos]>,
@@ -62,11 +62,11 @@ pub enum Parameters {
         /// Its length.
         width: u64,
     },
-    /// Sub-buckets.
+    /// Sub-windows.
     Strict {
         /// Units per window.
         limit: u64,
-        /// The length of a sub-bucket.
+        /// The length of a sub-window.
         sub_window: u64,
     },
     /// A log.
@@ -75,7 +75,7 @@ pub enum Parameters {
         limit: u64,
         /// Its length.
         width: u64,
-        /// What stamps are rounded up to.
+        /// The multiple that stamps are rounded up to.
         grain: u64,
     },
 }
@@ -122,7 +122,7 @@ impl Limit {
         }
     }
 
-    /// Whether a script, which computes with doubles, gives the very same answers.
+    /// Whether a script, which computes with doubles, gives exactly the same results.
     pub fn is_exact_in_scripts(&self) -> bool {
         let exact = |product: u128| product < 1 << 53;
         let wide = |a: u64, b: u64, times: u128| exact(u128::from(a) * u128::from(b) * times);
@@ -146,7 +146,7 @@ impl Limit {
             }
     }
 
-    /// A fixed window that ends at tick `end`: the tick it began at, and the end of the next one.
+    /// For the fixed window that ends at tick `end`: the tick it began at, and the end of the next window.
     pub fn windows_around(&self, end: u64) -> Option<(u64, u64)> {
         let AnyMeter::Fixed(window) = &self.meter else {
             return None;
@@ -154,8 +154,8 @@ impl Limit {
         Some((window.grid.start_of(end), window.grid.end_of(end)))
     }
 
-    /// The limit of which a record says that it was made under it. Of use only to adopt from: a
-    /// record does not say how much was permitted.
+    /// The limit under which a record was made, as the record describes it. Only for conversion: a record does not
+    /// contain the permitted amount.
     pub fn from_parameters(parameters: &Parameters, tick: Tick) -> Option<Limit> {
         let (meter, algorithm) = match parameters {
             Parameters::Bucket {
@@ -233,8 +233,8 @@ impl AnyMeter {
     }
 }
 
-/// The same 32 bits for the same integers in every build, never zero. `phase` counts only where it
-/// is not each subject's own.
+/// The same 32 bits for the same integers in every build, never zero. `phase` counts only if the window is not
+/// staggered by subject.
 pub(super) fn tag(meter: &AnyMeter, tick: Tick, stagger: bool) -> u32 {
     let mut hasher = SipHasher13::new();
     let mut add = |numbers: &[u64]| {
@@ -257,9 +257,8 @@ pub(super) fn tag(meter: &AnyMeter, tick: Tick, stagger: bool) -> u32 {
                     add(&[1, *width, if stagger { 0 } else { *phase }]);
                 }
                 WindowGrid::Edges { edges, .. } => {
-                    // Of a long list the ends and the middle: calendars that agree there differ in
-                    // a few windows at most, and taking one for the other moves no more than the
-                    // end of the present one.
+                    // Of a long list only the ends and the middle. Calendars that agree there differ in at most a few
+                    // windows, and confusing them moves at most the end of the present window.
                     let count = edges.len();
                     let some = [0, count / 2, count.saturating_sub(1)];
                     let [a, b, c] = some.map(|at| edges.get(at).map_or(0, |edge| edge.get()));
@@ -290,8 +289,7 @@ mod tests {
         Limit::compile(&spec, precision).unwrap()
     }
 
-    /// Written down, so that a build that tags otherwise does not pass: its nodes would convert
-    /// every record that others wrote.
+    /// Written out, so that a build with other tags fails: its nodes would convert every record that others wrote.
     #[test]
     fn tags_are_the_same_in_every_build() {
         let tags = Algorithm::ALL.map(|algorithm| limit(algorithm, 100, Precision::Script).tag());
@@ -310,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_made_for_memory_do_not_suit_scripts() {
+    fn limits_compiled_for_memory_are_not_exact_in_scripts() {
         for algorithm in Algorithm::ALL {
             assert!(limit(algorithm, 100, Precision::Script).is_exact_in_scripts());
             assert!(!limit(algorithm, 100, Precision::Memory).is_exact_in_scripts());
@@ -318,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_can_be_rebuilt_from_what_it_says() {
+    fn a_limit_can_be_rebuilt_from_its_parameters() {
         for algorithm in Algorithm::ALL {
             let original = limit(algorithm, 100, Precision::Script);
             let rebuilt = Limit::from_parameters(&original.parameters(), original.tick()).unwrap();

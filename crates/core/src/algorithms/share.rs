@@ -1,9 +1,9 @@
-//! A node's part of a limit, for when the shared count is out of reach.
+//! A node's share of a limit, for when the shared count is out of reach.
 //!
-//! All nodes together keep admitting a fraction of the limit. What does not divide evenly goes to the
-//! nodes that come first for the subject at hand, so that the parts add up to the fraction exactly:
-//! a count of 10 at 80 % on three nodes is 3 + 3 + 2. A limit too small to give every node a unit
-//! gives single units to as many nodes as there are units, and at least to one.
+//! All nodes together keep admitting a fraction of the limit. The remainder of the division goes to the nodes with the
+//! first ranks for the subject, so that the shares add up to the fraction exactly: a count of 10 at 80 % on three
+//! nodes is 3 + 3 + 2. A limit too small to give every node a unit gives single units to as many nodes as there are
+//! units, and at least to one.
 
 use super::limit::AnyMeter;
 use super::{CounterState, FixedState, Limit, LogEntry, LogState, SlidingState, StrictState};
@@ -12,17 +12,17 @@ use crate::units::Nanos;
 /// How a limit is divided among nodes that cannot count together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Division {
-    /// What all nodes together may admit, in hundredths of the limit.
+    /// The part that all nodes together may admit, in percent of the limit.
     pub percent: u32,
     /// How many nodes there are; at least one.
     pub nodes: u32,
-    /// This node's place among them for one subject, from 0. Unknown, it holds no part of what
-    /// cannot be divided, but one unit at least.
+    /// This node's rank among them for one subject, from 0. A node with an unknown rank gets no part of the remainder,
+    /// but at least one unit.
     pub rank: Option<u32>,
 }
 
 impl Division {
-    /// What all nodes together hold of `capacity`.
+    /// The units of `capacity` that all nodes together hold.
     pub fn total(&self, capacity: u64) -> u64 {
         let part = u128::from(capacity) * u128::from(self.percent) / 100;
         u64::try_from(part).unwrap_or(capacity).clamp(1, capacity)
@@ -32,14 +32,14 @@ impl Division {
         u64::from(self.nodes.max(1))
     }
 
-    /// This node's part of `units` that all nodes together hold. It may be nothing.
+    /// This node's share of `units` that all nodes together hold. It may be zero.
     pub fn divide(&self, units: u64) -> u64 {
         let (each, left) = (units / self.nodes(), units % self.nodes());
         let has_extra = self.rank.is_some_and(|rank| u64::from(rank) < left);
         each + u64::from(has_extra)
     }
 
-    /// What this node holds of `capacity`.
+    /// The units of `capacity` that this node holds.
     pub fn node_units(&self, capacity: u64) -> u64 {
         let (total, nodes) = (self.total(capacity), self.nodes());
         let (each, left) = (total / nodes, total % nodes);
@@ -49,7 +49,7 @@ impl Division {
         }
     }
 
-    /// Among how many nodes the rate is divided.
+    /// The number of nodes that share the rate.
     fn sharing_nodes(&self, capacity: u64) -> u64 {
         let (total, nodes) = (self.total(capacity), self.nodes());
         match self.rank {
@@ -60,11 +60,11 @@ impl Division {
 }
 
 impl Limit {
-    /// The part of this limit that one node may admit by itself; nothing if it holds no unit of it.
-    /// Over any interval the parts of all nodes admit at most the fraction of what the limit would.
+    /// The share of this limit that one node may admit by itself; `None` if it holds no unit. Over any interval the
+    /// shares of all nodes admit at most the fraction of what the limit would.
     pub fn share(&self, division: Division) -> Option<Limit> {
         let units = division.node_units(self.full_capacity());
-        // Of less that may be used less is held: the parts of a ceiling add up as those of the limit do.
+        // A lower ceiling gives a lower share: the shares of a ceiling add up as those of the limit do.
         let usable = division.node_units(self.capacity()).min(units);
         if usable == 0 {
             return None;
@@ -94,8 +94,8 @@ impl Limit {
         Some(share.tagged())
     }
 
-    /// One of `parts` equal parts of what a state holds, as a state of this limit's `share`. Rounded
-    /// up as a whole; what is rounded counts with the youngest.
+    /// One of `parts` equal parts of a state, as a state of this limit's `share`. The sum is rounded up, not each
+    /// count; the excess counts with the youngest units.
     pub fn split(&self, state: &CounterState, share: &Limit, parts: u32) -> CounterState {
         let parts = parts.max(1);
         let part = |units: u32| units.div_ceil(parts);
@@ -139,7 +139,7 @@ impl Limit {
     }
 }
 
-/// Cuts counts, youngest first, so that their sum is rounded and not each of them.
+/// Divides counts, youngest first, so that their sum is rounded and not each of them.
 struct CumulativeSplit {
     parts: u64,
     total: u64,
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_of_all_nodes_add_up_to_the_fraction() {
+    fn the_shares_of_all_nodes_add_up_to_the_fraction() {
         for nodes in 1..20 {
             for capacity in 1..200 {
                 let units = |rank| division(nodes, Some(rank)).node_units(capacity);
@@ -211,12 +211,12 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_know_its_place_holds_one_unit_at_least() {
+    fn a_node_of_unknown_rank_holds_at_least_one_unit() {
         assert_eq!(division(8, None).node_units(5), 1);
         assert_eq!(division(3, None).node_units(10), 2);
     }
 
-    /// Whoever asks each node for all it has, as often as it likes, gets the fraction of the rate.
+    /// A client that takes all units of each node, as often as it likes, gets the fraction of the rate.
     #[test]
     fn greedy_clients_get_the_fraction_and_no_more() {
         for algorithm in Algorithm::ALL {
@@ -239,12 +239,13 @@ mod tests {
                 }
                 let total = (count * 4 / 5).max(1);
                 // Ten windows, and a burst before the first.
-                let max = match algorithm.takes_burst() {
-                    true => total + count * 8,
-                    false => total * 10,
+                let max = if algorithm.takes_burst() {
+                    total + count * 8
+                } else {
+                    total * 10
                 };
                 assert!(admitted <= max, "{algorithm} {count}/{nodes}: {admitted}");
-                // A window of two counts and a single unit passes it every other time.
+                // A window of two counts with a limit of one unit admits it every other time.
                 let least = match algorithm {
                     Algorithm::SlidingWindow => max / 2,
                     _ => max * 8 / 11,
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_is_split_into_parts_that_hold_all_of_it_and_hardly_more() {
+    fn the_parts_of_a_state_hold_all_of_it_and_at_most_the_rounding_more() {
         for algorithm in Algorithm::ALL {
             let limit = limit(algorithm, 100);
             let mut state = limit.fresh(Nanos::ZERO);

@@ -1,16 +1,16 @@
-//! Sliding log: every admission is remembered for one window. Exact: never more than the limit in any
-//! window, and never less when the window has room.
+//! Sliding log: every admission is remembered for one window. Exact: never more than the limit in any window, and
+//! never less when the window has room.
 //!
-//! At most [`MAX_LOG_ENTRIES`] entries a subject. A limit above that rounds its stamps up to a grain so
-//! that they merge: it still never passes more than the limit, and forgets an entry up to one grain
-//! late. Debt that would need more entries is counted with the next younger one.
+//! Invariant: at most [`MAX_LOG_ENTRIES`] entries per subject. A limit above that rounds its stamps up to a grain so
+//! that they merge: it still never passes more than the limit, and evicts an entry up to one grain late. Debt that
+//! would need more entries is counted with the next younger one.
 
 use std::collections::VecDeque;
 
 use super::{Advanced, Meter, Precision, TickWait};
 use crate::units::Cost;
 
-/// The longest a log may grow.
+/// The maximum length of a log.
 pub const MAX_LOG_ENTRIES: u64 = 1_000;
 
 /// The parameters of a log.
@@ -22,7 +22,7 @@ pub(crate) struct SlidingLog {
     pub(super) grain: u64,
 }
 
-/// What was admitted within one window, oldest first.
+/// The admissions within one window, oldest first.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LogState {
     entries: VecDeque<LogEntry>,
@@ -39,12 +39,12 @@ pub struct LogEntry {
 }
 
 impl LogState {
-    /// The entries, oldest first, no two with one stamp.
+    /// The entries, oldest first, with distinct stamps.
     pub fn entries(&self) -> impl ExactSizeIterator<Item = LogEntry> + '_ {
         self.entries.iter().copied()
     }
 
-    /// Entries in any order, as one log.
+    /// Builds a log of entries in any order.
     pub fn from_entries(mut entries: Vec<LogEntry>) -> Self {
         entries.sort_by_key(|entry| entry.stamp);
         let mut log = LogState::default();
@@ -75,8 +75,8 @@ impl LogState {
         self.entries.len() as u64 >= MAX_LOG_ENTRIES
     }
 
-    /// Makes room by counting the oldest entry with the one after it, a little too long. Only debt
-    /// and merging ever need it: an admission always finds room.
+    /// Makes room: counts the oldest entry with the one after it, which is a little too long. Only debt and merging
+    /// ever need it: an admission always finds room.
     fn fold_oldest(&mut self) {
         let Some(oldest) = self.entries.pop_front() else {
             return;
@@ -95,7 +95,7 @@ impl LogState {
 }
 
 impl SlidingLog {
-    /// `limit` units per `width` ticks; nothing if the end of a window would not be exact.
+    /// `limit` units per `width` ticks; `None` if the end of a window would not be exact.
     pub(crate) fn new(limit: u64, width: u64, precision: Precision) -> Option<Self> {
         let exact = u128::from(width) * 4 < precision.ceiling();
         let grain = if limit <= MAX_LOG_ENTRIES {
@@ -129,7 +129,7 @@ impl Meter for SlidingLog {
     fn advance(&self, state: &mut LogState, tick: u64, tolerance: u64) -> Advanced {
         let mut advanced = Advanced::at(tick);
         if let Some(newest) = state.newest() {
-            // A rounded stamp lies up to a grain ahead of the moment it was made.
+            // A rounded stamp lies up to one grain ahead of its charge.
             let seen = newest.saturating_sub(self.grain - 1);
             if seen > tick && seen - tick <= tolerance {
                 advanced = Advanced::frozen_at(seen);
@@ -218,8 +218,8 @@ impl Meter for SlidingLog {
         let seen = newest.saturating_sub(self.grain - 1);
         self.advance(&mut other, seen, u64::MAX);
         self.advance(state, seen, u64::MAX);
-        // A full log has folded what is older than its oldest entry, and refuses for as long as that
-        // lasts: to count those again would make a second merge more than one.
+        // A full log has folded the entries older than its oldest, and denies for as long as they last. If they were
+        // counted again, two merges would give more than one.
         let full = [&*state, &other].into_iter().filter(|log| log.is_full());
         let since = full.filter_map(|log| log.entries.front()).map(|e| e.stamp);
         let since = since.max().unwrap_or(0);
@@ -237,7 +237,7 @@ impl Meter for SlidingLog {
 }
 
 impl SlidingLog {
-    /// Entries of another log, stamps already in this limit's ticks.
+    /// Converts entries of another log, with stamps already in this limit's ticks.
     pub(crate) fn adopt(&self, entries: impl Iterator<Item = LogEntry>) -> LogState {
         let rounded = entries.map(|entry| LogEntry {
             stamp: self.stamp(entry.stamp),
@@ -246,7 +246,7 @@ impl SlidingLog {
         self.clamped(LogState::from_entries(rounded.collect()))
     }
 
-    /// No more than twice the limit. The newest stay: so at any later time there is as much left as if
+    /// Keeps at most twice the limit. The newest units stay, so at any later time the units left are the same as if
     /// all had been kept until then.
     fn clamped(&self, mut state: LogState) -> LogState {
         while state.sum > 2 * self.limit {
@@ -266,7 +266,7 @@ impl SlidingLog {
 }
 
 impl SlidingLog {
-    /// The same window for another number of units.
+    /// The same window with another limit.
     pub(crate) fn with_limit(self, limit: u64) -> Self {
         SlidingLog { limit, ..self }
     }

@@ -1,7 +1,7 @@
-//! Sliding window of two counters: this window's count plus the part of the last one still in view.
+//! Sliding window of two counters: the count of this window plus the part of the previous one still in view.
 //!
-//! Cheap and smooth, not exact: an adversary who spends a full window at its end can pass up to
-//! `2 * limit - 1` in one window. `strict_window` is the one that cannot be fooled.
+//! Cheap and smooth, not exact: an adversary that charges a full window at its end can pass up to `2 * limit - 1` in
+//! one window. `strict_window` never passes more than the limit.
 
 use super::{Advanced, Meter, Precision, TickWait};
 use crate::units::Cost;
@@ -16,29 +16,29 @@ pub(crate) struct SlidingWindow {
 /// Two neighbouring windows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlidingState {
-    /// Which window `current` counts: `tick / width`.
+    /// The index of the window of `current`: `tick / width`.
     pub index: u64,
     /// Units admitted in that window.
     pub current: u32,
-    /// Units admitted in the one before.
+    /// Units admitted in the window before.
     pub previous: u32,
 }
 
 impl SlidingWindow {
-    /// `limit` units per `width` ticks; nothing if the weighing would not be exact.
+    /// `limit` units per `width` ticks; `None` if the weighting would not be exact.
     pub(crate) fn new(limit: u64, width: u64, precision: Precision) -> Option<Self> {
-        // The largest sum ever weighed: a debt of twice the limit in both windows and a cost.
+        // The largest sum ever weighted: a debt of twice the limit in both windows and a cost.
         let max_product = u128::from(limit) * u128::from(width) * 5;
         (max_product < precision.ceiling()).then_some(SlidingWindow { limit, width })
     }
 
-    /// The first tick of the window `ahead` of the current one, or the end of time.
+    /// The first tick of the window `ahead` windows after the current one, or the end of time.
     fn start_of(&self, state: &SlidingState, ahead: u64) -> u64 {
         let index = state.index.saturating_add(ahead);
         index.saturating_mul(self.width)
     }
 
-    /// Of the previous window, what still weighs at `tick`, times `width`.
+    /// The weight of the previous window at `tick`, times `width`.
     fn weighted_previous(&self, state: &SlidingState, tick: u64) -> u64 {
         let left = self.width - (tick - state.index * self.width);
         u64::from(state.previous) * left
@@ -100,7 +100,7 @@ impl Meter for SlidingWindow {
             // Wait for enough of the previous window to leave while this one lasts.
             TickWait::Until(next - (limit - current - cost) * width / previous)
         } else {
-            // Wait into the next window, where today's count is the part that leaves.
+            // Wait into the next window, where the present count is the part that leaves.
             let room = (limit - cost) * width / current;
             TickWait::Until(next.saturating_add(width - room))
         }
@@ -157,8 +157,8 @@ impl Meter for SlidingWindow {
 }
 
 impl SlidingWindow {
-    /// Counts of another width, both in this limit's ticks: each goes to the latest window it
-    /// overlaps, which counts too much rather than too little.
+    /// Converts counts of another width, both in this limit's ticks: each goes to the latest window it overlaps, which
+    /// over-counts rather than under-counts.
     pub(crate) fn adopt(
         &self,
         old_start: u64,
@@ -182,7 +182,7 @@ impl SlidingWindow {
 }
 
 impl SlidingWindow {
-    /// The same window for another number of units.
+    /// The same window with another limit.
     pub(crate) fn with_limit(self, limit: u64) -> Self {
         SlidingWindow { limit, ..self }
     }

@@ -1,4 +1,4 @@
-//! A rate as it is written, before it is compiled to integers.
+//! A rate as written in the rules, before it is compiled to integers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,20 +12,20 @@ pub enum Algorithm {
     FixedWindow,
     /// Every admission remembered for one window.
     SlidingLog,
-    /// Two counts, the older one weighed.
+    /// Two counts, the older one weighted.
     SlidingWindow,
     /// Eleven counts, never over the limit in any window.
     SlidingWindowStrict,
     /// Tokens that refill up to a burst.
     TokenBucket,
-    /// The same arithmetic told as water in a bucket.
+    /// The same arithmetic, described as water in a bucket.
     LeakyBucket,
     /// A queue that releases at a constant rate.
     LeakyQueue,
 }
 
 impl Algorithm {
-    /// Every algorithm, in the order the documentation has them.
+    /// Every algorithm, in the order of the documentation.
     pub const ALL: [Algorithm; 7] = [
         Algorithm::FixedWindow,
         Algorithm::SlidingLog,
@@ -36,7 +36,7 @@ impl Algorithm {
         Algorithm::LeakyQueue,
     ];
 
-    /// The name a rules file uses.
+    /// The name in a rules file.
     pub const fn name(self) -> &'static str {
         match self {
             Algorithm::FixedWindow => "fixed-window",
@@ -49,12 +49,12 @@ impl Algorithm {
         }
     }
 
-    /// The algorithm a rules file calls `name`.
+    /// The algorithm with this name in a rules file.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|known| known.name() == name)
     }
 
-    /// Whether a burst means anything to it.
+    /// Whether it has a burst.
     pub const fn takes_burst(self) -> bool {
         matches!(
             self,
@@ -69,12 +69,12 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// How large the products of a limit may grow.
+/// The maximum size of a limit's products.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Precision {
     /// Unsigned 64-bit integers with a bit to spare.
     Memory,
-    /// Doubles, exact up to 2^53: what a script in Redis computes with.
+    /// Doubles, exact up to 2^53: the arithmetic of a script in Redis.
     Script,
 }
 
@@ -86,7 +86,7 @@ impl Precision {
         }
     }
 
-    /// The grains that can hold a date: nanoseconds since the epoch do not fit a double.
+    /// The ticks that can hold a date: nanoseconds since the Unix epoch do not fit a double.
     pub(super) fn ticks(self) -> &'static [Tick] {
         match self {
             Precision::Memory => &Tick::ALL,
@@ -104,11 +104,11 @@ pub enum Window {
     Shifted {
         /// The length of every window.
         width: Nanos,
-        /// How much earlier than the epoch the grid begins.
+        /// How much earlier than the Unix epoch the grid begins.
         phase: Nanos,
     },
-    /// Calendar edges in ascending order, for months and for days of a time zone. `usual` is the
-    /// length a client is told.
+    /// Calendar edges in ascending order, for months and for days of a time zone. `nominal` is the length that a
+    /// client receives.
     Edges {
         /// The edges.
         edges: Arc<[Nanos]>,
@@ -118,16 +118,16 @@ pub enum Window {
 }
 
 impl Window {
-    /// The length of the window, for people and headers.
+    /// The length of the window, for display and headers.
     pub fn length(&self) -> Nanos {
         match self {
             Window::Span(width) | Window::Shifted { width, .. } => *width,
-            Window::Edges { nominal: usual, .. } => *usual,
+            Window::Edges { nominal, .. } => *nominal,
         }
     }
 }
 
-/// A rate as it was written, before it is compiled.
+/// A rate as written in the rules, before it is compiled.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Spec {
     /// How it is counted.
@@ -138,18 +138,18 @@ pub struct Spec {
     pub window: Window,
     /// Capacity of a bucket or queue; `count` if absent.
     pub burst: Option<u64>,
-    /// Fixed window: the margin charged to both sides of an edge.
+    /// Fixed window: the margin before an edge whose charges count on both sides of it.
     pub guard: Nanos,
     /// Fixed window: whether each subject has its own edges.
     pub stagger: bool,
     /// Queue: the longest delay, if shorter than the queue itself allows.
     pub max_delay: Option<Nanos>,
-    /// The longest that units drawn in advance may wait to be used, if any may be drawn.
+    /// The maximum time that leased units may stay unused; `None` if no lease may be drawn.
     pub lease_ttl: Option<Nanos>,
 }
 
 impl Spec {
-    /// `count` per `window`, all else as usual.
+    /// `count` per `window`, with defaults for all else.
     pub fn new(algorithm: Algorithm, count: u64, window: Nanos) -> Self {
         Spec {
             algorithm,
@@ -175,7 +175,7 @@ impl Spec {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SpecError {
     /// A count or burst of zero.
-    #[error("a count of 0 would refuse everything")]
+    #[error("a count of 0 would deny every request")]
     Zero,
     /// A window of no length, or one that is not a whole number of milliseconds where it must be.
     #[error("the window cannot be computed exactly")]
@@ -186,19 +186,19 @@ pub enum SpecError {
         /// The largest count that works.
         max: u64,
     },
-    /// A window algorithm given a burst, or another parameter that means nothing to it.
-    #[error("a burst means nothing to a window")]
+    /// A window algorithm with a burst, or another parameter that it does not have.
+    #[error("a window algorithm has no burst; leave the burst out")]
     BurstOnWindow,
-    /// A burst too small to be shortened by what leases may hold.
-    #[error("a burst below {least} leaves nothing to lease")]
+    /// A burst too small for the reduction that leases need.
+    #[error("a burst below {least} leaves no units to lease; write {least} or more")]
     BurstBelowLeases {
         /// The smallest burst that works.
         least: u64,
     },
-    /// A log or a queue: what is drawn in advance has no place in their order.
-    #[error("units of it cannot be drawn in advance")]
+    /// A log or a queue: leased units have no place in their order.
+    #[error("a sliding log or a leaky queue cannot be leased; use another algorithm")]
     NotLeasable,
 }
 
-/// The largest count of a window: twice that must fit a 32-bit counter, because debt is kept.
+/// The maximum count of a window: twice that must fit a 32-bit counter, because debt is kept.
 pub(super) const MAX_PER_WINDOW: u64 = (u32::MAX / 2) as u64;

@@ -1,35 +1,35 @@
-//! Sliding window of sub-buckets: never more than the limit in any window, whoever asks.
+//! Sliding window of sub-windows: never more than the limit in any window, whatever the traffic.
 //!
-//! The window is cut into ten parts; eleven counts are kept, so that the oldest, partly in view,
-//! weighs in full. That conservative edge is the whole proof. The price: a client that always asks
-//! gets at least 10/11 of the limit.
+//! The window is divided into ten sub-windows. Eleven counts are kept, so that the oldest, partly in view, counts in
+//! full. That conservative edge is the whole proof. The price: a client with constant demand gets at least 10/11 of
+//! the limit.
 
 use super::{Advanced, Meter, Precision, TickWait};
 use crate::units::Cost;
 
-/// Parts of a window.
+/// Sub-windows of a window.
 const SUB_WINDOWS: u64 = 10;
-/// Counts kept: all parts in view, and the one that is leaving.
+/// Counts kept: all sub-windows in view, and the one that is leaving.
 pub const TRACKED_SUB_WINDOWS: usize = 11;
 
-/// The parameters of a window of sub-buckets.
+/// The parameters of a window of sub-windows.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct StrictWindow {
     pub(super) limit: u64,
     pub(super) sub_window: u64,
 }
 
-/// The newest part and the ten before it.
+/// The newest sub-window and the ten before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StrictState {
-    /// Which part `counts[0]` is: `tick / sub_window`.
+    /// The index of the sub-window of `counts[0]`: `tick / sub_window`.
     pub index: u64,
-    /// Units admitted in each part, newest first.
+    /// Units admitted in each sub-window, newest first.
     pub counts: [u32; TRACKED_SUB_WINDOWS],
 }
 
 impl StrictWindow {
-    /// `limit` units per `width` ticks; nothing if the end of a window would not be exact.
+    /// `limit` units per `width` ticks; `None` if the end of a window would not be exact.
     pub(crate) fn new(limit: u64, width: u64, precision: Precision) -> Option<Self> {
         let exact = u128::from(width) * 4 < precision.ceiling();
         exact.then_some(StrictWindow {
@@ -38,7 +38,7 @@ impl StrictWindow {
         })
     }
 
-    /// The first tick of the part `ahead` of the newest one, or the end of time.
+    /// The first tick of the sub-window `ahead` sub-windows after the newest one, or the end of time.
     fn start_of(&self, state: &StrictState, ahead: u64) -> u64 {
         let index = state.index.saturating_add(ahead);
         index.saturating_mul(self.sub_window)
@@ -103,7 +103,7 @@ impl Meter for StrictWindow {
         if used <= room {
             return TickWait::None;
         }
-        // One part leaves with every part of time that passes, the oldest first.
+        // With every sub-window of time that passes, the oldest count leaves.
         let mut sub_windows = 0;
         for count in state.counts.iter().rev() {
             sub_windows += 1;
@@ -167,8 +167,8 @@ impl Meter for StrictWindow {
 }
 
 impl StrictWindow {
-    /// Counts of other parts, each `(last tick of the sub-window, units)` in this limit's ticks: each goes
-    /// to the latest part it overlaps.
+    /// Converts counts of other sub-windows, each `(last tick of the sub-window, units)` in this limit's ticks: each
+    /// goes to the latest sub-window it overlaps.
     pub(crate) fn adopt(
         &self,
         sub_windows: impl Iterator<Item = (u64, u32)>,
@@ -186,8 +186,8 @@ impl StrictWindow {
         state
     }
 
-    /// Keeps no more than twice the limit. The newest stay: so at any later time there is as much left
-    /// as if all had been kept until then.
+    /// Keeps at most twice the limit. The newest units stay, so at any later time the units left are the same as if
+    /// all had been kept until then.
     fn clamp_debt(&self, state: &mut StrictState) {
         let mut room = u32::try_from(2 * self.limit).unwrap_or(u32::MAX);
         for count in &mut state.counts {
@@ -198,7 +198,7 @@ impl StrictWindow {
 }
 
 impl StrictWindow {
-    /// The same window for another number of units.
+    /// The same window with another limit.
     pub(crate) fn with_limit(self, limit: u64) -> Self {
         StrictWindow { limit, ..self }
     }

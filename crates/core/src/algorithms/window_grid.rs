@@ -1,8 +1,7 @@
-//! Where fixed windows begin and end: aligned to the epoch, shifted by a phase, or on calendar edges.
+//! The boundaries of fixed windows: aligned to the Unix epoch, shifted by a phase, or on calendar edges.
 //!
-//! Calendar edges are handed in as a list (made from a time zone when rules are compiled), so that
-//! no decision needs a time zone. Past the last edge the last window never ends: it refuses, it does
-//! not reopen.
+//! Calendar edges come as a list (made from a time zone when rules are compiled), so that no decision needs a time
+//! zone. After the last edge the last window never ends: it denies, it does not reopen.
 
 use std::sync::Arc;
 
@@ -13,13 +12,13 @@ use crate::units::{Nanos, Tick};
 pub(crate) enum WindowGrid {
     /// Equal windows: one begins at every multiple of `width`, less `phase`.
     Aligned { width: u64, phase: u64 },
-    /// Windows between neighbouring edges, in ascending order. The list is shared by all limits of
-    /// one calendar, so it stays in nanoseconds.
+    /// Windows between neighbouring edges, in ascending order. All limits of one calendar share the list, so it stays
+    /// in nanoseconds.
     Edges { edges: Arc<[Nanos]>, tick: Tick },
 }
 
 impl WindowGrid {
-    /// First tick of the window that holds `tick`, and first tick after it.
+    /// First tick of the window that contains `tick`, and first tick after it.
     pub(crate) fn bounds(&self, tick: u64) -> (u64, u64) {
         match self {
             WindowGrid::Aligned { width, phase } => {
@@ -36,7 +35,7 @@ impl WindowGrid {
         }
     }
 
-    /// The window that ends at `end`: its first tick.
+    /// The first tick of the window that ends at `end`.
     pub(crate) fn start_of(&self, end: u64) -> u64 {
         self.bounds(end.saturating_sub(1)).0
     }
@@ -46,8 +45,8 @@ impl WindowGrid {
         self.bounds(start).1
     }
 
-    /// The same grid moved by a hash of the subject, so that not all subjects reset together.
-    /// Calendar windows stay where the calendar has them.
+    /// The same grid shifted by a hash of the subject, so that not all subjects reset together. Calendar windows are
+    /// not shifted.
     pub(crate) fn staggered(&self, seed: u64) -> WindowGrid {
         match self {
             WindowGrid::Aligned { width, .. } => WindowGrid::Aligned {

@@ -1,4 +1,4 @@
-//! Which limits on what is open at once a request comes under, before any store is asked.
+//! Finds the concurrency limits of a request, before any store call.
 
 use smallvec::SmallVec;
 
@@ -9,21 +9,21 @@ use crate::rules::{Concurrency, Purpose, Rule, RuleSet};
 use crate::store::Role;
 use crate::subject::{Fingerprint, FingerprintKey};
 
-/// A limit on open requests that one more is to pass.
+/// A concurrency limit that a request must pass.
 #[derive(Clone, Copy, Debug)]
 pub struct ConcurrencyLimit<'r> {
     /// The rule.
     pub rule: &'r Rule,
-    /// Whose requests are counted together.
+    /// The subject whose requests are counted together.
     pub subject: Fingerprint,
-    /// How many may be open.
+    /// The maximum of permits in use.
     pub max: Concurrency,
-    /// What a refusal means.
+    /// What a denial means.
     pub role: Role,
 }
 
-/// Every limit on open requests that applies, in the order in which slots are taken: what this node
-/// decides by itself, then from narrow to wide, so that a refusal touches nothing wider.
+/// Every concurrency limit that applies, in the order in which permits are acquired: those that this node decides
+/// alone, then from narrow to wide, so that a denial touches nothing wider.
 pub fn concurrency_limits<'r>(
     rules: &'r RuleSet,
     enforce_mode: EnforceMode,

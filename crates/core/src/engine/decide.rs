@@ -1,4 +1,4 @@
-//! What a store's answer means for the request.
+//! Turns a store's reply into a decision on the request.
 
 use std::cmp::Reverse;
 use std::sync::{Arc, OnceLock};
@@ -12,15 +12,15 @@ use crate::rules::{ListDecision, RuleSet};
 use crate::store::{Charge, OnStoreFailure, Outcome, Role, Source};
 use crate::units::Nanos;
 
-/// Whether what was decided was also charged.
+/// Whether the decision charged anything.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ChargedAs {
-    /// If it was admitted.
+    /// Charged if admitted.
     IfAdmitted,
-    /// If it was admitted, and not for good: there is no receipt of it. Refunded and given back at its
-    /// end, it would come back twice.
+    /// Charged if admitted, and not for good: there is no receipt. With one, the same units could be refunded twice,
+    /// by the receipt and at the end of the reservation.
     Reservation,
-    /// It was only asked about.
+    /// Nothing: the store was only peeked.
     Nothing,
 }
 
@@ -50,7 +50,7 @@ pub fn decide_listed(
     }
 }
 
-/// Turns a plan and the store's answer to it into a decision.
+/// Turns a plan and the store's reply to it into a decision.
 pub fn decide(
     rules: Arc<RuleSet>,
     plan: &ChargePlan<'_>,
@@ -70,7 +70,7 @@ pub fn decide(
         overrides: None,
         unlimited: (!plan.unlimited.is_empty()).then(|| plan.unlimited.as_slice().into()),
     };
-    // Made in their place: they are most of a decision.
+    // Built in place: they are most of a decision.
     let reports = &mut decision.reports;
     let charges = plan.set.charges.iter().zip(&plan.origins);
     for ((charge, origin), reading) in charges.zip(&outcome.readings) {
@@ -85,33 +85,35 @@ pub fn decide(
     if !reports.is_empty() {
         decision.source = outcome.source;
     }
-    decision.kind = match outcome.admitted {
-        true => admitted(
+    decision.kind = if outcome.admitted {
+        admitted(
             reports,
             soft_delay(&decision.rules, plan, outcome, charged_as),
-        ),
-        false if is_denied_without_store(plan, outcome) => DecisionKind::Unavailable,
-        false => DecisionKind::Deny(retry(reports)),
+        )
+    } else if is_denied_without_store(plan, outcome) {
+        DecisionKind::Unavailable
+    } else {
+        DecisionKind::Deny(retry(reports))
     };
     decision.binding = binding(reports, outcome.admitted);
     decision
 }
 
-/// Whether a rule that wants to be refused without its store was refused for that.
+/// Whether a rule with `on_failure: deny` denied because its store failed.
 fn is_denied_without_store(plan: &ChargePlan<'_>, outcome: &Outcome) -> bool {
     let denies_without_store = |charge: &Charge<'_>| {
         charge.role != Role::Shadow && charge.options.on_failure == OnStoreFailure::Deny
     };
-    // Of a store in parts, another rule's part may have decided.
+    // In a store with shards, the shard of another rule may have decided.
     let mut charges = plan.set.charges.iter().zip(&outcome.readings);
     let denied =
         charges.any(|(charge, reading)| denies_without_store(charge) && !reading.verdict.allows());
     outcome.source == Source::Fallback && denied
 }
 
-/// The longest delay that the soft limits ask for, as far as the caller can wait: the request is within
-/// every limit, and is never refused for it. A node that decides by its share of a limit does not know
-/// how much of the whole is in use, and asks for none.
+/// The longest delay of the soft limits, as far as the caller can wait: the request is within every limit, and is
+/// never denied for it. A node that decides by its share of a limit does not know the usage of the whole limit, and
+/// adds no delay.
 fn soft_delay(
     rules: &RuleSet,
     plan: &ChargePlan<'_>,
@@ -137,7 +139,7 @@ fn soft_delay(
         .map_or(longest, |max_delay| longest.min(max_delay))
 }
 
-/// The longest delay: that of the soft limits, or one that an enforced queue asks for.
+/// The longest delay: that of the soft limits, or that of an enforced queue.
 fn admitted(reports: &[LimitReport], soft_delay: Nanos) -> DecisionKind {
     let delays = enforced(reports).map(|(_, report)| match report.reading.verdict {
         Verdict::Allow { delay } => delay,
@@ -149,7 +151,7 @@ fn admitted(reports: &[LimitReport], soft_delay: Nanos) -> DecisionKind {
     }
 }
 
-/// All enforced limits must pass, and each passes from its own moment on: the latest of them. Of the
+/// When a retry may pass. All enforced limits must pass, each from its own moment on: the latest of them. Of the
 /// quotas one is enough: the earliest.
 fn retry(reports: &[LimitReport]) -> Retry {
     let of = |role| {
@@ -167,9 +169,9 @@ fn retry_of(report: &LimitReport) -> Option<Retry> {
     }
 }
 
-/// Refused: the violated limit that keeps longest. Allowed: the one with room for the fewest more
-/// requests like this; of equals, the one that takes longest to have more. A quota that had no room
-/// did not decide.
+/// The binding limit. If denied: the violated limit with the longest wait. If admitted: the limit with room for the
+/// fewest more requests of this cost; among equals, the one with the longest wait for more. A quota without room did
+/// not decide.
 pub(super) fn binding(reports: &[LimitReport], admitted: bool) -> Option<usize> {
     if admitted {
         enforced(reports)

@@ -1,4 +1,4 @@
-//! The answer to one request, with every limit it looked at.
+//! The decision on one request, with every limit it evaluated.
 
 use std::sync::{Arc, OnceLock};
 
@@ -11,26 +11,25 @@ use crate::store::{LimitReading, Role, Source};
 use crate::subject::Fingerprint;
 use crate::units::{Cost, Nanos};
 
-/// What becomes of the request.
+/// The outcome for the request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DecisionKind {
     /// It may pass now.
     Allow,
     /// It may pass after a wait, and has been charged.
     Delay(Nanos),
-    /// A limit refuses it; nothing has been charged.
+    /// A limit denies it; nothing has been charged.
     Deny(Retry),
-    /// The store that counts it is out of reach, and a rule says to refuse meanwhile. The client has
-    /// done nothing wrong.
+    /// The store is out of reach, and a rule denies in that case. The client has done nothing wrong.
     Unavailable,
-    /// The block list refuses it.
+    /// The block list denies it.
     Block {
         /// When the block ends, if it does.
         until: Option<Nanos>,
     },
 }
 
-/// One limit a decision looked at.
+/// One limit that a decision evaluated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct LimitReport {
     pub(super) origin: Origin,
@@ -47,8 +46,7 @@ pub(super) struct AppliedOverride {
     pub(super) rate_text: Box<str>,
 }
 
-/// Why a request may pass or not. It keeps the rules it was decided by alive, so that a reload in
-/// between cannot make it lie.
+/// Why a request may pass or not. It keeps its rules alive, so that a reload in between cannot change what it reports.
 #[derive(Clone, Debug)]
 pub struct Decision {
     pub(super) rules: Arc<RuleSet>,
@@ -57,14 +55,14 @@ pub struct Decision {
     pub(super) at: Nanos,
     pub(super) clock_stepped: bool,
     pub(super) binding: Option<usize>,
-    /// A hash of who asked, to spread what many are told at once.
+    /// A hash of the client, to spread values that many clients receive at once.
     pub(super) client_hash: u64,
-    /// Names the charge, once somebody asks for a receipt of it; nothing was charged without.
+    /// The id of the charge, created with its first receipt; `None` if nothing was charged.
     pub(super) charge_id: Option<OnceLock<u128>>,
     pub(super) reports: SmallVec<[LimitReport; 4]>,
-    /// What the rules that stand for limits of a request's own point to. Nearly always nothing.
+    /// The limits that came with the request, for rules of kind `RequestOverride`. Nearly always `None`.
     pub(super) overrides: Option<Box<[AppliedOverride]>>,
-    /// Positions of the rules that applied without a rate. Nearly always none.
+    /// Positions of the rules that applied without a rate. Nearly always `None`.
     pub(super) unlimited: Option<Box<[u32]>>,
 }
 
@@ -73,7 +71,7 @@ pub struct Decision {
 pub struct LimitView<'d> {
     /// The rule.
     pub rule: &'d Rule,
-    /// Where it stands in the rules.
+    /// Its position in the rules.
     pub position: usize,
     /// The rate, compiled, as far as this request may use it.
     pub limit: &'d Limit,
@@ -81,20 +79,20 @@ pub struct LimitView<'d> {
     pub rate_text: &'d str,
     /// Whether the rule has several rates for this client.
     pub has_several_rates: bool,
-    /// Which of the rates.
+    /// The index of the rate.
     pub rate: u8,
     /// What its verdict means.
     pub role: Role,
-    /// Whose counter.
+    /// The subject of the counter.
     pub subject: Fingerprint,
-    /// What it was or would have been charged.
+    /// The units it was or would have been charged.
     pub cost: Cost,
-    /// What it said.
+    /// Its verdict and figures.
     pub reading: LimitReading,
 }
 
 impl Decision {
-    /// What becomes of the request.
+    /// The outcome for the request.
     pub fn kind(&self) -> DecisionKind {
         self.kind
     }
@@ -119,35 +117,35 @@ impl Decision {
         self.clock_stepped
     }
 
-    /// A hash of who asked: the same for one client, spread over clients.
+    /// A hash of the client: the same for one client, evenly distributed over clients.
     pub fn client_hash(&self) -> u64 {
         self.client_hash
     }
 
-    /// What names this decision's charge: drawn by `new_id` the first time it is asked for, the same ever
-    /// after, so that all receipts of one charge are one. Nothing if nothing was charged.
+    /// The id of this decision's charge. `new_id` draws it at the first call; later calls return the same, so that all
+    /// receipts of one charge have one id. `None` if nothing was charged.
     pub fn charge_id(&self, new_id: impl FnOnce() -> u128) -> Option<u128> {
         let id = self.charge_id.as_ref()?;
         Some(*id.get_or_init(new_id))
     }
 
-    /// The rules it was decided by.
+    /// The rules that decided.
     pub fn rules(&self) -> &Arc<RuleSet> {
         &self.rules
     }
 
-    /// Every limit it looked at, in the order of the rules.
+    /// Every limit that was evaluated, in the order of the rules.
     pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitView<'_>> {
         self.reports.iter().map(|report| self.view(report))
     }
 
-    /// The limit that decided, or that is nearest to refusing.
+    /// The limit that decided, or that is nearest to a denial.
     pub fn binding(&self) -> Option<LimitView<'_>> {
         let report = self.reports.get(self.binding?)?;
         Some(self.view(report))
     }
 
-    /// The enforced limits, the binding one first: what a client may be told.
+    /// The enforced limits, the binding one first: the limits that a client may see.
     pub fn enforced(&self) -> impl Iterator<Item = LimitView<'_>> {
         let binding = self.binding;
         let first = binding.and_then(|i| self.reports.get(i));
@@ -163,14 +161,14 @@ impl Decision {
             .map(|report| self.view(report))
     }
 
-    /// Positions of the rules that applied, without the one that binds. A rule comes once, unless several
-    /// descriptors lead to it.
+    /// Positions of the rules that applied, without the binding one. A rule occurs once, unless several descriptors
+    /// lead to it.
     pub fn other_matched_rules(&self) -> impl Iterator<Item = usize> {
         let position = |report: &LimitReport| report.origin.rule;
         let binding = self.binding.and_then(|at| self.reports.get(at));
         let mut last = binding.map(position);
         let binding = last;
-        // The rates of one rule stand together.
+        // The rates of one rule are adjacent.
         let limited = self.reports.iter().map(position).filter(move |at| {
             let is_repeated = last.replace(*at) == Some(*at) || binding == Some(*at);
             !is_repeated
@@ -181,12 +179,12 @@ impl Decision {
             .map(|at| at as usize)
     }
 
-    /// Whether rules applied besides the one that binds: mostly one rule does, and binds.
+    /// Whether rules applied besides the binding one: mostly one rule does, and binds.
     pub fn has_other_matched_rules(&self) -> bool {
         self.unlimited.is_some() || self.reports.len() > usize::from(self.binding.is_some())
     }
 
-    /// The limits that only watch.
+    /// The limits in shadow mode.
     pub fn shadows(&self) -> impl Iterator<Item = LimitView<'_>> {
         let shadows = self
             .reports

@@ -1,18 +1,18 @@
-//! What a described request is told: one decision, and a word about each of its descriptors.
+//! The response to a described request: one decision, and a status for each of its descriptors.
 
 use smallvec::SmallVec;
 
 use super::Decision;
 use crate::envoy::Status;
 
-/// The answer to a described request.
+/// The response to a described request.
 #[derive(Clone, Debug)]
 pub struct DescriptorResponse<'r> {
-    /// Whether it is to be refused: what the caller acts on.
+    /// Whether the caller must deny it.
     pub over_limit: bool,
-    /// What became of the request as a whole, native rules included.
+    /// The decision on the whole request, native rules included.
     pub decision: Decision,
-    /// Whether it would have been denied by its descriptors, if not all of them only watched.
+    /// Whether its descriptors would have denied it without shadow mode for all.
     pub shadow_denied: bool,
     /// Whether any file names its domain.
     pub domain_known: bool,

@@ -1,9 +1,9 @@
-//! From a request to a charge set, and from a store's answer to a decision.
+//! From a request to a charge set, and from a store's reply to a decision.
 //!
-//! [`plan`] says what to charge, [`decide`] says what it means. Both are pure: the limiter in between
-//! does the I/O. Neither knows which store answers or which edge asks. A request that Envoy describes
-//! takes more than one question: an [`DescriptorDecision`] says which, and what the answers mean. Which limits on
-//! open requests it comes under, [`concurrency_limits`] says.
+//! [`plan`] computes the charges, [`decide`] interprets the reply. Both are pure: the limiter in between does the I/O.
+//! Neither knows the store or the edge. A request with Envoy descriptors takes more than one store call: a
+//! [`DescriptorDecision`] sequences the calls and interprets the replies. [`concurrency_limits`] finds the concurrency
+//! limits of a request.
 
 mod concurrency_limits;
 mod decide;

@@ -1,4 +1,4 @@
-//! What a request must be charged, before any store is asked.
+//! The charges of a request, before any store call.
 
 use std::borrow::Cow;
 
@@ -11,35 +11,35 @@ use crate::store::{Charge, ChargeSet, Role};
 use crate::subject::FingerprintKey;
 use crate::units::Nanos;
 
-/// Whether rules act or only watch.
+/// Whether rules enforce or run in shadow mode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum EnforceMode {
-    /// Each rule as it says.
+    /// Each rule in its own mode.
     #[default]
     AsWritten,
-    /// Every rule as if it said `mode: shadow`.
+    /// Every rule in shadow mode.
     AllShadow,
 }
 
-/// What to do with a request.
+/// The charges and context for one request.
 #[derive(Clone, Debug, Default)]
 pub struct ChargePlan<'r> {
-    /// A list decides; then there is nothing to charge.
+    /// The decision of a list; then there is nothing to charge.
     pub listed: Option<ListDecision>,
-    /// The limits that decide. None at all if no rule applies.
+    /// The limits that decide. Empty if no rule applies.
     pub set: ChargeSet<'r>,
-    /// Where each charge comes from, in the order of the set.
+    /// The origin of each charge, in the order of the set.
     pub origins: SmallVec<[Origin; 4]>,
     /// Positions of the rules that apply and have no rate for this client.
     pub unlimited: SmallVec<[u32; 2]>,
-    /// A hash of who asks.
+    /// A hash of the client.
     pub client_hash: u64,
-    /// For callers that cannot wait: the longest delay they take.
+    /// The maximum delay that the caller accepts, if it has one.
     pub max_delay: Option<Nanos>,
 }
 
 impl ChargePlan<'_> {
-    /// The same plan in two parts: the charges of rules without a unit, and those of rules with one.
+    /// Splits the plan in two: the charges of rules without a unit, and those of rules with one.
     #[must_use]
     pub fn split_by_unit(self, rules: &RuleSet) -> (Self, Self) {
         let has_unit = |rule: u32| rules.rules()[rule as usize].unit().is_some();
@@ -67,16 +67,16 @@ impl ChargePlan<'_> {
 pub struct Origin {
     /// The rule's position.
     pub rule: u32,
-    /// Which of its sets of rates applies to this client.
+    /// The class of rates that applies to this client.
     pub class: RateClass,
-    /// Which rate of that set.
+    /// The index of the rate in that class.
     pub rate: u8,
-    /// What the request is to a rule that tells requests apart by it.
+    /// The priority of the request, for a rule with priorities.
     pub priority: Priority,
 }
 
-/// Finds every limit the request must pass, unless a list decides. `now` only ends expiring entries
-/// of the lists.
+/// Finds every limit that the request must pass, unless a list decides. `now` is only used to expire entries of the
+/// lists.
 pub fn plan<'r>(
     rules: &'r RuleSet,
     enforce_mode: EnforceMode,
@@ -85,9 +85,10 @@ pub fn plan<'r>(
     purpose: Purpose,
     now: impl FnOnce() -> Nanos,
 ) -> ChargePlan<'r> {
-    let listed = match rules.has_access_lists() {
-        true => rules.list_decision(request, now()),
-        false => None,
+    let listed = if rules.has_access_lists() {
+        rules.list_decision(request, now())
+    } else {
+        None
     };
     match (listed, enforce_mode) {
         (None, _) | (Some(ListDecision::Block { .. }), EnforceMode::AllShadow) => {
@@ -101,7 +102,7 @@ pub fn plan<'r>(
     }
 }
 
-/// Every limit that applies to the request, whatever the lists say.
+/// Every limit that applies to the request, regardless of the lists.
 pub fn plan_charges<'r>(
     rules: &'r RuleSet,
     enforce_mode: EnforceMode,
@@ -128,12 +129,13 @@ pub fn plan_charges<'r>(
         if rates.limits().is_empty() {
             plan.unlimited.push(position);
         }
-        let priority = match rates.has_priorities() {
-            true => request.priority(),
-            false => Priority::default(),
+        let priority = if rates.has_priorities() {
+            request.priority()
+        } else {
+            Priority::default()
         };
         for (rate, limit) in rates.limits_for(priority).iter().enumerate() {
-            let rate = u8::try_from(rate).expect("the compiler of rules allows 255 rates at most");
+            let rate = u8::try_from(rate).expect("a rule has at most `MAX_RATES` rates");
             let limit = match (limit.is_staggered(), limit.is_queue()) {
                 (false, false) => Cow::Borrowed(limit),
                 (true, _) => Cow::Owned(limit.for_subject(subject.seed())),
@@ -164,9 +166,10 @@ pub fn plan_charges<'r>(
 
 fn class_for(rule: &Rule, request: &Request<'_>) -> RateClass {
     let tier = request.api_key.and_then(|key| key.tier);
-    let own = match rule.has_overrides() {
-        true => subject_text(rule, request),
-        false => None,
+    let own = if rule.has_overrides() {
+        subject_text(rule, request)
+    } else {
+        None
     };
     rule.rate_class(tier, own.as_deref().unwrap_or_default())
 }

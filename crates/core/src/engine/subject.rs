@@ -1,7 +1,7 @@
-//! The fingerprint of whose counter a rule charges for a request.
+//! The fingerprint of the subject that a rule charges for a request.
 //!
-//! What stands in for an absent attribute is hashed under its own name, so that a user called
-//! `192.0.2.1` and a request from that address without a user have counters of their own.
+//! A substitute for an absent attribute is hashed under its own name, so that a user called `192.0.2.1` and a request
+//! from that address without a user have counters of their own.
 
 use std::net::IpAddr;
 
@@ -10,10 +10,10 @@ use crate::request::Request;
 use crate::rules::{By, Rule, SubjectValue, subject_value};
 use crate::subject::{Fingerprint, FingerprintKey, SubjectHasher};
 
-/// Counters of other users of the same store cannot be reached by any attribute.
+/// Separates these counters from those of other users of the same store, whatever the attributes.
 const NAMESPACE: &str = "tidegate";
 
-/// The subject of `request` under `rule`; nothing if the rule wants to be skipped without one.
+/// The subject of `request` under `rule`; `None` if the rule does not apply without one.
 pub(super) fn identify(
     rule: &Rule,
     request: &Request<'_>,
@@ -28,11 +28,11 @@ pub(super) fn identify(
     Some(hasher.finish())
 }
 
-/// Counters of descriptors are apart from all others, whatever their entries are called.
+/// Separates counters of descriptors from all others, whatever the names of their entries.
 const DESCRIPTOR_NAMESPACE: &str = "tidegate/envoy";
 
-/// The subject of a descriptor: its domain and entries, with the patterns in `shared`, by entry, in
-/// place of values. A prefix makes the number of parts even, so no other domain can stand for it.
+/// The subject of a descriptor: its domain and entries. `shared` holds patterns, by entry, that replace values. A
+/// prefix makes the number of parts even, so no other domain can collide with it.
 pub(super) fn descriptor_fingerprint(
     key: &FingerprintKey,
     prefix: &str,
@@ -54,7 +54,7 @@ pub(super) fn descriptor_fingerprint(
     hasher.finish()
 }
 
-/// A hash of who asks, by the best evidence there is: the key, the address, else all that was said.
+/// A hash of the client, by the best evidence: the key, the address, else all attributes.
 pub(super) fn client_hash(request: &Request<'_>, key: &FingerprintKey) -> u64 {
     match (request.api_key, request.ip) {
         (Some(client), _) => key.fingerprint(&client.digest).seed(),
@@ -90,7 +90,7 @@ impl SubjectValue<'_> {
                 hasher.part(b"api_key");
                 hasher.part(digest);
             }
-            // No attribute has an empty name, so nobody can claim to be nobody.
+            // No attribute has an empty name, so no client can claim to be anonymous.
             SubjectValue::Anonymous => hasher.part(b""),
         }
     }

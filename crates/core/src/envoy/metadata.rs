@@ -1,19 +1,19 @@
-//! What a descriptor's rule wants its caller to be told along: any YAML, kept as it is. Knows
-//! nothing of where it is written or sent.
+//! Metadata that a rule attaches to the status of a descriptor: any YAML, unchanged. Knows nothing of its source or
+//! its encoding.
 
-/// A value.
+/// A YAML value.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Metadata {
     /// Nothing.
     Null,
-    /// Yes or no.
+    /// A boolean.
     Bool(bool),
-    /// A number, as protocols without integers have it.
+    /// A number, as in protocols without integers.
     Number(f64),
     /// A text.
     Text(Box<str>),
-    /// Several, in order.
+    /// A sequence.
     List(Vec<Metadata>),
-    /// Several by name, in the order written.
+    /// A mapping, in the order written.
     Map(Vec<(Box<str>, Metadata)>),
 }

@@ -1,27 +1,27 @@
-//! The same promises, judged from outside.
+//! The same bounds, checked by an outside observer.
 //!
-//! A client knows of an admission only that it was decided between its question and the answer. For an
-//! interval only what lies wholly inside is counted, so whatever is found did happen: no false alarm,
-//! but what straddles an edge escapes. The times are those of a clock that agrees with the one that
-//! decided; where it may be off, widen the spans by that much.
+//! A client knows only that an admission was decided between its request and the response. An interval counts only
+//! spans that lie wholly inside, so every reported violation is real: no false alarm, but spans across an edge escape.
+//! The times are those of a clock that agrees with the deciding clock; where it may be off, widen the spans by that
+//! much.
 
 use super::{Admission, Violation, ticks_per_window, violation, within_bound};
 use crate::algorithms::{Algorithm, Limit};
 use crate::units::Nanos;
 
-/// Units granted at some instant from `from` to `to`.
+/// Units admitted at some instant from `from` to `to`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct AdmissionSpan {
-    /// Not before.
+    /// The earliest possible instant.
     pub from: Nanos,
-    /// Not after.
+    /// The latest possible instant.
     pub to: Nanos,
-    /// How much.
+    /// The units admitted.
     pub units: u64,
 }
 
 impl AdmissionSpan {
-    /// The same, known less well by `by` on both sides.
+    /// The same span, less certain by `by` on both sides.
     #[must_use]
     pub fn widened(self, by: Nanos) -> AdmissionSpan {
         AdmissionSpan {
@@ -32,9 +32,9 @@ impl AdmissionSpan {
     }
 }
 
-/// Checks every interval against what the limit promises, as [`within_bound`] does.
+/// Checks every interval against the bound of the limit, as [`within_bound`] does.
 ///
-/// Windows: linear. Others: every pair of spans is looked at.
+/// Windows: linear. Others: quadratic, over every pair of spans.
 pub fn surely_within_bound(limit: &Limit, spans: &[AdmissionSpan]) -> Result<(), Violation> {
     let width = ticks_per_window(limit);
     let per_unit = u128::from(width);
@@ -62,8 +62,8 @@ pub fn surely_within_bound(limit: &Limit, spans: &[AdmissionSpan]) -> Result<(),
     }
 }
 
-/// What straddles an edge may belong to either side and is left out. The rest is where it began: that
-/// is in its window, and in no guard that it was not in.
+/// Spans across an edge may belong to either side and are left out. The others are placed at their start: that is in
+/// their window, and in no guard that they were not in.
 fn check_windows<W: PartialEq>(
     limit: &Limit,
     spans: &[AdmissionSpan],
@@ -85,7 +85,7 @@ fn check_windows<W: PartialEq>(
     }
 }
 
-/// All that lies between the beginning of one span and the end of another.
+/// Checks all spans between the start of one span and the end of another.
 fn check_intervals(
     limit: &Limit,
     spans: &[AdmissionSpan],
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
     use crate::algorithms::{Precision, Spec};
 
-    /// Two a second; spans in milliseconds.
+    /// A limit of two per second; spans in milliseconds.
     #[track_caller]
     fn check(algorithm: Algorithm, spans_ms: &[(u64, u64)], want: &str) {
         let spec = Spec::new(algorithm, 2, Nanos::from_secs(1));
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_surely_happened_inside_is_too_much() {
+    fn spans_wholly_inside_an_interval_exceed_the_bound() {
         let crowd = &[(0, 100), (50, 200), (150, 400)];
         for algorithm in Algorithm::ALL {
             let want = match algorithm {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_have_been_elsewhere_is_not() {
+    fn spans_that_may_lie_outside_an_interval_do_not_count() {
         for algorithm in Algorithm::ALL {
             check(algorithm, &[(0, 100), (50, 200), (900, 1_100)], "holds");
             check(algorithm, &[(0, 100), (0, 1_100), (1_050, 1_100)], "holds");
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_span_hides_nothing_behind_it() {
+    fn a_long_span_hides_no_other_span() {
         let want = "3 units from 100ms to 400ms, where at most 2 may pass";
         let spans = &[(100, 5_000), (100, 200), (100, 300), (200, 400)];
         check(Algorithm::TokenBucket, spans, want);

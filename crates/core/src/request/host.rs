@@ -1,39 +1,39 @@
-//! Hosts: the form they have in rules and requests, and what is no host.
+//! Hosts: their normal form in rules and requests, and the check of host syntax.
 //!
-//! A host is compared in lower case, without port and final dot; an IPv6 address is written in brackets, in
-//! its shortest form. A text that is no host comes under no rule, and a rule that names one never matches.
+//! A host is compared in lower case, without port and final dot; an IPv6 address is written in brackets, in its
+//! shortest form. An invalid host matches no rule, and a rule with an invalid host never matches.
 
 use std::borrow::Cow;
 use std::net::Ipv6Addr;
 
-/// Why a text is no host of a request.
+/// Why a text is no host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HostError {
     /// It has a scheme or a path.
     #[error("a host has neither scheme nor path")]
     Url,
-    /// It has what stands between several.
+    /// It has a separator between several hosts.
     #[error("it is several hosts in one text")]
     Several,
-    /// It has a user in front.
+    /// It has a user part.
     #[error("a host has no user")]
     User,
-    /// What follows the colon is no port.
+    /// The text after the colon is no port.
     #[error("a port is a number up to 65535")]
     Port,
     /// It has two dots side by side, or begins with one.
-    #[error("a part of it is empty")]
+    #[error("a label of it is empty")]
     EmptyLabel,
-    /// It has brackets around something that is no IPv6 address.
-    #[error("only an IPv6 address stands in brackets")]
+    /// It has brackets around a text that is no IPv6 address.
+    #[error("only an IPv6 address may have brackets")]
     Brackets,
-    /// It has a character that no host has.
-    #[error("no host has the character {0:?}")]
+    /// It has a character that is not allowed in a host.
+    #[error("a host cannot contain the character {0:?}")]
     Character(char),
 }
 
-/// A host in normal form. A text that is no host becomes the name that most servers take it for, because Envoy
-/// lets a request pass whose call is rejected.
+/// A host in normal form. An invalid host becomes the name that most servers resolve it to, because Envoy lets a
+/// request pass whose call is rejected.
 pub fn normalize_host(host: &str) -> Cow<'_, str> {
     let name = strip_user_and_port(host).trim_end_matches('.');
     if let Some(ip) = ipv6(name) {
@@ -54,7 +54,7 @@ pub fn normalize_host(host: &str) -> Cow<'_, str> {
 /// Whether a request may have this host, in normal form or not. Names that are not ASCII pass.
 ///
 /// # Errors
-/// Says why it is none.
+/// The reason why it is none.
 pub fn check_host(host: &str) -> Result<(), HostError> {
     if host.contains('/') {
         return Err(HostError::Url);
@@ -90,7 +90,7 @@ pub fn check_host(host: &str) -> Result<(), HostError> {
     }
 }
 
-/// What is left without user and port, whatever stands for a port.
+/// The host without user and port, whatever the text in place of a port.
 fn strip_user_and_port(host: &str) -> &str {
     let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
     if host.starts_with('[') {
@@ -102,7 +102,7 @@ fn strip_user_and_port(host: &str) -> &str {
     }
 }
 
-/// The IPv6 address that a host is, with or without brackets.
+/// The host as an IPv6 address, with or without brackets.
 fn ipv6(name: &str) -> Option<Ipv6Addr> {
     if !name.contains(':') {
         return None;
@@ -113,7 +113,7 @@ fn ipv6(name: &str) -> Option<Ipv6Addr> {
     inner?.parse().ok()
 }
 
-/// What follows the last colon, unless that is one of an IPv6 address.
+/// The text after the last colon, unless that colon belongs to an IPv6 address.
 fn port(host: &str) -> Option<&str> {
     let (name, port) = host.rsplit_once(':')?;
     (!name.contains(':') || name.ends_with(']')).then_some(port)
@@ -126,7 +126,7 @@ fn without_port(host: &str) -> &str {
     }
 }
 
-/// An empty port is one too: `example.com:` has that of its scheme.
+/// An empty port is valid: `example.com:` has the default port of its scheme.
 fn is_number(port: &str) -> bool {
     port.bytes().all(|b| b.is_ascii_digit())
 }
@@ -153,9 +153,9 @@ mod tests {
         }
     }
 
-    /// Servers behind a proxy take each of them for `api.example.com`, and it met no rule for that.
+    /// Servers behind a proxy resolve each of these to `api.example.com`, and they matched no rule for that.
     #[test]
-    fn what_is_no_host_becomes_the_name_that_servers_take_it_for() {
+    fn an_invalid_host_becomes_the_name_that_servers_resolve_it_to() {
         for host in [
             "api.example.com:x",
             "api.example.com:80:80",
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_host_is_found() {
+    fn invalid_hosts_are_rejected_with_the_reason() {
         for host in [
             "example.com",
             "a_b.example:80",

@@ -7,8 +7,8 @@
 //! | `host` | see [`normalize_host`] |
 //! | `header.NAME` | the name in lower case; the value as it is |
 //!
-//! Every other attribute is compared as it is sent. So a caller that means a path to be compared as
-//! it is sent gives it another name: `raw_path`.
+//! Every other attribute is compared as sent. A caller that wants a path compared as sent uses another name:
+//! `raw_path`.
 
 use std::borrow::Cow;
 
@@ -27,10 +27,10 @@ pub fn normalize_name(name: Cow<'_, str>) -> Cow<'_, str> {
     }
 }
 
-/// The value of the attribute `name` in normal form. Copies nothing that is in it already.
+/// The value of the attribute `name` in normal form. Does not copy a value that is in normal form already.
 ///
 /// # Errors
-/// For a `path` that servers read in different ways.
+/// For a `path` that servers interpret differently.
 pub fn normalize_value<'v>(
     name: &str,
     value: Cow<'v, str>,
@@ -43,7 +43,7 @@ pub fn normalize_value<'v>(
     }
 }
 
-/// Brings a borrowed or an owned text into the form that `normal` gives it.
+/// Normalizes a borrowed or an owned text.
 fn normalize_cow<'v>(
     value: Cow<'v, str>,
     normalize: impl for<'t> Fn(&'t str) -> Result<Cow<'t, str>, AmbiguousPathError>,

@@ -1,15 +1,15 @@
-//! One path for one resource, however it is written.
+//! Path normalization: one path for one resource, however it is written.
 //!
-//! A rule for `/login` must see `/login` when a client writes `//login`, `/login/`, `/x/../login`,
-//! `/%6cogin`, `/login;a=b` or `/login?x=1`, because the service behind may. In order:
+//! A rule for `/login` must match when a client writes `//login`, `/login/`, `/x/../login`, `/%6cogin`, `/login;a=b`
+//! or `/login?x=1`, because the service behind may. In order:
 //!
 //! 1. `http://host` in front, and `?` or `#` and what follows, are dropped;
 //! 2. `%XX` of printable ASCII is decoded, once; others stay, with capital digits, and bytes that are not
 //!    ASCII are written like that too;
 //! 3. `\` becomes `/`;
 //! 4. in each segment `;` and what follows is dropped;
-//! 5. empty and `.` segments are dropped, also at the end; `..` takes the one before with it;
-//! 6. what is left starts with a slash and, unless it is only that, ends without one.
+//! 5. empty and `.` segments are dropped, also at the end; `..` removes the segment before it;
+//! 6. the result starts with a slash and, unless it is only that, ends without one.
 //!
 //! Case is significant: `/Login` is another path than `/login`.
 //!
@@ -19,20 +19,20 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// A path that servers read in different ways.
+/// A path that servers interpret differently.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "`..` beside `;`, a backslash or an encoded slash means different things to different servers"
 )]
 pub struct AmbiguousPathError {
-    /// The path as the steps above read it, for callers that cannot reject.
+    /// The path by the steps above, for callers that cannot reject.
     pub resolved: String,
 }
 
 /// The path of a request target in normal form.
 ///
 /// # Errors
-/// When servers read it in different ways.
+/// When servers interpret it differently.
 pub fn normalize_path(target: &str) -> Result<Cow<'_, str>, AmbiguousPathError> {
     if let Some(path) = normalized_prefix(target) {
         return Ok(Cow::Borrowed(path));
@@ -49,7 +49,7 @@ pub fn normalize_path(target: &str) -> Result<Cow<'_, str>, AmbiguousPathError> 
     Ok(Cow::Owned(resolved))
 }
 
-/// The usual case: what stands before the query is in normal form and need not be copied.
+/// The usual case: the part before the query is in normal form and need not be copied.
 fn normalized_prefix(target: &str) -> Option<&str> {
     let mut last = 0;
     let mut end = target.len();
@@ -72,7 +72,7 @@ fn normalized_prefix(target: &str) -> Option<&str> {
 /// A pattern of paths in normal form: as [`normalize_path`], with `*` left alone.
 ///
 /// # Errors
-/// Says what it has that no path in normal form can match.
+/// The part that no path in normal form can match.
 pub(crate) fn normalize_pattern(pattern: &str) -> Result<String, &'static str> {
     if pattern.to_ascii_lowercase().contains("%2a") {
         return Err("in which an encoded star stands beside a pattern; write `*` for it");
@@ -154,7 +154,7 @@ fn encode(path: &str) -> String {
     out
 }
 
-/// The byte that `%XX` at the start of `text` stands for.
+/// The byte that `%XX` at the start of `text` encodes.
 fn escaped(text: &str) -> Option<u8> {
     let digits = text.as_bytes().get(1..3)?;
     let digit = |byte: u8| char::from(byte).to_digit(16);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_servers_read_differently_are_refused() {
+    fn paths_that_servers_interpret_differently_are_rejected() {
         for path in [
             "/a/..;x=1/login",
             "/a%2f..%2flogin",
@@ -238,7 +238,7 @@ mod tests {
         }
         assert!(
             normalize_path("/a..b;c/d").is_err(),
-            "a rare name, and safe to refuse"
+            "a rare name, and safe to reject"
         );
         assert!(normalize_path("/a/../b").is_ok());
     }
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ambiguous_path_is_resolved_for_those_who_cannot_reject_it() {
+    fn an_ambiguous_path_is_resolved_for_callers_that_cannot_reject_it() {
         let ambiguous = normalize_path("/a/..;x=1/login").unwrap_err();
         assert_eq!(ambiguous.resolved, "/login");
     }
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn any_text_gives_a_path_that_starts_with_a_slash_and_holds_no_way_up() {
+    fn any_text_gives_a_path_with_a_leading_slash_and_without_dot_segments() {
         let parts = [
             "/", "..", ".", ";", "%2e", "%2f", "%", "\\", "a", "é", "?", "://", "%c3",
         ];

@@ -11,26 +11,26 @@ use super::net_map::NetMap;
 use crate::request::Request;
 use crate::units::Nanos;
 
-/// What a list says about a request.
+/// The decision of a list about a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ListDecision {
-    /// It passes, whatever rules and the other list say.
+    /// The request passes, whatever the rules and the block list decide.
     Allow,
-    /// It is refused.
+    /// The request is denied.
     Block {
-        /// When the block ends; absent for good.
+        /// When the block expires; `None` for a permanent block.
         until: Option<Nanos>,
     },
 }
 
-/// The entry that decides, for people.
+/// The entry that decides, in a form for people.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ListEntry {
-    /// Whom it is about, as written.
+    /// The network or key, as written.
     pub target: Box<str>,
-    /// When it ends; absent for good.
+    /// When the entry expires; `None` for a permanent entry.
     pub until: Option<Nanos>,
-    /// Where it stands.
+    /// Source location of the entry.
     pub(crate) location: SourceLocation,
 }
 
@@ -45,12 +45,12 @@ impl fmt::Display for ListEntry {
 }
 
 impl ListEntry {
-    /// Whether it has not ended at `now`.
+    /// Whether the entry has not expired at `now`.
     pub(crate) fn is_in_force(&self, now: Nanos) -> bool {
         self.until.is_none_or(|until| now < until)
     }
 
-    /// When it ends, as a rules file would say it.
+    /// The expiry in the form of a rules file.
     pub fn until_text(&self) -> Option<String> {
         let nanos = i128::from(self.until?.get());
         let until = Timestamp::from_nanosecond(nanos).ok()?;
@@ -58,7 +58,7 @@ impl ListEntry {
     }
 }
 
-/// Whom an entry of a list is about.
+/// The clients that an entry of a list covers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum ListTarget {
     Net(IpNet),
@@ -68,25 +68,25 @@ pub(crate) enum ListTarget {
     KeyDigest([u8; 32]),
 }
 
-/// One list.
+/// The entries of `allow` or of `block`, by network, key name and key digest.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AccessList {
     nets: NetMap<Vec<ListEntry>>,
     names: FxHashMap<Box<str>, Vec<ListEntry>>,
     digests: FxHashMap<[u8; 32], Vec<ListEntry>>,
     entries: usize,
-    /// Entries that may have no effect or too much of it, for warnings.
+    /// Entries that may have no effect or too wide an effect, for lint.
     pub(crate) lint_candidates: Vec<LintCandidate>,
 }
 
-/// An entry that ends, that names a key, or that holds every address.
+/// An entry that expires, that names a key, or that covers every address.
 #[derive(Clone, Debug)]
 pub(crate) struct LintCandidate {
     pub(crate) entry: ListEntry,
     pub(crate) target: ListTarget,
 }
 
-/// Whether a network holds a large part of all addresses.
+/// Whether a network contains a large part of all addresses.
 pub(crate) fn is_wide(net: IpNet) -> bool {
     match net {
         IpNet::V4(net) => net.prefix_len() < 8,
@@ -116,7 +116,7 @@ impl AccessList {
         self.entries == 0
     }
 
-    /// Every entry and whom it is about, in no order.
+    /// Every entry and its target, in no particular order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (ListTarget, &ListEntry)> {
         fn each(
             target: ListTarget,
@@ -135,7 +135,7 @@ impl AccessList {
         nets.chain(names).chain(digests)
     }
 
-    /// The entries about all of `target`: the same key, or the same network or a wider one.
+    /// The entries that cover all of `target`: the same key, the same network or a wider one.
     pub(crate) fn covering(&self, target: &ListTarget) -> impl Iterator<Item = &ListEntry> {
         let (net, name, digest) = match target {
             ListTarget::Net(net) => (Some(*net), None, None),
@@ -146,14 +146,14 @@ impl AccessList {
         nets.chain(name).chain(digest).flatten()
     }
 
-    /// Whether an entry lists the key of this digest, or the name that it is listed under.
+    /// Whether an entry lists the key with this digest or with this name.
     pub(crate) fn contains_key(&self, name: &str, digest: &[u8; 32], now: Nanos) -> bool {
         let by_name = self.names.get(name).into_iter();
         let entries = by_name.chain(self.digests.get(digest)).flatten();
         entries.into_iter().any(|entry| entry.is_in_force(now))
     }
 
-    /// The entry that lists `request` at `now`: of several the one that lasts longest.
+    /// The entry that covers `request` at `now`. Of several, the one that expires last.
     pub(crate) fn find(&self, request: &Request<'_>, now: Nanos) -> Option<&ListEntry> {
         let key = request.api_key.as_ref();
         let by_net = request

@@ -1,29 +1,29 @@
-//! Which algorithm fits what, with its memory, accuracy, burst behaviour and worst case.
+//! Profiles of the algorithms: use case, memory, accuracy, burst behaviour and worst case.
 //!
 //! `L` is the count, `W` the window, `B` the burst. The bounds are those the tests and the simulator
 //! check; `docs/rules.md` prints this table and a test compares the two.
 
 use crate::algorithms::Algorithm;
 
-/// What there is to know about an algorithm before choosing it.
+/// The properties of an algorithm that matter for choosing it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AlgorithmProfile {
-    /// Which one.
+    /// The algorithm.
     pub algorithm: Algorithm,
-    /// What it is good for.
+    /// The use case that it suits.
     pub suited_for: &'static str,
-    /// What one subject costs in the memory store.
+    /// Memory of one subject in the memory store.
     pub memory: &'static str,
-    /// How close it comes to the rate.
+    /// How close the counted rate comes to the written one.
     pub accuracy: &'static str,
-    /// What happens to requests that come all at once.
+    /// Treatment of requests that arrive all at once.
     pub burst: &'static str,
-    /// The most that can pass in any span as long as the window.
+    /// Upper bound on what passes in any span as long as the window.
     pub worst_case: &'static str,
 }
 
 impl AlgorithmProfile {
-    /// What there is to know about `algorithm`.
+    /// The properties of `algorithm`.
     pub const fn of(algorithm: Algorithm) -> AlgorithmProfile {
         let (suited_for, memory, accuracy, burst, worst_case) = match algorithm {
             Algorithm::FixedWindow => (
@@ -62,7 +62,7 @@ impl AlgorithmProfile {
                 "B + L",
             ),
             Algorithm::LeakyBucket => (
-                "the same as token-bucket, told as water that drains",
+                "the same as token-bucket, described as water that drains",
                 "one level",
                 "exact",
                 "B at once, drained evenly",
@@ -72,7 +72,7 @@ impl AlgorithmProfile {
                 "work that may wait but must start evenly, in front of something fragile",
                 "one level",
                 "exact",
-                "delayed instead of refused, up to B waiting or `max_delay`",
+                "delayed instead of denied, up to B waiting or `max_delay`",
                 "L + 1 started; B + L admitted",
             ),
         };

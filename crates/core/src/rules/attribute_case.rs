@@ -1,13 +1,13 @@
 //! Attributes of a request whose names differ from a known one by case only.
 //!
-//! No rule can name such an attribute unless it is declared. So no rule looks at it, and the limit that the
-//! caller meant does not apply.
+//! A rule cannot name such an attribute unless it is declared. So no rule reads it, and the limit that the caller
+//! meant does not apply.
 
 use super::names::BUILT_IN;
 use super::rule_set::RuleSet;
 use crate::request::{HEADER_PREFIX, Request};
 
-/// An attribute that differs by case from one that is built in or declared. Prints what to write.
+/// An attribute whose name differs by case from a built-in or declared one. Prints what to write.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("differs from `{known}` by case, and no rule would look at it; write `{known}`")]
 pub struct AttributeCaseError<'q> {
@@ -17,8 +17,8 @@ pub struct AttributeCaseError<'q> {
 }
 
 impl RuleSet {
-    /// The first attribute of `request` that differs from a known one by case. Only names with a capital
-    /// letter are looked at, so that most requests pay nothing.
+    /// The first attribute of `request` whose name differs from a known one by case. Only names with a capital letter
+    /// are checked, so that most requests cost nothing.
     pub fn find_case_mismatch<'q>(
         &self,
         request: &'q Request<'_>,
@@ -46,7 +46,7 @@ impl RuleSet {
     }
 }
 
-/// Whether a request has an attribute that [`RuleSet::find_case_mismatch`] looks at.
+/// Whether a request has an attribute that [`RuleSet::find_case_mismatch`] checks.
 pub fn may_have_case_mismatch(request: &Request<'_>) -> bool {
     request
         .attributes

@@ -1,4 +1,4 @@
-//! Which attributes a rule set looks at, so that an edge need not carry the others.
+//! The attributes that a rule set reads, so that an edge need not carry the others.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use super::rule_set::RuleSet;
 use crate::request::PRIORITY;
 
 impl RuleSet {
-    /// Every attribute that some rule matches, counts or weighs by.
+    /// Every attribute that a rule matches, counts by or weighs by.
     pub fn attributes(&self) -> BTreeSet<&str> {
         let weighed = self.rules.iter().any(|rule| rule.priority.is_some());
         let weighed = weighed.then_some(PRIORITY);
@@ -15,8 +15,8 @@ impl RuleSet {
         named.chain(weighed).collect()
     }
 
-    /// Every attribute that a rule in force matches or counts by. Without it such a rule would not apply, or
-    /// would count clients together, and nobody would notice.
+    /// Every attribute that a rule in force matches or counts by. Without it such a rule would not apply, or would
+    /// count clients together, and nobody would notice.
     pub fn enforced_attributes(&self) -> BTreeSet<&str> {
         let in_force = self.rules.iter().filter(|rule| {
             let by_attributes = rule.kind == RuleKind::Match;
@@ -26,7 +26,7 @@ impl RuleSet {
     }
 }
 
-/// What a rule matches and counts by.
+/// The attributes that a rule matches and counts by.
 fn attribute_names(rule: &Rule) -> impl Iterator<Item = &str> {
     let conditions = rule.matching.all.iter().chain(&rule.matching.none);
     let matched = conditions.map(|condition| condition.attribute.name());
@@ -38,7 +38,7 @@ mod tests {
     use crate::rules::{SourceFile, parse};
 
     #[test]
-    fn what_is_matched_excepted_or_counted_by_is_used() {
+    fn attributes_that_are_matched_excepted_or_counted_by_are_used() {
         let text = "version: 1\nrules:\n  - { name: a, match: { path: /x, not: { method: GET } }, by: [user, header.x-team|ip], rate: 1/hour }\n";
         let rules = parse(&[SourceFile { name: "r", text }]).unwrap();
         let used: Vec<&str> = rules.attributes().into_iter().collect();

@@ -1,8 +1,7 @@
-//! Days, weeks and months of a time zone, as windows of integers.
+//! Calendar windows: days, weeks and months of a time zone, as integers.
 //!
-//! Decisions know no time zone: the edges of every calendar window up to 2100 are listed here, once
-//! per unit, when the rules are compiled. The zone database is the one compiled in, so that all
-//! nodes agree and no file is read.
+//! Decisions know no time zone. The edges of every calendar window up to 2100 are computed here, once per unit, when
+//! the rules are compiled. The time zone database is compiled in, so that all nodes agree and no file is read.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -32,7 +31,7 @@ impl CalendarUnit {
     }
 }
 
-/// After this year the last window never ends: it refuses, it does not reopen.
+/// After this year the last window never ends: it denies and does not reopen.
 const LAST_YEAR: i16 = 2100;
 const MONDAY_BEFORE_EPOCH: Nanos = Nanos::from_secs(3 * 86_400);
 
@@ -49,7 +48,7 @@ impl Calendar {
         Self::of(None)
     }
 
-    /// The calendar of the zone that the IANA database calls `name`.
+    /// The calendar of the zone with this `name` in the IANA database.
     pub(crate) fn named(name: &str) -> Option<Self> {
         if matches!(name, "UTC" | "Etc/UTC") {
             return Some(Self::utc());
@@ -87,10 +86,10 @@ impl Calendar {
         }
     }
 
-    /// The first instants of day `first` after the epoch and of every `step`th after it.
+    /// The first instants of day `first` after the epoch and of every `step`th day after it.
     ///
-    /// To ask the zone about each of 47,000 days takes longer than to read all the rules: it is asked
-    /// only around its changes.
+    /// A zone lookup for each of 47,000 days takes longer than reading all the rules. The zone is looked up only
+    /// around its offset changes.
     fn day_starts(&self, first: i64, step: usize) -> Arc<[Nanos]> {
         let zone = self.zone();
         let mut period = OffsetPeriod::around(&zone, Timestamp::UNIX_EPOCH);
@@ -123,10 +122,10 @@ const EPOCH: Date = date(1970, 1, 1);
 /// Days after the epoch, which was a Thursday.
 const FIRST_MONDAY: i64 = 4;
 const LAST_DATE: Date = date(LAST_YEAR, 1, 1);
-/// The same in days after the epoch.
+/// `LAST_DATE` in days after the epoch.
 const LAST_DAY: i64 = 47_482;
 
-/// A time without a change of the clock, in seconds.
+/// A period without a change of the UTC offset, in seconds.
 struct OffsetPeriod {
     from: i64,
     until: i64,
@@ -144,7 +143,7 @@ impl OffsetPeriod {
         }
     }
 
-    /// When a day begins, unless the clock changes within a day of that.
+    /// When a day begins, unless the offset changes within a day of that instant.
     fn day_start(&self, day: i64) -> Option<i64> {
         let start = day * DAY_SECS - self.ahead_of_utc;
         let is_unambiguous = self.from + DAY_SECS <= start && start + DAY_SECS <= self.until;
@@ -152,7 +151,7 @@ impl OffsetPeriod {
     }
 }
 
-/// When a day begins, by the zone.
+/// When a day begins, according to the zone.
 fn start_of_day(zone: &TimeZone, day: Date) -> Option<Timestamp> {
     let start = day.to_zoned(zone.clone()).ok()?.start_of_day().ok()?;
     Some(start.timestamp())

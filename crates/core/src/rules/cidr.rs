@@ -1,4 +1,4 @@
-//! Networks as people write them, refused where they would silently mean something else.
+//! Networks as people write them. A form that would silently mean something else is rejected.
 
 use std::net::IpAddr;
 
@@ -6,8 +6,8 @@ use ipnet::IpNet;
 
 use super::diagnostics::quoted;
 
-/// A network or a single address, as clients are seen: IPv6 addresses are cut to `ipv6_prefix`, so
-/// that nothing narrower can ever match.
+/// Parses a network or a single address that clients are compared with. IPv6 addresses of clients are cut to
+/// `ipv6_prefix`, so a narrower network could never match and is an error.
 pub(crate) fn parse_client_net(text: &str, ipv6_prefix: u8) -> Result<IpNet, String> {
     let net = parse_net(text)?;
     if let Some(plain) = ipv4_behind_nat64(net) {
@@ -30,8 +30,8 @@ pub(crate) fn parse_client_net(text: &str, ipv6_prefix: u8) -> Result<IpNet, Str
     }
 }
 
-/// What to write instead of a network within `64:ff9b::/96` (RFC 6052), or of one that holds all of it: the IPv4
-/// addresses that it stands for.
+/// What to write instead of a network within `64:ff9b::/96` (RFC 6052), or instead of one that contains all of it:
+/// the IPv4 addresses that it stands for.
 pub(crate) fn ipv4_behind_nat64(net: IpNet) -> Option<String> {
     let IpNet::V6(net) = net else { return None };
     let [0x64, 0xff9b, 0, 0, 0, 0, high, low] = net.addr().segments() else {
@@ -49,7 +49,7 @@ pub(crate) fn ipv4_behind_nat64(net: IpNet) -> Option<String> {
     })
 }
 
-/// A network (`10.0.0.0/8`) or a single address.
+/// Parses a network (`10.0.0.0/8`) or a single address.
 pub(crate) fn parse_net(text: &str) -> Result<IpNet, String> {
     let net = match text.parse::<IpAddr>() {
         Ok(ip) => IpNet::from(ip),
@@ -70,7 +70,7 @@ pub(crate) fn parse_net(text: &str) -> Result<IpNet, String> {
     if let IpAddr::V6(ip) = net.addr()
         && let Some(plain) = ip.to_ipv4_mapped()
     {
-        // The address is whole, so the prefix is at least that of `::ffff:0:0/96`.
+        // No bits are beyond the prefix, so the prefix is at least that of `::ffff:0:0/96`.
         let prefix = net.prefix_len().saturating_sub(96);
         let plain = match IpNet::new(IpAddr::V4(plain), prefix) {
             Ok(net) if prefix < 32 => net.to_string(),
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cure_for_an_ipv4_network_in_ipv6_form_keeps_its_prefix() {
+    fn the_advice_for_an_ipv4_network_in_ipv6_form_keeps_its_prefix() {
         for (text, cure) in [
             ("::ffff:1.2.3.4", "write 1.2.3.4"),
             ("::ffff:1.2.3.4/128", "write 1.2.3.4"),

@@ -1,4 +1,4 @@
-//! From texts to a `RuleSet`: every file is read, every fault of every file is told.
+//! Compiles source files into a `RuleSet`. Every file is read, and every error of every file is reported.
 
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -24,13 +24,13 @@ use super::rule_set::RuleSet;
 use super::top_level::{self, Defaults, GlobalSettings, TopLevelFields};
 use super::yaml::{Children, Document, YamlNode, YamlValue};
 
-/// One file, read as YAML, and the fields at its top.
+/// One file, parsed as YAML, and its top-level fields.
 struct ParsedFile<'d> {
     name: Arc<str>,
     top: TopLevelFields<'d>,
 }
 
-/// Compiles files of either kind, and domains from elsewhere, if there is such a source.
+/// Compiles rules files and descriptor files, and the domains of an external source if there is one.
 pub(crate) fn compile(
     files: &[SourceFile<'_>],
     external_domains: Option<&[DomainConfig]>,
@@ -97,7 +97,7 @@ fn read_documents<'a>(
     documents
 }
 
-/// A file's name and what it holds.
+/// The name of a file and its parsed document.
 type NamedDocument<'a> = (Arc<str>, Document<'a>);
 
 fn read_top_levels<'d>(
@@ -123,7 +123,7 @@ fn read_top_levels<'d>(
     files
 }
 
-/// Reads the files of the reference service, before the domains that come from elsewhere.
+/// Reads the files of the reference service, before the domains of the external source.
 fn read_domains(
     documents: &[&NamedDocument<'_>],
     external_domains: &[DomainConfig],
@@ -274,8 +274,8 @@ fn name_rules(rules: &[Rule], errors: &mut RuleErrors) -> FxHashMap<Box<str>, u3
     by_name
 }
 
-/// Names the rules of descriptors. As in the reference service two paths may read the same, and the
-/// first then has the name; but nothing may have that of a rule of ours.
+/// Registers the names of descriptor rules. As in the reference service, two descriptor paths may read the same, and
+/// the first one gets the name. A descriptor rule may not have the name of a native rule.
 fn name_descriptor_rules(set: &mut RuleSet, errors: &mut RuleErrors) {
     for (at, rule) in (0_u32..).zip(&set.rules) {
         if rule.kind == RuleKind::Match {
@@ -291,7 +291,7 @@ fn name_descriptor_rules(set: &mut RuleSet, errors: &mut RuleErrors) {
                     continue;
                 }
                 let message = format!(
-                    "has a descriptor whose limit is called as the rule `{}` at {}; rename that rule",
+                    "has a descriptor whose limit has the same name as the rule `{}` at {}; rename that rule",
                     first.name, first.location
                 );
                 reporter(&rule.location.file, errors).error(rule.location.line, message);

@@ -1,7 +1,7 @@
-//! How many requests of a rule may be open at once.
+//! Concurrency limit of a rule: how many of its requests may be in flight at once.
 //!
-//! Only who says when a request begins and ends can be counted by it: to `check` such a rule has nothing
-//! to say.
+//! Only callers that report when a request begins and ends, by acquire and release, can be counted this way. A
+//! `check` ignores this limit.
 
 use std::fmt;
 
@@ -9,16 +9,16 @@ use super::diagnostics::quoted;
 use super::fields::Reporter;
 use super::yaml::YamlNode;
 
-/// How many requests of one subject may be open at once.
+/// How many requests of one subject may be in flight at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Concurrency {
-    /// So many, on all nodes together.
+    /// This many, on all nodes together.
     Fixed(u32),
-    /// As many as this node finds it can take, by how long they take.
+    /// As many as this node can handle, estimated from how long requests take.
     Adaptive,
 }
 
-/// As a rules file writes it.
+/// Prints the form of a rules file.
 impl fmt::Display for Concurrency {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -28,7 +28,7 @@ impl fmt::Display for Concurrency {
     }
 }
 
-/// Each slot is about 120 bytes in the store: so many of one subject are a megabyte.
+/// One permit takes about 120 bytes in the store, so this many permits of one subject take about a megabyte.
 const MAX_CONCURRENT: u32 = 10_000;
 
 /// Reads `50` or `adaptive`.

@@ -1,4 +1,4 @@
-//! The conditions under which a rule applies: attributes and what they must be.
+//! Conditions of a rule: attributes and the values that they must have.
 //!
 //! A condition on an absent attribute does not hold. Matching allocates nothing.
 
@@ -13,7 +13,7 @@ use super::glob::Glob;
 use super::net_map::NetMap;
 use crate::request::{PRIORITY, Request};
 
-/// When a rule applies: all of the first hold and none of the second.
+/// When a rule applies: every condition of `all` holds, and no condition of `none`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Match {
     pub(crate) all: Box<[Condition]>,
@@ -27,20 +27,20 @@ impl Match {
     }
 }
 
-/// One attribute and what it must be: any of these.
+/// One attribute and its accepted values.
 #[derive(Clone, Debug)]
 pub(crate) struct Condition {
     pub(crate) attribute: Attribute,
     pub(crate) matcher: AttributeMatcher,
 }
 
-/// The name of a fact about a request, resolved as far as it can be.
+/// An attribute of a request, resolved from its name as far as possible.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Attribute {
     Ip,
     /// The name an API key is listed under, never the key.
     ApiKey,
-    /// One of three in every request: without the attribute, or with another word, it is normal.
+    /// One of three values in every request. A missing or unknown value counts as `normal`.
     Priority,
     Text(Arc<str>),
 }
@@ -55,8 +55,8 @@ impl Attribute {
         }
     }
 
-    /// Whether `request` has it, by the name a rule uses. An empty text counts as absent here: it
-    /// says nothing about who asks.
+    /// Whether `request` has the attribute that rules call `name`. An empty text counts as absent here, because it
+    /// does not identify a client.
     pub(crate) fn is_present(name: &str, request: &Request<'_>) -> bool {
         match name {
             "ip" => request.ip.is_some(),
@@ -67,14 +67,14 @@ impl Attribute {
     }
 }
 
-/// What an attribute must be.
+/// The accepted values of an attribute.
 #[derive(Clone, Debug)]
 pub(crate) enum AttributeMatcher {
     Nets(NetMatcher),
     Texts(TextMatcher),
 }
 
-/// A few networks are looked through, many are looked up.
+/// A few networks are searched one by one, many by lookup.
 #[derive(Clone, Debug)]
 pub(crate) enum NetMatcher {
     Few(Box<[IpNet]>),
@@ -109,7 +109,7 @@ impl NetMatcher {
     }
 }
 
-/// Texts in ascending order, and patterns.
+/// Literals in ascending order, and patterns.
 #[derive(Clone, Debug)]
 pub(crate) struct TextMatcher {
     pub(crate) literals: Box<[Box<str>]>,
@@ -125,7 +125,7 @@ impl TextMatcher {
         }
     }
 
-    /// A few texts are compared one by one, which looks at lengths first.
+    /// Up to this many literals are compared one by one, because a comparison checks lengths first.
     const MAX_LINEAR_SEARCH: usize = 8;
 
     pub(crate) fn matches(&self, text: &str) -> bool {
@@ -149,7 +149,7 @@ impl Condition {
             (Attribute::ApiKey, AttributeMatcher::Texts(texts)) => {
                 request.api_key.is_some_and(|key| match key.name {
                     Some(name) => texts.matches(name),
-                    // A key without a name is there nevertheless.
+                    // A key without a name is present nevertheless.
                     None => texts.globs.iter().any(Glob::matches_everything),
                 })
             }
@@ -163,7 +163,7 @@ impl Condition {
         }
     }
 
-    /// What `request` has for the attribute, fit to be shown: of an API key only its name.
+    /// The value of the attribute in `request`, fit to be shown: of an API key only its name.
     pub(crate) fn actual_value<'r>(&self, request: &'r Request<'_>) -> Option<Cow<'r, str>> {
         match &self.attribute {
             Attribute::Ip => request.ip.map(|ip| Cow::Owned(ip.to_string())),
@@ -177,7 +177,7 @@ impl Condition {
     }
 }
 
-/// Prints what is wanted: `GET or POST`, at most five of them.
+/// Prints the accepted values: `GET or POST`, at most five of them.
 impl fmt::Display for AttributeMatcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const MAX_SHOWN: usize = 5;

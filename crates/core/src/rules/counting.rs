@@ -1,7 +1,7 @@
-//! How a rule counts what it admits: reads `counting`, and says what it goes with.
+//! Counting mode of a rule: reads `counting` and checks that it fits the other options.
 //!
-//! Where only one node counts, every way is exact, and a rule is read as if it said so. What makes no
-//! sense together is a fault all the same, so that a file is good for every store or for none.
+//! With a store that only one node uses, every mode is exact, and the rule is compiled as `exact`. Options that
+//! conflict are an error all the same, so that a file is valid for every store or for none.
 
 use super::diagnostics::quoted;
 use super::duration::parse_positive_duration;
@@ -12,22 +12,22 @@ use crate::algorithms::Algorithm;
 use crate::store::{Capabilities, Counting, Durability};
 use crate::units::Nanos;
 
-/// How long units wait that were drawn in advance, where a rule does not say: twice the longest time
-/// over which a node plans its needs, and within what every node is to see of the others.
+/// Default lifetime of a lease: twice the longest time over which a node plans its needs, and within the time in
+/// which every node must see the counts of the others.
 const DEFAULT_LEASE: Nanos = Nanos::from_millis(100);
-/// A shorter one would not outlast a few round trips.
+/// A shorter lease would not outlast a few round trips.
 const MIN_LEASE: Nanos = Nanos::from_millis(5);
-/// A longer one would keep units from others for longer than anybody waits.
+/// A longer lease would keep units from other nodes for longer than any client waits.
 const MAX_LEASE: Nanos = Nanos::from_secs(60);
 
-/// How a rule counts, and for how long it may draw in advance.
+/// Counting mode of a rule, and the lifetime of its leases.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct CountingOptions {
     pub(crate) counting: Counting,
     pub(crate) lease_duration: Option<Nanos>,
 }
 
-/// What else the rule says that has to go with it.
+/// The options of the rule that the counting mode must fit.
 #[derive(Clone, Copy)]
 pub(crate) struct CountingContext {
     pub(crate) algorithm: Algorithm,
@@ -51,9 +51,10 @@ pub(crate) fn read(
         report.error(node.line(), message);
         return CountingOptions::default();
     }
-    match context.store.is_shared() {
-        true => options,
-        false => CountingOptions::default(),
+    if context.store.is_shared() {
+        options
+    } else {
+        CountingOptions::default()
     }
 }
 
@@ -79,11 +80,11 @@ fn parse_counting(node: YamlNode<'_>, report: &mut Reporter<'_>) -> Option<Count
     })
 }
 
-/// What is wrong with a text that is no way to count, or one with a span that means nothing to it.
+/// The error for a text that is not a counting mode, or for a mode with a duration that it does not take.
 fn invalid_counting(text: &str, with_duration: Option<(Counting, &str)>) -> String {
     match with_duration {
         Some((counting, span)) => format!(
-            "has counting {}, but only leases have a life such as {}; write {}",
+            "has counting {}, but only leased takes a duration such as {}; write {}",
             quoted(text),
             quoted(span),
             counting.name()
@@ -109,8 +110,8 @@ fn conflict(counting: Counting, context: CountingContext) -> Option<String> {
     let algorithm = context.algorithm;
     if counting != Counting::Exact && context.durability.is_required() {
         return Some(format!(
-            "has counting {} with durability {}, which wants every count safe before its request \
-             passes; write `counting: exact`, or `durability: none`",
+            "has counting {} with durability {}, which requires every count to be safe before its \
+             request passes; write `counting: exact`, or `durability: none`",
             counting.name(),
             context.durability.name()
         ));
@@ -118,8 +119,8 @@ fn conflict(counting: Counting, context: CountingContext) -> Option<String> {
     let ordered = matches!(algorithm, Algorithm::SlidingLog | Algorithm::LeakyQueue);
     (counting == Counting::Leased && ordered).then(|| {
         format!(
-            "has counting leased with algorithm {algorithm}, which keeps an order that units drawn \
-             in advance have no place in; write `counting: exact` or another algorithm"
+            "has counting leased with algorithm {algorithm}, which keeps requests in order and cannot \
+             lease units in advance; write `counting: exact` or another algorithm"
         )
     })
 }

@@ -1,21 +1,21 @@
-//! What is wrong with a rules file, told so that someone can act on it.
+//! Errors and warnings about rules files, in a form that someone can act on.
 //!
-//! A fault has a place, the rule it is about, and a message that says what was found, why it is
-//! wrong and what to write instead. All faults of all files are collected before any is told. Values
-//! from the file are shortened and escaped, so that a hostile file cannot write into a log.
+//! An error has a source location, the rule it concerns, and a message that says what was found, why it is wrong and
+//! what to write instead. All errors of all files are collected before any is reported. Values from the file are
+//! shortened and escaped, so that a hostile file cannot write into a log.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// More faults than this are counted, not told: nobody reads them, and they cost memory.
+/// Errors beyond this number are counted, not stored: nobody reads them, and they cost memory.
 const MAX_REPORTED: usize = 1_000;
 
-/// Where in the rules something stands. Prints as `rules.yaml:14`.
+/// A location in the rules. Prints as `rules.yaml:14`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct SourceLocation {
-    /// The name of the file as it was handed in.
+    /// Name of the file as passed to the parser.
     pub file: Arc<str>,
-    /// The line, counted from 1; 0 for the file as a whole.
+    /// Line, counted from 1; 0 for the file as a whole.
     pub line: u32,
 }
 
@@ -28,15 +28,15 @@ impl fmt::Display for SourceLocation {
     }
 }
 
-/// One thing that is wrong. Prints as
-/// ``rules.yaml:14: rule `x` has burst 0, which would refuse everything; write 1 or more``.
+/// One error. Prints as
+/// ``rules.yaml:14: rule `x` has burst 0, which would deny everything; write 1 or more``.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RuleError {
-    /// Where it stands.
+    /// Location of the error.
     pub location: SourceLocation,
-    /// The rule it is about, if it is about one.
+    /// The rule that the error concerns, if any.
     pub rule: Option<Box<str>>,
-    /// What was found, why it is wrong, what to write. Follows the name of the rule.
+    /// What was found, why it is wrong and what to write. Follows the name of the rule.
     pub message: String,
 }
 
@@ -46,14 +46,14 @@ impl fmt::Display for RuleError {
     }
 }
 
-/// Something that is allowed and probably not meant. Prints like a fault.
+/// Something that is valid and probably not meant. Prints like an error.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Warning {
-    /// Where it stands.
+    /// Location of the warning.
     pub location: SourceLocation,
-    /// The rule it is about, if it is about one.
+    /// The rule that the warning concerns, if any.
     pub rule: Option<Box<str>>,
-    /// What was found, what it leads to, what to write. Follows the name of the rule.
+    /// What was found, what it causes and what to write. Follows the name of the rule.
     pub message: String,
 }
 
@@ -75,22 +75,22 @@ fn print(
     }
 }
 
-/// Everything that is wrong, in the order of the files. Prints one fault per line.
+/// All errors, in file order. Prints one error per line.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RuleErrors {
     errors: Vec<RuleError>,
     omitted: usize,
-    /// What is allowed and probably not meant, where only the text as written shows it.
+    /// Warnings that only the source text shows.
     warnings: Vec<Warning>,
 }
 
 impl RuleErrors {
-    /// The faults, at most a thousand.
+    /// The errors, at most a thousand.
     pub fn iter(&self) -> impl Iterator<Item = &RuleError> {
         self.errors.iter()
     }
 
-    /// How many there are.
+    /// Number of errors, including those that were only counted.
     pub fn count(&self) -> usize {
         self.errors.len() + self.omitted
     }
@@ -99,7 +99,7 @@ impl RuleErrors {
         self.errors.is_empty()
     }
 
-    /// Whether further ones are only counted.
+    /// Whether further errors are only counted.
     pub(crate) fn is_full(&self) -> bool {
         self.errors.len() >= MAX_REPORTED
     }
@@ -112,7 +112,7 @@ impl RuleErrors {
         }
     }
 
-    /// The warnings that were found beside faults.
+    /// Takes the warnings that were found beside errors.
     pub(crate) fn take_warnings(&mut self) -> Vec<Warning> {
         std::mem::take(&mut self.warnings)
     }
@@ -123,7 +123,7 @@ impl RuleErrors {
         }
     }
 
-    /// Files in the order given, lines ascending; within a line as found.
+    /// Sorts by file in the given order, then by line. Errors of one line keep their order.
     pub(crate) fn sort(&mut self, order: impl Fn(&str) -> usize) {
         self.errors
             .sort_by_key(|error| (order(&error.location.file), error.location.line));
@@ -138,7 +138,7 @@ impl fmt::Display for RuleErrors {
         }
         match self.omitted {
             0 => Ok(()),
-            more => write!(f, "\nand {more} faults more"),
+            more => write!(f, "\nand {more} more errors"),
         }
     }
 }

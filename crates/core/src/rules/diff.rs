@@ -1,7 +1,7 @@
-//! Limits and blocks that rules in force had and their successors lack.
+//! Limits and blocks that a new rule set lifts.
 //!
-//! A reload that takes a limit or a block away may be meant. Whether it is, only a person can tell: these
-//! functions find what to name in a warning.
+//! A reload that removes a limit or a block may be intended. Only a person can decide that: these functions find what
+//! to name in a warning.
 
 use std::collections::HashSet;
 
@@ -11,16 +11,16 @@ use super::rule::{Mode, Purpose, Rule};
 use super::rule_set::RuleSet;
 use crate::units::Nanos;
 
-/// The entries of lists by which other rules block less, in the order of the files.
+/// List entries by which a new rule set blocks less, in file order.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LiftedBlocks<'s> {
-    /// Entries of `block` that were in force and are gone. A wider network in their place still blocks.
+    /// Entries of `block` that were in force and are gone. An entry that a wider one still covers is not among them.
     pub dropped: Vec<&'s ListEntry>,
-    /// Entries of `allow` that are new and are about clients that were blocked.
+    /// New entries of `allow` that cover clients that were blocked.
     pub allowed: Vec<&'s ListEntry>,
 }
 
-/// What `after` no longer blocks at `now` and `before` did.
+/// What `before` blocked at `now` and `after` no longer blocks.
 pub fn lifted_blocks<'s>(before: &'s RuleSet, after: &'s RuleSet, now: Nanos) -> LiftedBlocks<'s> {
     let covers = |list: &AccessList, target: &ListTarget| {
         let mut entries = list.covering(target);
@@ -52,7 +52,7 @@ pub fn lifted_blocks<'s>(before: &'s RuleSet, after: &'s RuleSet, now: Nanos) ->
     lifted
 }
 
-/// Finds rules that leave clients without a limit whom they limited before.
+/// Finds rules that no longer limit clients that they limited before.
 pub struct LiftedLimits<'s> {
     before: &'s RuleSet,
     after: &'s RuleSet,
@@ -71,9 +71,9 @@ impl<'s> LiftedLimits<'s> {
         }
     }
 
-    /// Whether `rule` of the new set limits less than `old`, the rule of that name in the old one: a rate is `unlimited` now
-    /// or gone, `concurrent` is gone, or an unlimited rule replaces it, also by way of others. A rule that is not enforced
-    /// limits nobody, before or after.
+    /// Whether `rule` of the new set limits less than `old`, the rule with the same name in the old set: a rate is
+    /// `unlimited` now or gone, `concurrent` is gone, or an unlimited rule replaces it, directly or through other
+    /// rules. A rule that is not enforced limits nobody, before or after.
     pub fn lifts(&self, old: &Rule, rule: &Rule) -> bool {
         if old.mode != Mode::Enforce || rule.mode != Mode::Enforce {
             return false;
@@ -102,7 +102,7 @@ impl<'s> LiftedLimits<'s> {
     }
 }
 
-/// The names of rules whose place a rule without a limit takes for some requests, or one that is itself replaced so.
+/// Names of rules that an unlimited rule replaces for some requests, directly or through other replaced rules.
 fn replaced_by_unlimited(set: &RuleSet) -> HashSet<&str> {
     let rules = set.rules();
     let is_unlimited = |rule: &&Rule| rule.limits(None, "").is_empty() && rule.concurrent.is_none();
@@ -120,17 +120,17 @@ fn replaced_by_unlimited(set: &RuleSet) -> HashSet<&str> {
     replaced
 }
 
-/// Limits of descriptors that no longer hold for all values that they held for.
+/// Descriptor limits that no longer hold for all values that they held for.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LiftedDescriptorLimits<'s> {
-    /// Their names. Limits that are gone are among them.
+    /// Names of the limits, including limits that are gone.
     pub names: HashSet<&'s str>,
     /// Whether there are too many descriptors to compare them all.
     pub is_truncated: bool,
 }
 
-/// What `after` frees: another descriptor hides a limit of `before` for some values, or an unlimited one replaces it. Two
-/// patterns that overlap only in part are not compared.
+/// The limits of `before` that `after` lifts: another descriptor hides a limit for some values, or an unlimited one
+/// replaces it. Two patterns that overlap only in part are not compared.
 pub fn lifted_descriptor_limits<'s>(
     before: &'s RuleSet,
     after: &RuleSet,
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_go_on_or_had_no_effect_are_not() {
+    fn blocks_that_remain_or_had_no_effect_are_not_reported() {
         for (before, after) in [
             ("block: [192.0.2.7]", "block: [192.0.2.0/24]"),
             ("block: [192.0.2.7]", "block: [198.51.100.1, 192.0.2.7]"),

@@ -1,6 +1,6 @@
-//! What a rule's counts must survive, and whether the store it is read for can give that.
+//! Durability of a rule's counts, and whether the store of the rules can provide it.
 //!
-//! A durability that the store cannot give is a fault, never a silent `none`.
+//! A durability that the store cannot provide is an error, never a silent `none`.
 
 use super::fields::Reporter;
 use super::scalar_fields::read_choice;
@@ -20,10 +20,10 @@ pub(crate) const DURABILITIES: [(&str, Durability); 4] = {
     ]
 };
 
-/// A write that is acknowledged from elsewhere takes longer than a decision usually may.
+/// A write that another server acknowledges takes longer than a decision usually may.
 const DEFAULT_BUDGET: Nanos = Nanos::from_millis(50);
 
-/// What the rule at `rule` asks, by itself or by the defaults of its file.
+/// The durability of the rule at `rule`, from its own field or from the defaults of its file.
 pub(crate) fn read(
     own: Option<YamlNode<'_>>,
     defaults: Defaults,
@@ -42,7 +42,7 @@ pub(crate) fn read(
     durability
 }
 
-/// Why the store cannot give it, and what to write.
+/// Why the store cannot provide it, and what to write.
 fn unsupported_reason(durability: Durability, keeps: StoreDurability) -> Option<&'static str> {
     match (durability, keeps) {
         (Durability::None, _) | (_, StoreDurability::Unknown) => None,
@@ -62,7 +62,7 @@ fn unsupported_reason(durability: Durability, keeps: StoreDurability) -> Option<
     }
 }
 
-/// A journal holds the same records as a script, so its counters are computed as there.
+/// A journal holds the same records as a script, so its counters are computed with the same precision.
 pub(crate) fn precision(durability: Durability, store: Capabilities) -> Precision {
     match durability {
         Durability::Disk => Precision::Script,
@@ -70,8 +70,8 @@ pub(crate) fn precision(durability: Durability, store: Capabilities) -> Precisio
     }
 }
 
-/// What decides on a late reply if the rule does not say. A durable rule that denies without the store also denies
-/// on a late reply, because the charge may not be safe yet.
+/// Default of `on_store_late`. A durable rule that denies without the store also denies on a late reply, because the
+/// charge may not be safe yet.
 pub(crate) fn default_on_late(durability: Durability, on_failure: OnStoreFailure) -> OnStoreLate {
     match on_failure {
         OnStoreFailure::Deny if durability.is_required() => OnStoreLate::Deny,
@@ -79,7 +79,7 @@ pub(crate) fn default_on_late(durability: Durability, on_failure: OnStoreFailure
     }
 }
 
-/// How long a decision waits if its rule does not say.
+/// Default of `budget`: how long a decision waits for the store.
 pub(crate) fn default_budget(durability: Durability) -> Option<Nanos> {
     durability.is_required().then_some(DEFAULT_BUDGET)
 }

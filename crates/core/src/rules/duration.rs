@@ -1,4 +1,4 @@
-//! Spans of time as people write them: `250ms`, `5m`, `2h`, `day`.
+//! Durations as people write them: `250ms`, `5m`, `2h`, `day`.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ pub(crate) enum RateWindow {
     Calendar(CalendarUnit),
 }
 
-/// Why a text is not a span.
+/// Why a text is not a duration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum DurationError {
     Unknown,
@@ -23,7 +23,7 @@ pub(crate) enum DurationError {
     Months,
 }
 
-/// A unit (`minute`, `day`) or a number of them (`5m`, `250ms`).
+/// Parses a unit (`minute`, `day`) or a number of units (`5m`, `250ms`).
 pub(crate) fn parse_window(text: &str) -> Result<RateWindow, DurationError> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
@@ -53,7 +53,7 @@ pub(crate) fn parse_window(text: &str) -> Result<RateWindow, DurationError> {
     }
 }
 
-/// A number of units (`250ms`, `5m`), as `budget`, `guard` and `max_delay` take it.
+/// Parses a number of units (`250ms`, `5m`), the form of `budget`, `guard` and `max_delay`.
 pub(crate) fn parse_positive_duration(text: &str) -> Result<Nanos, DurationError> {
     match parse_window(text)? {
         RateWindow::Duration(span) if text.starts_with(|c: char| c.is_ascii_digit()) => Ok(span),
@@ -61,7 +61,7 @@ pub(crate) fn parse_positive_duration(text: &str) -> Result<Nanos, DurationError
     }
 }
 
-/// A duration in the units that rules have (`250ms`, `5m`), also one of 0: for settings beside rules.
+/// Parses a duration in the units of rules (`250ms`, `5m`), 0 included: for settings outside rules.
 pub fn parse_duration(text: &str) -> Option<Nanos> {
     match parse_positive_duration(text) {
         Err(DurationError::Zero) => Some(Nanos::ZERO),
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn units_and_numbers_of_them_are_read_and_printed() {
+    fn units_and_multiples_of_units_are_parsed_and_printed() {
         let secs = |secs| Ok(RateWindow::Duration(Nanos::from_secs(secs)));
         for (text, span) in [
             ("second", 1),

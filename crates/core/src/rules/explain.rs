@@ -1,7 +1,7 @@
-//! Tells, for one request, what every rule has to say about it and why.
+//! Explains, for one request, what every rule does with it and why.
 //!
-//! Meant for people: `tidegate explain` and `/v1/explain`. Nothing is charged. Of a client's subject
-//! it names the attributes, never the value of an API key.
+//! The output is for people: `tidegate explain` and `/v1/explain`. Nothing is charged. For the subject of a client it
+//! names the attributes, never the value of an API key.
 
 mod effective_options;
 
@@ -21,76 +21,76 @@ use crate::units::Nanos;
 
 pub use self::effective_options::{EffectiveCeiling, EffectiveOptions, LeasedRate, UnitCost};
 
-/// What the lists and every rule have to say about one request, in the order of the files.
+/// The explanation of one request: the list that decides, and every rule in file order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Explanation {
-    /// The list that decides, if one does, and by which entry. Then rules do not matter.
+    /// The list that decides, and its entry. If there is one, the rules do not matter.
     pub listed: Option<(ListDecision, ListEntry)>,
     /// One view per rule.
     pub rules: Vec<RuleView>,
 }
 
-/// What one rule has to say about one request.
+/// The explanation of one rule for one request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RuleView {
-    /// Which rule.
+    /// Name of the rule.
     pub rule: RuleName,
     /// Whether it applies, and if not, why.
     pub applicability: Applicability,
-    /// Whether it refuses or only watches.
+    /// Whether the rule denies or only watches.
     pub mode: Mode,
-    /// The attributes that say whose counter it is. Empty for everybody together.
+    /// The attributes that identify the counter. Empty if everybody shares one counter.
     pub subject: Vec<SubjectPart>,
-    /// The rates of this client, as written. Empty means unlimited, unless open requests are limited.
+    /// The rates of this client, as written. Empty means unlimited, unless requests in flight are limited.
     pub rates: Vec<Box<str>>,
-    /// What else it does.
+    /// Its other options.
     pub options: EffectiveOptions,
-    /// How it counts, and what that means.
+    /// Its algorithm, and what that means.
     pub profile: AlgorithmProfile,
 }
 
 /// Whether a rule applies to a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Applicability {
-    /// It does.
+    /// The rule applies.
     Applies,
-    /// Another rule that applies takes its place.
+    /// Another rule that applies replaces it.
     ReplacedBy(RuleName),
     /// A condition of its `match` does not hold, or one of its `not` does.
     Unmatched {
         /// The attribute.
         attribute: Box<str>,
-        /// What the request has.
+        /// The value in the request.
         found: Option<Box<str>>,
-        /// What the rule wants.
+        /// The values that the rule requires.
         wanted: Box<str>,
-        /// Whether it wants it to be otherwise.
+        /// Whether the condition is one of `not`, so that the value must be another.
         negated: bool,
     },
-    /// It counts a unit of which the request says that it costs none.
+    /// The rule counts a unit, and the request states a cost of 0 in it.
     NoCost {
         /// The unit.
         unit: Box<str>,
     },
-    /// It says `if_missing: skip` and the request has not what it counts by.
+    /// The rule has `if_missing: skip`, and the request lacks the attribute that it counts by.
     Skipped,
-    /// It says `mode: off`.
+    /// The rule has `mode: off`.
     Off,
-    /// Only descriptors lead to it, and attributes are none.
+    /// The rule is a descriptor limit, which attributes never match.
     ByDescriptor,
 }
 
 /// One attribute of a subject.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SubjectPart {
-    /// What the rule asks for: `api_key|ip`.
+    /// The attribute as the rule writes it: `api_key|ip`.
     pub wanted: Box<str>,
-    /// The attribute that counts for this request; absent if all such requests share one counter.
+    /// The attribute that counts for this request; `None` if all such requests share one counter.
     pub counted: Option<Box<str>>,
 }
 
 impl RuleSet {
-    /// What the lists and every rule have to say about a check of `request` at `now`.
+    /// Explains a check of `request` at `now`.
     pub fn explain(&self, request: &Request<'_>, now: Nanos) -> Explanation {
         let matching = self.matching_rules(request);
         let views = (0_u32..).zip(&self.rules).map(|(at, rule)| {
@@ -126,7 +126,7 @@ fn explain_rule(rule: &Rule, applicability: Applicability, request: &Request<'_>
     }
 }
 
-/// Why a rule does not apply: the first reason, in the order people would look.
+/// Why a rule does not apply: the first reason, in the order in which people would look.
 fn inapplicable_reason(rule: &Rule, request: &Request<'_>) -> Applicability {
     if rule.kind != RuleKind::Match {
         return Applicability::ByDescriptor;
@@ -177,7 +177,7 @@ fn subject_parts(rule: &Rule, request: &Request<'_>) -> Vec<SubjectPart> {
     parts.iter().map(part).collect()
 }
 
-/// One line per rule that does not apply; for one that does, whose counter, how much and how.
+/// Prints one line per rule that does not apply; for a rule that applies, also its counter, rates and options.
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let applies = |view: &RuleView| view.applicability == Applicability::Applies;
@@ -188,7 +188,7 @@ impl fmt::Display for Explanation {
             Some((ListDecision::Block { .. }, entry)) => {
                 writeln!(
                     f,
-                    "the block list decides, by {entry}: the request is refused"
+                    "the block list decides, by {entry}: the request is denied"
                 )?;
             }
             None if !self.rules.iter().any(applies) => {
@@ -300,12 +300,10 @@ impl fmt::Display for Applicability {
             }
             Applicability::Skipped => f.write_str(SKIPPED_TEXT),
             Applicability::Off => f.write_str("does not apply: its mode is off"),
-            Applicability::ByDescriptor => {
-                f.write_str("does not apply: only descriptors lead to it")
-            }
+            Applicability::ByDescriptor => f.write_str("does not apply: only descriptors match it"),
         }
     }
 }
 
 const SKIPPED_TEXT: &str =
-    "does not apply: what it counts by is absent, and it says `if_missing: skip`";
+    "does not apply: the attribute it counts by is absent, and it has `if_missing: skip`";

@@ -1,10 +1,10 @@
-//! The fields of a mapping, each in its slot; what is unknown or said twice is a fault.
+//! The fields of a mapping as a struct of optional nodes. An unknown or repeated field is an error.
 
 use super::diagnostics::{RuleError, RuleErrors, SourceLocation, Warning, quoted};
 use super::yaml::{YamlNode, YamlValue};
 use std::sync::Arc;
 
-/// Where faults go: the file being read, and the rule within it.
+/// Collects errors and warnings about one file, and about one rule within it.
 pub(crate) struct Reporter<'r> {
     pub(crate) file: Arc<str>,
     pub(crate) rule: Option<&'r str>,
@@ -19,7 +19,7 @@ impl Reporter<'_> {
         }
     }
 
-    /// Reports what stands on `line`. Within a rule, the message follows its name.
+    /// Reports an error on `line`. Within a rule, the message follows its name.
     pub(crate) fn error(&mut self, line: u32, message: impl Into<String>) {
         let error = RuleError {
             location: self.location(line),
@@ -29,7 +29,7 @@ impl Reporter<'_> {
         self.errors.push(error);
     }
 
-    /// Keeps a warning about what stands on `line` for lint. Within a rule, the message follows its name.
+    /// Records a lint warning about `line`. Within a rule, the message follows its name.
     pub(crate) fn warn(&mut self, line: u32, message: impl Into<String>) {
         let warning = Warning {
             location: self.location(line),
@@ -39,7 +39,7 @@ impl Reporter<'_> {
         self.errors.push_warning(warning);
     }
 
-    /// The text of a field, or a fault that says what it `expected`.
+    /// The text of a field, or an error that says what is `expected`.
     pub(crate) fn text<'d>(
         &mut self,
         field: &str,
@@ -59,7 +59,7 @@ impl Reporter<'_> {
         None
     }
 
-    /// A text, or a list of them, each with its line. Faults otherwise.
+    /// A text, or a list of texts, each with its line. Anything else is an error.
     pub(crate) fn texts<'d>(
         &mut self,
         field: &str,
@@ -99,8 +99,8 @@ pub(crate) trait MappingFields<'d>: Default {
 
     fn field(&mut self, key: &str) -> Option<&mut Option<YamlNode<'d>>>;
 
-    /// Reads the fields of `node`: nothing if it is no mapping. Faults call it `what`, which is empty
-    /// where the name of a rule says it already.
+    /// Reads the fields of `node`; `None` if it is not a mapping. Errors call the mapping `what`, which is empty
+    /// where the name of a rule precedes the message.
     fn read(node: YamlNode<'d>, what: &str, report: &mut Reporter<'_>) -> Option<Self> {
         let YamlValue::Map(pairs) = node.kind() else {
             let found = match node.kind() {
@@ -123,7 +123,7 @@ pub(crate) trait MappingFields<'d>: Default {
             let Some(name) = key.text() else {
                 report.error(
                     key.line(),
-                    format!("{what}has a field whose name is no text"),
+                    format!("{what}has a field whose name is not a text; write a name"),
                 );
                 continue;
             };
@@ -181,7 +181,7 @@ pub(crate) fn closest_name<'k>(name: &str, known: &[&'k str]) -> Option<&'k str>
     }
     let max_distance = (name.len() / 3).clamp(1, 3);
     let length = name.chars().count();
-    // Names of other lengths are farther away than that, and to find out how far takes long.
+    // Names of other lengths are farther away than that, and computing the distance takes long.
     let alike = known
         .iter()
         .filter(|known| known.chars().count().abs_diff(length) <= max_distance);
@@ -190,7 +190,7 @@ pub(crate) fn closest_name<'k>(name: &str, known: &[&'k str]) -> Option<&'k str>
     (distance <= max_distance).then_some(near)
 }
 
-/// Letters to insert, drop or change to turn `a` into `b`.
+/// Edit distance: the letters to insert, drop or change to turn `a` into `b`.
 fn edit_distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

@@ -1,7 +1,7 @@
-//! Values of attributes that may have any text: headers, users, names of your own.
+//! Values of attributes that may be any text: headers, users, attributes of your own.
 //!
-//! Regular expressions and several values in one text are what other programs take. Here they would be compared as
-//! they are and match nothing. Values of headers that have a known form cannot be such texts: there they are errors.
+//! Other programs accept regular expressions, and several values in one text. Here both would be compared as they are
+//! and match nothing. In headers whose values have a known form, no value can be such a text: there they are errors.
 //! Elsewhere they may be meant, because no text can be marked as literal: there they are warnings.
 
 use crate::request::HEADER_PREFIX;
@@ -30,7 +30,7 @@ pub(super) fn check(name: &str, text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// What is probably not meant by `text` as a value or pattern of the attribute `name`.
+/// The warning about `text` as a value or pattern of the attribute `name`, if it is probably not meant.
 pub(super) fn warning(name: &str, text: &str) -> Option<String> {
     let header = name.strip_prefix(HEADER_PREFIX);
     let is_expression = match header {
@@ -124,8 +124,8 @@ fn has_dot_star(text: &str) -> bool {
     places.any(|(at, _)| !text[..at].ends_with(|c: char| c.is_ascii_digit()))
 }
 
-/// Whether `|` stands between values, as in `curl|wget` and `free | pro`. Ids of users such as `auth0|5f7c8` are one
-/// value; plain words such as `admin|root` are none.
+/// Whether `|` separates values, as in `curl|wget` and `free | pro`. Ids of users such as `auth0|5f7c8` are one
+/// value; plain words such as `admin|root` are several.
 fn has_alternatives(name: &str, text: &str) -> bool {
     let may_be_id = name == "user" || name.contains("user") && !name.contains("agent");
     let is_value =
@@ -137,8 +137,8 @@ fn has_alternatives(name: &str, text: &str) -> bool {
     is_meant && parts.len() > 1 && parts.iter().all(|part| is_value(part))
 }
 
-/// Whether commas stand between values, as in `free, pro`, `curl/*, wget/*` and `Basic *, Bearer *`. `Acme, Inc.`, `1,000`,
-/// dates and user agents such as `(KHTML, like Gecko)` are one value.
+/// Whether commas separate values, as in `free, pro`, `curl/*, wget/*` and `Basic *, Bearer *`. `Acme, Inc.`,
+/// `1,000`, dates and user agents such as `(KHTML, like Gecko)` are one value.
 fn is_comma_list(text: &str) -> bool {
     let is_value = |part: &str| {
         let scheme = part.strip_suffix(" *").unwrap_or(part);

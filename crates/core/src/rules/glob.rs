@@ -1,9 +1,9 @@
-//! Patterns of text: `/api/*/users/**`, `*.css`, `bot-*`.
+//! Glob patterns: `/api/*/users/**`, `*.css`, `bot-*`.
 //!
-//! In a pattern of paths with a `/`, `*` stays within one segment and a segment `**` stands for any number of
-//! them, none included: `/a/**` also matches `/a`. In every other pattern `*` stands for any text, and `**`
-//! for the same: a user agent has slashes and no segments. Matching allocates nothing and steps back only to the last wildcard, so that no pattern
-//! takes more than pattern times text.
+//! In a pattern of paths with a `/`, `*` stays within one segment, and a segment `**` matches any number of segments,
+//! none included: `/a/**` also matches `/a`. In every other pattern `*` and `**` match any text: a user agent has
+//! slashes and no segments. Matching allocates nothing. It backtracks only to the last wildcard, so that its time is
+//! bounded by the length of the pattern times the length of the text.
 
 /// A pattern with at least one `*`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,7 +30,7 @@ impl Glob {
         text.contains('*')
     }
 
-    /// `**` next to other text in its segment, which would read as if it crossed segments.
+    /// Whether `**` is next to other text in its segment, which would read as if it crossed segments.
     pub(crate) fn is_ambiguous(text: &str) -> bool {
         text.split('/')
             .any(|segment| segment != "**" && segment.contains("**"))
@@ -45,7 +45,7 @@ impl Glob {
         self.has_segments
     }
 
-    /// Whether it matches everything there is.
+    /// Whether it matches every text.
     pub(crate) fn matches_everything(&self) -> bool {
         if self.has_segments {
             matches!(&*self.pattern, "/**" | "**/**")
@@ -65,7 +65,7 @@ impl Glob {
 
 fn segments_match(pattern: &str, text: &str) -> bool {
     let (mut pattern, mut text) = (Some(pattern), Some(text));
-    // What follows the last `**`, and the text it has not swallowed yet.
+    // The pattern after the last `**`, and the text that this `**` has not consumed yet.
     let mut backtrack: Option<(&str, Option<&str>)> = None;
     loop {
         match (
@@ -102,7 +102,7 @@ pub(crate) fn split_first_segment(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// One segment against a pattern in which `*` is any run of bytes.
+/// Matches one segment against a pattern in which `*` is any run of bytes.
 pub(crate) fn segment_matches(pattern: &str, text: &str) -> bool {
     let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
     let (mut p, mut t) = (0, 0);
@@ -187,7 +187,7 @@ mod tests {
         check("**", &["", "a/b"], &[]);
     }
 
-    /// `Mozilla/5.0*` matched no user agent that names a second product, which is every one.
+    /// `Mozilla/5.0*` matched no user agent that names a second product, and every user agent does.
     #[test]
     fn a_star_crosses_slashes_where_values_are_no_paths() {
         let agent = "Mozilla/5.0 (X11; Linux) AppleWebKit/537.36 Chrome/126";

@@ -1,7 +1,7 @@
-//! Names of headers in rules: which never carry what the client sent, and which are probably misspelt.
+//! Header names in rules: names that never carry what the client sent, and names that are probably misspelt.
 //!
-//! A proxy describes the client's request at `/v1/auth` by a request of its own. Headers that belong to that
-//! request, or that a proxy writes for Tidegate to read, say nothing about the client, or say it in no one form.
+//! A proxy describes the client's request at `/v1/auth` by a request of its own. Headers that belong to that request,
+//! or that a proxy writes for Tidegate to read, carry nothing about the client, or carry it in several forms.
 
 use super::names::find_within_one_edit;
 use crate::request::HEADER_PREFIX;
@@ -18,7 +18,7 @@ const COMMON_HEADERS: [&str; 8] = [
     "user-agent",
 ];
 
-/// Headers of one connection: of the proxy's connection to Tidegate, where a proxy sends them at all.
+/// Headers of one connection. If a proxy sends them at all, they describe its own connection to Tidegate.
 const CONNECTION_HEADERS: [&str; 9] = [
     "connection",
     "content-length",
@@ -31,7 +31,7 @@ const CONNECTION_HEADERS: [&str; 9] = [
     "upgrade",
 ];
 
-/// Headers by which proxies describe the client's request, and the attribute that is made of each.
+/// Headers by which proxies describe the client's request, and the attribute made from each.
 const PROXY_HEADERS: [(&str, &str); 9] = [
     ("forwarded", "ip"),
     ("x-forwarded-for", "ip"),
@@ -44,7 +44,7 @@ const PROXY_HEADERS: [(&str, &str); 9] = [
     ("x-real-ip", "ip"),
 ];
 
-/// Attributes that are no headers.
+/// Attributes that are not headers.
 const NON_HEADER_ATTRIBUTES: [&str; 6] =
     ["ip", "path", "raw_path", "method", "api_key", "priority"];
 
@@ -56,7 +56,7 @@ pub(super) fn check(name: &str) -> Result<(), String> {
         ":path" => "which is `path` in rules; write `path`",
         ":method" => "which is `method` in rules; write `method`",
         "host" if header != name => {
-            "which behind a proxy is the host of Tidegate and not the one that the client asked for; write `host`"
+            "which behind a proxy is the host of Tidegate and not the one that the client requested; write `host`"
         }
         _ => return Ok(()),
     };
@@ -72,7 +72,7 @@ pub(super) fn correct_spelling(name: &str) -> Option<String> {
     find_within_one_edit(header, COMMON_HEADERS).map(|near| format!("{HEADER_PREFIX}{near}"))
 }
 
-/// What is probably not meant by the attribute `name`. Follows the name.
+/// The warning about the attribute `name`, if it is probably not meant. Follows the name in the message.
 pub(super) fn warning(name: &str) -> Option<String> {
     let header = name.strip_prefix(HEADER_PREFIX)?;
     if CONNECTION_HEADERS.contains(&header) {

@@ -1,4 +1,4 @@
-//! Hosts in rules: texts and patterns that no request can have are found here.
+//! Hosts in rules: finds texts and patterns that no request can have.
 
 use std::net::Ipv6Addr;
 
@@ -21,7 +21,7 @@ pub(super) fn check(text: &str) -> Result<(), String> {
     }
     if text.parse::<Ipv6Addr>().is_ok() {
         return Err(format!(
-            "but an IPv6 address stands in brackets; write [{text}]"
+            "but an IPv6 address is written in brackets; write [{text}]"
         ));
     }
     if Glob::is_glob(text) && text.starts_with('[') {
@@ -51,7 +51,7 @@ fn error_text(text: &str, wrong: HostError) -> String {
             format!("but a host has no user; write {}", shown(host))
         }
         HostError::Port if text.matches(':').count() > 1 => {
-            "but a host has one port at most, and an IPv6 address stands in brackets; write [2001:db8::1] or a name"
+            "but a host has one port at most, and an IPv6 address is written in brackets; write [2001:db8::1] or a name"
                 .to_owned()
         }
         HostError::Port => {
@@ -67,7 +67,7 @@ fn error_text(text: &str, wrong: HostError) -> String {
             format!("in which a part is empty; write {}", shown(&host))
         }
         HostError::Brackets => {
-            "but only an IPv6 address stands in brackets; write [2001:db8::1] or a name".to_owned()
+            "but only an IPv6 address is written in brackets; write [2001:db8::1] or a name".to_owned()
         }
         HostError::Character(odd) => format!(
             "but no host has {odd:?}; write a name such as www.example.com, and `*` for any text in it"

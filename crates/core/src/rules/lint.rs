@@ -1,7 +1,6 @@
-//! What is allowed in a rules file and probably not meant.
+//! Warnings about rules that are valid and probably not meant.
 //!
-//! Each check looks at one thing and says what it leads to and what to write. A warning never stops
-//! a reload.
+//! Each check looks at one thing and says what it causes and what to write. A warning never stops a reload.
 
 mod access_lists;
 mod counting;
@@ -20,7 +19,7 @@ use super::{methods, values};
 use crate::algorithms::{Algorithm, MAX_LOG_ENTRIES};
 use crate::units::Nanos;
 
-/// Everything in `set` that is allowed and probably not meant, in the order of the files.
+/// All warnings about `set`, in file order.
 pub fn lint(set: &RuleSet) -> Vec<Warning> {
     let mut warnings = set.warnings.clone();
     check_set(set, &mut warnings);
@@ -50,9 +49,9 @@ pub fn lint(set: &RuleSet) -> Vec<Warning> {
     warnings
 }
 
-/// The same, and what depends on the time and on the keys file: entries of lists that have ended at `now`,
-/// names of keys for which `is_listed` does not hold, and overrides for `sha256:HEX` where `name_of` has a name
-/// for that key.
+/// As [`lint`], with the checks that depend on the time and on the keys file: list entries that have expired at
+/// `now`, names of keys for which `is_listed` is false, and overrides for `sha256:HEX` where `name_of` has a name for
+/// that key.
 pub fn lint_with_keys<'k>(
     set: &RuleSet,
     now: Nanos,
@@ -67,7 +66,7 @@ pub fn lint_with_keys<'k>(
     warnings
 }
 
-/// In the order of the files and of their lines.
+/// Sorts by file and line.
 fn sort(set: &RuleSet, warnings: &mut [Warning]) {
     let mut files: Vec<_> = set.rules().iter().map(|rule| &rule.location.file).collect();
     files.dedup();
@@ -102,7 +101,7 @@ fn check_set(set: &RuleSet, warnings: &mut Vec<Warning>) {
         warn("has no rules: everything passes");
     }
     if !set.tiers().is_empty() && set.keys_file().is_none() {
-        warn("has tiers but no `keys_file`, so that nobody is in any but the first; write one");
+        warn("has tiers but no `keys_file`, so that every client is in the first tier; write one");
     }
     if set.has_timezone && !set.rules().iter().any(follows_calendar) {
         warn(
@@ -112,7 +111,7 @@ fn check_set(set: &RuleSet, warnings: &mut Vec<Warning>) {
     }
 }
 
-/// Domains of Envoy in which nothing is limited.
+/// Domains of Envoy without any limit.
 fn domains_without_limits(set: &RuleSet, warnings: &mut Vec<Warning>) {
     let domains = set.descriptors.domains.iter();
     warnings.extend(
@@ -129,7 +128,7 @@ fn domains_without_limits(set: &RuleSet, warnings: &mut Vec<Warning>) {
     );
 }
 
-/// Whether a rule has a window of the calendar.
+/// Whether a rule has a calendar window.
 fn follows_calendar(rule: &Rule) -> bool {
     let mut written = all_rates(rule).flat_map(|rates| &rates.texts);
     let on_calendar = |text: &str| match parse_rate(text) {
@@ -139,7 +138,7 @@ fn follows_calendar(rule: &Rule) -> bool {
     rule.algorithm == Algorithm::FixedWindow && written.any(|text| on_calendar(text))
 }
 
-/// Words in a path at which passwords are guessed.
+/// Words in paths where passwords are guessed.
 const LOGIN_WORDS: [&str; 8] = [
     "login", "signin", "sign-in", "password", "otp", "token", "auth", "session",
 ];
@@ -154,7 +153,7 @@ fn login_by_fixed_window(rule: &Rule, warn: &mut impl FnMut(String)) {
         && rule.guard.get() == 0
     {
         warn(format!(
-            "counts {path} by a fixed window, which lets twice the limit through around an edge; \
+            "counts {path} by a fixed window, which allows twice the limit around an edge; \
              write `algorithm: sliding-log`, or a `guard`"
         ));
     }
@@ -169,8 +168,8 @@ fn large_log(rule: &Rule, warn: &mut impl FnMut(String)) {
         .map(|limit| limit.count());
     if let Some(count) = counts.max().filter(|count| *count > MAX_LOG_ENTRIES) {
         warn(format!(
-            "keeps a log of {count} requests per subject, of which {MAX_LOG_ENTRIES} times are kept and \
-             rounded; write `algorithm: sliding-window-strict`"
+            "logs {count} requests per subject, but a log stores only {MAX_LOG_ENTRIES} times, rounded \
+             up; write `algorithm: sliding-window-strict`"
         ));
     }
 }
@@ -178,14 +177,14 @@ fn large_log(rule: &Rule, warn: &mut impl FnMut(String)) {
 fn skipped_when_missing(rule: &Rule, warn: &mut impl FnMut(String)) {
     if rule.if_missing == IfMissing::Skip && *rule.by != By::Global {
         warn(format!(
-            "says `if_missing: skip`, so that whoever leaves out {} is not limited by it; remove it \
+            "has `if_missing: skip`, so that clients that leave out {} are not limited by it; remove it \
              unless another rule limits them",
             rule.by
         ));
     }
 }
 
-/// The largest cost people usually mean by a unit: an answer of a language model, an upload.
+/// The largest cost that a unit usually has: a response of a language model, an upload.
 const TYPICAL_UNIT_COST: u64 = 1_000;
 
 fn small_burst(rule: &Rule, warn: &mut impl FnMut(String)) {
@@ -195,7 +194,7 @@ fn small_burst(rule: &Rule, warn: &mut impl FnMut(String)) {
             let bytes_or_tokens = limit.count() >= TYPICAL_UNIT_COST;
             if bytes_or_tokens && limit.capacity() < TYPICAL_UNIT_COST {
                 warn(format!(
-                    "has rate `{written}`, which refuses for ever what costs more than {} {unit}; \
+                    "has rate `{written}`, which always denies requests that cost more than {} {unit}; \
                      write a larger burst",
                     limit.capacity()
                 ));
@@ -204,7 +203,7 @@ fn small_burst(rule: &Rule, warn: &mut impl FnMut(String)) {
     }
 }
 
-/// Of several rates, one that another always undercuts.
+/// Warns about a rate that another rate of the rule always undercuts.
 fn redundant_rate(rule: &Rule, warn: &mut impl FnMut(String)) {
     for rates in all_rates(rule) {
         for (i, limit) in rates.limits.iter().enumerate() {
@@ -228,13 +227,13 @@ fn client_chosen_subject(rule: &Rule, guarded: bool, warn: &mut impl FnMut(Strin
     let chosen = rule.by.names().find(|name| name.starts_with("header."));
     if let Some(name) = chosen.filter(|_| !guarded) {
         warn(format!(
-            "counts by {name}, which clients choose themselves, and no rule by ip stands beside it; \
+            "counts by {name}, which clients choose themselves, and there is no rule by ip beside it; \
              write one"
         ));
     }
 }
 
-/// Whether a rule limits what one address, or everybody together, can do.
+/// Whether a rule limits one address, or all clients together.
 fn limits_addresses(rule: &Rule) -> bool {
     let by_address = *rule.by == By::Global || rule.by.names().eq(["ip"]);
     by_address && rule.mode == Mode::Enforce && !rule.rates[0].limits.is_empty()
@@ -250,7 +249,7 @@ fn unverified_keys(rule: &Rule, set: &RuleSet, warn: &mut impl FnMut(String)) {
     }
 }
 
-/// A pattern for names of keys where no key has a name.
+/// Warns about a pattern for names of keys where no key has a name.
 fn named_keys(rule: &Rule, set: &RuleSet, warn: &mut impl FnMut(String)) {
     if set.keys_file().is_some() {
         return;
@@ -292,7 +291,7 @@ fn ineffective_fields(rule: &Rule, warn: &mut impl FnMut(String)) {
         && let Some((_, rate)) = calendar_rates.next()
     {
         warn(format!(
-            "has `stagger`, but the windows of {rate} stay where the calendar has them; write days as \
+            "has `stagger`, but the windows of {rate} follow the calendar and are not staggered; write days as \
              24h, weeks as 168h and months as 720h, or remove it"
         ));
     }
@@ -302,7 +301,7 @@ fn ineffective_fields(rule: &Rule, warn: &mut impl FnMut(String)) {
     }
 }
 
-/// Who starts a process or promotes a replica takes about as long.
+/// Starting a process or promoting a replica takes about this long.
 const TYPICAL_FAILOVER_TIME: Nanos = Nanos::from_secs(10);
 
 fn durable_for_seconds(rule: &Rule, warn: &mut impl FnMut(String)) {
@@ -313,7 +312,7 @@ fn durable_for_seconds(rule: &Rule, warn: &mut impl FnMut(String)) {
         && rule.options.durability.is_required()
     {
         warn(format!(
-            "has durability {}, but what it counts in {longest} is forgotten before a crash is \
+            "has durability {}, but its longest window of {longest} ends before a restart or failover is \
              over; remove it, or write a longer window",
             rule.options.durability.name()
         ));

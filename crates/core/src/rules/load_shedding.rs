@@ -1,8 +1,7 @@
-//! Who has to go before a limit is used up: how much of it each priority may use, and from where on
-//! requests are slowed down.
+//! Load shedding before a limit is used up: how much of it each priority may use, and when requests are delayed.
 //!
-//! Parts of a limit are thousandths, read from decimals without a float, so that a ceiling is the same
-//! whole number on every node.
+//! Fractions of a limit are thousandths, parsed from decimals without a float, so that a ceiling is the same whole
+//! number on every node.
 
 use std::fmt;
 
@@ -25,21 +24,21 @@ mapping_fields!(SoftLimitFields {
     max_delay: "max_delay",
 });
 
-/// A part of a limit, in thousandths; more than none and no more than all.
+/// A fraction of a limit, in thousandths: more than 0, at most 1,000.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Permille(u32);
 
 impl Permille {
-    /// All of it.
+    /// The whole limit.
     pub const ALL: Permille = Permille(1_000);
 
-    /// The whole units of `capacity` that it comes to.
+    /// This fraction of `capacity`, rounded down to whole units.
     pub fn of(self, capacity: u64) -> u64 {
         let units = u128::from(capacity) * u128::from(self.0) / 1_000;
         u64::try_from(units).unwrap_or(capacity)
     }
 
-    /// Reads a decimal with up to three places.
+    /// Parses a decimal with up to three places.
     fn parse(text: &str) -> Option<Permille> {
         let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
         let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
@@ -55,7 +54,7 @@ impl Permille {
     }
 }
 
-/// As a rules file writes it: `0.95`.
+/// Prints the form of a rules file: `0.95`.
 impl fmt::Display for Permille {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (whole, decimals) = (self.0 / 1_000, self.0 % 1_000);
@@ -67,7 +66,8 @@ impl fmt::Display for Permille {
     }
 }
 
-/// How much of a limit requests of each priority may use. Who matters more may use no less.
+/// How much of a limit requests of each priority may use. Invariant: a higher priority may use no less than a lower
+/// one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PriorityCeilings {
     critical: Permille,
@@ -86,7 +86,7 @@ impl Default for PriorityCeilings {
 }
 
 impl PriorityCeilings {
-    /// How much requests of `priority` may use.
+    /// The fraction that requests of `priority` may use.
     pub fn of(&self, priority: Priority) -> Permille {
         match priority {
             Priority::Critical => self.critical,
@@ -95,37 +95,37 @@ impl PriorityCeilings {
         }
     }
 
-    /// The units of `capacity` that they may use.
+    /// The units of `capacity` that requests of `priority` may use.
     pub fn units(&self, priority: Priority, capacity: u64) -> u64 {
         self.of(priority).of(capacity)
     }
 }
 
-/// Delay before refusal: from a part of the limit on, longer and longer.
+/// Delays before denials: from a fraction of the limit on, longer and longer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SoftLimit {
     threshold: Permille,
     max_delay: Nanos,
 }
 
-/// Where delays begin if a rule does not say.
+/// Default fraction in use at which delays begin.
 const DEFAULT_SOFT_THRESHOLD: Permille = Permille(800);
-/// Nobody waits longer, and nobody means to.
+/// No client waits longer, and no operator means to make one wait longer.
 const MAX_SOFT_DELAY: Nanos = Nanos::from_secs(3_600);
 
 impl SoftLimit {
-    /// How much of the limit is in use where delays begin; less than all of it.
+    /// The fraction of the limit in use at which delays begin; less than all of it.
     pub fn threshold(&self) -> Permille {
         self.threshold
     }
 
-    /// The delay when all of it is in use.
+    /// The delay when all of the limit is in use.
     pub fn max_delay(&self) -> Nanos {
         self.max_delay
     }
 
-    /// How long a request waits that leaves `remaining` of `capacity`: nothing where delays begin, all
-    /// when nothing is left, in proportion in between, rounded up.
+    /// Delay of a request that leaves `remaining` of `capacity`: 0 where delays begin, the maximum when nothing is
+    /// left, in proportion in between, rounded up.
     pub fn delay(&self, capacity: u64, remaining: u64) -> Nanos {
         let (capacity, threshold) = (u128::from(capacity.max(1)), u128::from(self.threshold.0));
         let used = capacity.saturating_sub(u128::from(remaining));
@@ -139,7 +139,7 @@ impl SoftLimit {
 
 const EXPECTED_CEILINGS: &str = "true, or parts of the limit such as { sheddable: 0.8 }";
 
-/// Reads `priority`: `true` for the usual ceilings, or those that are not as usual.
+/// Reads `priority`: `true` for the default ceilings, or a mapping of those that differ from them.
 pub(crate) fn read_ceilings(
     node: YamlNode<'_>,
     report: &mut Reporter<'_>,
@@ -149,7 +149,7 @@ pub(crate) fn read_ceilings(
         let flag = FLAGS.iter().find(|(name, _)| *name == text);
         if flag.is_none() {
             let message = format!(
-                "has priority {}, which is no ceilings; write {EXPECTED_CEILINGS}",
+                "has priority {}, which sets no ceilings; write {EXPECTED_CEILINGS}",
                 quoted(text)
             );
             report.error(node.line(), message);
@@ -171,7 +171,7 @@ pub(crate) fn read_ceilings(
         if above < below {
             let (more, less) = (more.name(), less.name());
             let message = format!(
-                "has priority {more} at {above} and {less} at {below}, so that who matters less may \
+                "has priority {more} at {above} and {less} at {below}, so that the lower priority may \
                  use more; write {more} at {below} or above"
             );
             report.error(node.line(), message);
@@ -236,8 +236,9 @@ pub(crate) fn read_soft_limit(
     }
     let max_delay = read_duration(&fields.max_delay, "soft max_delay", report)?;
     if max_delay > MAX_SOFT_DELAY {
-        let message =
-            format!("has soft max_delay {max_delay}, which nobody waits; write 1h or less");
+        let message = format!(
+            "has soft max_delay {max_delay}, which is above the maximum of 1h; write 1h or less"
+        );
         report.error(node.line(), message);
         return None;
     }

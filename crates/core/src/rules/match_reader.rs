@@ -12,7 +12,7 @@ use super::values;
 use super::yaml::{Pairs, YamlNode, YamlValue};
 use crate::request::{PRIORITY, normalize_pattern, normalize_value};
 
-/// What reading a match needs to know and keeps.
+/// Settings for reading matches, and the names collected from them.
 pub(crate) struct MatchReader<'s> {
     pub(crate) ipv6_prefix: u8,
     pub(crate) names: AttributeNames<'s>,
@@ -154,7 +154,7 @@ fn patterns(name: &str, texts: &[(&str, u32)], report: &mut Reporter<'_>) -> Att
     AttributeMatcher::Texts(TextMatcher::new(literals, globs))
 }
 
-/// A text or pattern in normal form, or what is wrong with it.
+/// A text or pattern in normal form, or the error for it.
 fn pattern<'t>(name: &str, text: &'t str) -> Result<Cow<'t, str>, String> {
     values::check(name, text)?;
     if name == "path" && Glob::is_glob(text) {
@@ -164,7 +164,7 @@ fn pattern<'t>(name: &str, text: &'t str) -> Result<Cow<'t, str>, String> {
     normal_text(name, text)
 }
 
-/// A text in normal form, or what is wrong with it.
+/// A text in normal form, or the error for it.
 pub(super) fn normal_text<'t>(name: &str, text: &'t str) -> Result<Cow<'t, str>, String> {
     normalize_value(name, text.into()).map_err(|ambiguous| {
         let resolved = ambiguous.resolved.escape_debug();

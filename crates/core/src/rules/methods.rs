@@ -1,13 +1,13 @@
-//! The methods of HTTP, and texts that are probably meant to be one.
+//! HTTP methods, and texts that are probably meant to be one.
 
 use super::glob::Glob;
 use super::names::find_within_one_edit;
 use crate::request::normalize_method;
 
-/// Methods that most requests have. A text within one letter of these is a mistake.
+/// Methods of most requests. A text within one letter of one of these is a mistake.
 const COMMON_METHODS: [&str; 7] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];
 
-/// The other methods in the registry of IANA, and two that servers know without it.
+/// The other methods in the IANA registry, and two that servers know although they are not registered.
 const OTHER_METHODS: [&str; 34] = [
     "ACL",
     "BASELINE-CONTROL",
@@ -45,10 +45,10 @@ const OTHER_METHODS: [&str; 34] = [
     "VERSION-CONTROL",
 ];
 
-/// What people write between several values of one text.
+/// Separators that people write between several values in one text.
 const SEPARATORS: [char; 5] = [',', '|', ';', ' ', '\t'];
 
-/// What is wrong with a method that a rule matches, if it is probably not meant so.
+/// What is wrong with a method that a rule matches, if it is probably not meant.
 pub(crate) fn check(text: &str) -> Result<(), String> {
     if text.is_empty() {
         return Err("but no request has an empty method; write one such as POST".to_owned());
@@ -75,12 +75,12 @@ pub(crate) fn check(text: &str) -> Result<(), String> {
     }
 }
 
-/// Every method of HTTP.
+/// Every known HTTP method.
 pub(crate) fn all() -> impl Iterator<Item = &'static str> {
     COMMON_METHODS.into_iter().chain(OTHER_METHODS)
 }
 
-/// Whether `method`, in capitals, is a method of HTTP.
+/// Whether `method`, in capitals, is a known HTTP method.
 pub(crate) fn is_known(method: &str) -> bool {
     COMMON_METHODS.contains(&method) || OTHER_METHODS.contains(&method)
 }

@@ -1,9 +1,9 @@
-//! The rules: read, checked, indexed, matched, explained.
+//! The rules language: parsing, checking, indexing, matching and explaining.
 //!
-//! [`parse`] takes the texts of one file or of a folder's files and gives a [`RuleSet`], or every
-//! [`RuleError`] at once. Files of the Envoy reference service may lie among them: they have a `domain` at
-//! their top. A set never changes: a reload makes another. Nothing here reads a file or a
-//! clock, knows a store, or decides a request; the language is described in `docs/rules.md`.
+//! [`parse`] takes the texts of one file or of all files of a folder and returns a [`RuleSet`], or every
+//! [`RuleError`] at once. Files of the Envoy reference service may be among them: they have a `domain` at the top.
+//! Invariant: a set never changes; a reload makes another. Nothing here reads a file or a clock, knows a store, or
+//! decides a request. `docs/rules.md` describes the language.
 
 mod access_list_reader;
 mod access_lists;
@@ -84,28 +84,28 @@ pub use crate::envoy::Metadata;
 pub use crate::request::Priority;
 use crate::store::Capabilities;
 
-/// A rules file: its name as faults show it, and its text.
+/// A rules file: its name as errors show it, and its text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SourceFile<'a> {
     /// For example `rules.yaml`.
     pub name: &'a str,
-    /// What it says.
+    /// Content of the file.
     pub text: &'a str,
 }
 
-/// Reads the rules of one file, or of all files of a folder together, for the memory store.
+/// Parses the rules of one file, or of all files of a folder together, for the memory store.
 ///
 /// # Errors
-/// Everything that is wrong with any of them.
+/// All errors of all files.
 pub fn parse(files: &[SourceFile<'_>]) -> Result<RuleSet, RuleErrors> {
     parse_with_options(files, Capabilities::MEMORY)
 }
 
-/// The same for a store with other abilities, or in another dialect.
+/// As [`parse`], for a store with other capabilities, or in another dialect.
 ///
 /// # Errors
-/// As [`parse`]; also a rate that this store cannot compute exactly, and a durability that it cannot
-/// give.
+/// As [`parse`]. A rate that the store cannot compute exactly is an error, too, and so is a durability that it cannot
+/// provide.
 pub fn parse_with_options(
     files: &[SourceFile<'_>],
     options: impl Into<ParseOptions>,
@@ -113,11 +113,11 @@ pub fn parse_with_options(
     compile::compile(files, None, options.into())
 }
 
-/// The same, with domains from another source than files. There need be no file then, and no domain
-/// either: a source may have none.
+/// As [`parse_with_options`], with domains from a source other than files. There need be no file then, and the source
+/// may have no domain.
 ///
 /// # Errors
-/// As [`parse_with_options`]; what is wrong with the domains is told of their places.
+/// As [`parse_with_options`]. An error in a domain has the location of that domain.
 pub fn parse_with_domains(
     files: &[SourceFile<'_>],
     domains: &[DomainConfig],

@@ -1,8 +1,8 @@
-//! The names of attributes and units: which are known, and which are probably misspelt.
+//! Names of attributes and units: known ones, and ones that are probably misspelt.
 //!
-//! A misspelt name is a rule that never applies or counts by something else, and nothing else would
-//! notice it. So a name that differs from a known one by case or by one edit is an error, unless the
-//! rules declare it. Other names may be right: `lint` asks to declare them.
+//! A rule with a misspelt name never applies or counts by something else, and nothing else would notice. So a name
+//! that differs from a known one by case or by one edit is an error, unless the rules declare it. Other names may be
+//! correct: `lint` suggests declaring them.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use super::fields::closest_name;
 use super::headers;
 use crate::request::{HEADER_PREFIX, PRIORITY, normalize_name};
 
-/// Attributes that edges fill in or treat in a way of their own.
+/// Attributes that edges fill in or treat specially.
 pub(super) const BUILT_IN: [&str; 9] = [
     "ip", "user", "api_key", "path", "raw_path", "method", "host", "domain", PRIORITY,
 ];
 
-/// Names that Envoy gives to the entries of its descriptors.
+/// Keys that Envoy gives to the entries of its descriptors.
 const ENVOY_KEYS: [&str; 6] = [
     "generic_key",
     "header_match",
@@ -28,16 +28,16 @@ const ENVOY_KEYS: [&str; 6] = [
     "masked_remote_address",
 ];
 
-/// What `by` says for one counter of everybody.
+/// The value of `by` for one counter for everybody.
 pub(crate) const GLOBAL: &str = "global";
 
-/// The name by which Envoy calls the client's address. Edges make it `ip`.
+/// Envoy's name for the client's address. Edges map it to `ip`.
 const REMOTE_ADDRESS: &str = "remote_address";
 
-/// The most attributes, and the most units, that rules declare.
+/// Maximum number of attributes, and of units, that rules declare.
 pub(crate) const MAX_DECLARED: usize = 256;
 
-/// Names that the rules declare at their top.
+/// Names that the rules declare at the top.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeclaredNames {
     pub(crate) attributes: FxHashSet<Box<str>>,
@@ -45,7 +45,7 @@ pub(crate) struct DeclaredNames {
 }
 
 impl DeclaredNames {
-    /// Whether nothing can be wrong with the attribute `name`: it is built in or declared.
+    /// Whether the attribute `name` is built in or declared, and so cannot be misspelt.
     pub(crate) fn knows_attribute(&self, name: &str) -> bool {
         name.starts_with(HEADER_PREFIX)
             || BUILT_IN.contains(&name)
@@ -53,7 +53,7 @@ impl DeclaredNames {
             || self.attributes.contains(name)
     }
 
-    /// What is wrong with the attribute `name`, if it is probably misspelt.
+    /// The error for the attribute `name`, if it is probably misspelt.
     fn misspelt_attribute(&self, name: &str) -> Option<String> {
         if self.attributes.contains(name) {
             return None;
@@ -97,7 +97,7 @@ fn misspelling_message(name: &str, near: &str, field: &str) -> String {
     )
 }
 
-/// The names of attributes seen while rules are read, each checked and kept once.
+/// Attribute names seen while rules are read, each checked and stored once.
 pub(crate) struct AttributeNames<'s> {
     declared: &'s DeclaredNames,
     seen: FxHashMap<Box<str>, Result<Arc<str>, String>>,
@@ -111,7 +111,7 @@ impl<'s> AttributeNames<'s> {
         }
     }
 
-    /// The attribute that a rule calls `name`, as requests carry it, or what is wrong with the name.
+    /// The attribute that a rule calls `name`, as requests carry it, or the error for the name.
     pub(crate) fn find(&mut self, name: &str) -> Result<Arc<str>, String> {
         if let Some(seen) = self.seen.get(name) {
             return seen.clone();
@@ -126,8 +126,8 @@ impl<'s> AttributeNames<'s> {
 }
 
 impl AttributeNames<'_> {
-    /// The same for a name in `by`, where `global` has a meaning of its own: `Global` or `gobal` would be
-    /// an attribute that no request has, and the limit for all together would become one for each address.
+    /// As [`Self::find`], for a name in `by`, where `global` has a meaning of its own. `Global` or `gobal` would be
+    /// an attribute that no request has, and the limit for all clients together would become one for each address.
     pub(crate) fn find_in_by(&mut self, name: &str) -> Result<Arc<str>, String> {
         let found = self.find(name)?;
         let is_global = find_within_one_edit(&found, [GLOBAL]).is_some();
@@ -171,8 +171,8 @@ impl<'s> UnitNames<'s> {
         }
     }
 
-    /// The unit that a rule calls `name`, or what is wrong with the name. Of two units that are nearly
-    /// the same, one that is not declared is probably the other.
+    /// The unit that a rule calls `name`, or the error for the name. If two units are nearly the same, an undeclared
+    /// one is probably meant to be the other.
     pub(crate) fn find(&mut self, name: &str) -> Result<Arc<str>, String> {
         if let Some(seen) = self.seen.get(name) {
             return Ok(Arc::clone(seen));
@@ -203,8 +203,8 @@ pub(crate) fn check_unit(name: &str) -> Result<(), String> {
     ))
 }
 
-/// The known name that `name` was probably meant to be: one within a letter of it, else one that differs
-/// in a few.
+/// The known name that `name` was probably meant to be: one within one edit, otherwise one that differs in a few
+/// letters.
 pub fn suggest_name<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
     find_within_one_edit(name, known.iter().copied()).or_else(|| closest_name(name, known))
 }

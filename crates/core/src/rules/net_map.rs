@@ -1,14 +1,14 @@
-//! Values by network: every network that holds an address, found by one lookup per prefix length.
+//! Map from networks to values. All networks that contain an address are found by one lookup per prefix length.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 use rustc_hash::FxHashMap;
 
-/// A map from networks to values. IPv4 and IPv6 never meet.
+/// A map from networks to values. IPv4 and IPv6 networks are separate.
 #[derive(Clone, Debug)]
 pub(crate) struct NetMap<T> {
-    /// By prefix length, longest first, only lengths in use.
+    /// Tables by prefix length, longest first, only for lengths in use.
     v4: Vec<(u8, FxHashMap<u32, T>)>,
     v6: Vec<(u8, FxHashMap<u128, T>)>,
 }
@@ -23,7 +23,7 @@ impl<T> Default for NetMap<T> {
 }
 
 impl<T: Default> NetMap<T> {
-    /// The value of `net`, made if absent.
+    /// The value of `net`, created if absent.
     pub(crate) fn entry(&mut self, net: IpNet) -> &mut T {
         match net {
             IpNet::V4(net) => prefix_table(&mut self.v4, net.prefix_len())
@@ -37,7 +37,7 @@ impl<T: Default> NetMap<T> {
 }
 
 impl<T> NetMap<T> {
-    /// Every network and its value, in no order.
+    /// Every network and its value, in no particular order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (IpNet, &T)> {
         let v4 = self.v4.iter().flat_map(|(length, nets)| {
             let net = |bits: u32| IpNet::new(Ipv4Addr::from_bits(bits).into(), *length).ok();
@@ -52,7 +52,7 @@ impl<T> NetMap<T> {
         v4.chain(v6)
     }
 
-    /// The values of all networks that hold every address of `net`, narrowest first.
+    /// The values of all networks that contain every address of `net`, narrowest first.
     pub(crate) fn covering(&self, net: IpNet) -> impl Iterator<Item = &T> {
         let (v4, v6) = match net {
             IpNet::V4(net) => (Some(net), None),
@@ -75,7 +75,7 @@ impl<T> NetMap<T> {
         of_v4.chain(of_v6)
     }
 
-    /// The values of all networks that hold `ip`, narrowest first.
+    /// The values of all networks that contain `ip`, narrowest first.
     pub(crate) fn containing(&self, ip: IpAddr) -> impl Iterator<Item = &T> {
         let (v4, v6) = match ip {
             IpAddr::V4(ip) => (Some(ip.to_bits()), None),
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_network_that_holds_an_address_is_found_narrowest_first() {
+    fn every_network_that_contains_an_address_is_found_narrowest_first() {
         let mut map: NetMap<u32> = NetMap::default();
         let nets = [
             "0.0.0.0/0",

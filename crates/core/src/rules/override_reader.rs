@@ -1,8 +1,8 @@
 //! Reads the subjects of `overrides`: exact values, in the form that requests have.
 //!
-//! An override takes no patterns. One whose subject no request can have would leave a limit out without a
-//! word, so values of attributes with a form of their own (`ip`, `path`, `host`, `method`, `priority`) are
-//! checked as those of `match` are. Other attributes may have any text, of which lint doubts some.
+//! An override takes no patterns. An override for a subject that no request can have would silently leave out a
+//! limit, so values of attributes with a form of their own (`ip`, `path`, `host`, `method`, `priority`) are checked
+//! like those of `match`. Other attributes may have any text; lint warns about some of them.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use super::subject::{push_value, split_values};
 use super::{methods, values};
 use crate::request::{PRIORITY, normalize_method};
 
-/// The text that requests of this subject have, see `subject::normalize_subject`, or what is wrong with it.
+/// The text that requests of this subject have, see `subject::subject_text`, or the error for it.
 pub(super) fn normalize_subject(text: &str, by: &By, ipv6_prefix: u8) -> Result<Box<str>, String> {
     let By::All(parts) = by else {
         return Ok(text.into());
@@ -40,7 +40,7 @@ pub(super) fn normalize_subject(text: &str, by: &By, ipv6_prefix: u8) -> Result<
     Ok(out.into())
 }
 
-/// What is probably not meant by a subject that is not wrong. Begins with the value.
+/// The warning about a subject that is valid and probably not meant. Begins with the value.
 pub(super) fn warning(text: &str, by: &By) -> Option<String> {
     let By::All(parts) = by else { return None };
     let values = split_subject(text, parts);
@@ -55,7 +55,7 @@ fn split_subject(text: &str, parts: &[Alternatives]) -> Vec<String> {
     }
 }
 
-/// One value of a subject: an address as clients are seen, a path and its like in normal form.
+/// One value of a subject: an address as clients have it after normalization, a path and the like in normal form.
 fn normalize_value<'t>(
     text: &'t str,
     names: &Alternatives,
@@ -97,7 +97,7 @@ fn contains_name(names: &Alternatives, name: &str) -> bool {
     names.iter().any(|known| **known == *name)
 }
 
-/// Whether requests have only some texts for the attribute `name`.
+/// Whether requests have only certain texts for the attribute `name`.
 fn has_restricted_values(name: &str) -> bool {
     matches!(name, "ip" | "path" | "host" | "method" | PRIORITY)
 }
@@ -109,7 +109,7 @@ fn normalize_exact<'t>(name: &str, text: &'t str) -> Result<Cow<'t, str>, String
             "but overrides take no patterns; write one {name}, or a rule with `match: {{ {name}: {text:?} }}`"
         ));
     }
-    // The keys of a mapping are no lists.
+    // The keys of a mapping cannot be lists.
     values::check(name, text).map_err(|wrong| match wrong.split_once("; write a list") {
         Some((several, _)) => format!("{several}; write an override for each"),
         None => wrong,
@@ -117,7 +117,8 @@ fn normalize_exact<'t>(name: &str, text: &'t str) -> Result<Cow<'t, str>, String
     normal_text(name, text)
 }
 
-/// An address that cannot be read as one: `01.2.3.4`, `1.2.3.*`, `1.2.3.4:80`, `2001:db8::g`.
+/// Whether a text looks like an address but cannot be parsed as one: `01.2.3.4`, `1.2.3.*`, `1.2.3.4:80`,
+/// `2001:db8::g`.
 fn looks_like_address(text: &str) -> bool {
     let digits = text.bytes().any(|b| b.is_ascii_digit());
     let v4 = |b: u8| b.is_ascii_digit() || b".*/:".contains(&b);
@@ -152,7 +153,7 @@ fn value_warning(text: &str, names: &Alternatives) -> Option<String> {
             .err()
             .or_else(|| values::warning(only, text))
     {
-        // The cure for a `match` may be a pattern or a list, and overrides take neither.
+        // The advice for a `match` may be a pattern or a list, and overrides take neither.
         let found = warning
             .split_once("; write")
             .map_or(&*warning, |(found, _)| found);
@@ -172,8 +173,8 @@ fn value_warning(text: &str, names: &Alternatives) -> Option<String> {
     })
 }
 
-/// The address of one client in the form that clients are seen in. A client of IPv6 has a whole
-/// network, and is written as that.
+/// The address of one client in the form in which clients are counted. An IPv6 client has a whole network, and is
+/// written as that network.
 fn normalize_address(net: IpNet, ipv6_prefix: u8) -> Result<String, String> {
     if let Some(plain) = ipv4_behind_nat64(net) {
         return Err(format!(

@@ -1,18 +1,17 @@
-//! How rules are read: for which store, and by which habits of the reference service.
+//! Options of parsing: the store that the rules are for, and options of the reference service.
 
 use std::sync::Arc;
 
 use crate::store::Capabilities;
 
-/// How rules are read. Made of a store's [`Capabilities`] alone, all else is as usual.
+/// Options of parsing. If converted from a store's [`Capabilities`], all others have their defaults.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ParseOptions {
-    /// What the store can do that will keep the counts.
+    /// Capabilities of the store that holds the counts.
     pub store: Capabilities,
-    /// Whether several files may have descriptors of one domain. The reference service refuses that
-    /// unless told otherwise.
+    /// Whether several files may have descriptors of one domain. The reference service rejects that by default.
     pub merge_domains: bool,
-    /// What keeps the counters of descriptors apart from those of others in the same store, if anything.
+    /// Prefix that keeps the counters of descriptors apart from others in the same store; empty for none.
     pub prefix: Arc<str>,
 }
 

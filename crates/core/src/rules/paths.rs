@@ -1,4 +1,4 @@
-//! Paths in rules: what other programs write for several paths, for any segment, or for a path and a method.
+//! Paths in rules: finds what other programs write for several paths, for any segment, or for a path and a method.
 
 use super::methods;
 
@@ -74,7 +74,7 @@ pub(super) fn check(text: &str) -> Result<(), String> {
     }
     if let Some(sign) = text.chars().find(|c| "<>{}\"`^".contains(*c)) {
         return Err(format!(
-            "in which {sign:?} is in no path; write `*` for a part that varies, or %{:02X} for the sign",
+            "but no path has {sign:?}; write `*` for a part that varies, or %{:02X} for the sign",
             u32::from(sign)
         ));
     }
@@ -93,8 +93,8 @@ pub(super) fn check(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// What `= /login`, `^~ /api/`, `~ ^/api` and `~ /admin` mean: all but the first hold for all below too. None where
-/// the path has signs of a regular expression: they would stand in the advice.
+/// The pattern for a location of nginx: `= /login`, `^~ /api/`, `~ ^/api` or `~ /admin`. All but the first match
+/// everything below, too. `None` if the path has signs of a regular expression, which would end up in the advice.
 fn nginx_location(text: &str) -> Option<String> {
     let (modifier, path) = text.split_once(char::is_whitespace)?;
     let path = path.trim_start();
@@ -116,7 +116,7 @@ fn nginx_location(text: &str) -> Option<String> {
     }
 }
 
-/// The host and the path of `http://example.com/login`, also behind a slash.
+/// The host and the path of `http://example.com/login`, also after a slash.
 fn split_origin(text: &str) -> Option<(&str, &str)> {
     let text = text.strip_prefix('/').unwrap_or(text);
     let (scheme, rest) = text.split_once("://")?;
@@ -161,8 +161,8 @@ fn check_leading_slash(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// What is wrong with a path that a rule names as it is sent, and what to write. Such a path may have a query, may be a
-/// whole URL, and may have any text in which only blanks and anchors are certain to be a mistake: no request line has them.
+/// What is wrong with a raw path that a rule names, and what to write. A raw path may have a query, may be a whole
+/// URL, and may have any text. Only blanks and anchors are certain to be a mistake, because no request line has them.
 pub(super) fn check_raw(text: &str) -> Result<(), String> {
     if text.starts_with('^') || text.ends_with('$') || text.starts_with(".*") {
         return Err(
@@ -185,7 +185,7 @@ pub(super) fn check_raw(text: &str) -> Result<(), String> {
     check_leading_slash(text)
 }
 
-/// A path as it is sent that may be right and is probably not.
+/// The warning about a raw path that may be correct and probably is not.
 pub(super) fn raw_warning(text: &str) -> Option<&'static str> {
     if is_path_list(text) {
         return Some("which may be several paths in one text; write a list if it is");
@@ -204,7 +204,8 @@ pub(super) fn raw_warning(text: &str) -> Option<&'static str> {
     has_blank.then_some("which has a blank inside, as no request line has; write %20")
 }
 
-/// A path that may be right and is probably not: blanks are rare in paths and common between them.
+/// The warning about a path that may be correct and probably is not: blanks are rare in paths and common between
+/// them.
 pub(super) fn warning(text: &str) -> Option<&'static str> {
     if text.contains(",*.") {
         return Some("which may be several patterns in one text; write a list if it is");
@@ -220,7 +221,8 @@ pub(super) fn warning(text: &str) -> Option<&'static str> {
     )
 }
 
-/// Whether a text is a regular expression, by signs that paths do not have. Parentheses and `$` alone are in paths of OData: `/orders(7)`, `/$batch`.
+/// Whether a text is a regular expression, by signs that paths do not have. Parentheses and `$` alone are in paths of
+/// OData: `/orders(7)`, `/$batch`.
 fn is_regular_expression(text: &str) -> bool {
     let signs = [".*", ".+", "(?", "[^", "[0-9", "[a-z", "[A-Z", r"\d", r"\w"];
     let has_alternatives = text.contains('(') && text.contains('|');
@@ -242,7 +244,7 @@ fn split_method(text: &str) -> Option<(&str, &str)> {
     }
 }
 
-/// Whether something that separates values stands before a slash.
+/// Whether a separator of values precedes a slash.
 fn is_path_list(text: &str) -> bool {
     let separates = |c: char| matches!(c, ',' | '|' | ';') || c.is_whitespace();
     let mut parts = text.split(separates).skip(1);
@@ -275,7 +277,8 @@ fn has_bad_escape(text: &str) -> bool {
     })
 }
 
-/// `{*path}`, `{proxy+}`, `{+path}`, `<path..>`, `{path:path}`, `<path:sub>`, `{rest...}`, `[...slug]`, `:rest*`: all that follows.
+/// Whether a segment stands for all that follows: `{*path}`, `{proxy+}`, `{+path}`, `<path..>`, `{path:path}`,
+/// `<path:sub>`, `{rest...}`, `[...slug]`, `:rest*`.
 fn is_catch_all(segment: &str) -> bool {
     let name = segment.trim_end_matches(['}', '>', ']', ')']);
     let marks = ["*", "..", ":path", "<path:", "{+"];
@@ -394,7 +397,7 @@ mod tests {
         }
     }
 
-    /// Each passed, and matched nothing beside other paths of the same rule.
+    /// Each was accepted, and matched nothing beside other paths of the same rule.
     #[test]
     fn signs_of_other_languages_are_wrong_and_the_advice_is_a_path_that_requests_have() {
         for (text, cure) in [

@@ -14,16 +14,16 @@ use super::load_shedding::PriorityCeilings;
 use crate::algorithms::{Algorithm, Limit, Precision, Spec, SpecError, Window};
 use crate::units::Nanos;
 
-/// A rate, read but not yet bound to an algorithm.
+/// A parsed rate, not yet bound to an algorithm.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Rate {
     /// Everything passes.
     Unlimited,
-    /// So many per window.
+    /// A count per window.
     PerWindow(PerWindow),
 }
 
-/// So many per window.
+/// A count per window, with an optional burst.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PerWindow {
     pub(crate) count: u64,
@@ -31,7 +31,7 @@ pub struct PerWindow {
     pub(crate) burst: Option<u64>,
 }
 
-/// Why a rate cannot be used: what was found, and what is wrong with it and what to write.
+/// Why a rate cannot be used: what was found, what is wrong with it and what to write.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RateError {
     found: String,
@@ -55,7 +55,7 @@ impl RateError {
     }
 }
 
-/// How a rate is counted, apart from the rate itself.
+/// Options of a limit, apart from the rate.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct LimitOptions {
     pub(crate) algorithm: Algorithm,
@@ -81,10 +81,10 @@ impl LimitOptions {
     }
 }
 
-/// Reads `N/UNIT [burst B]`, `N/DURATION [burst B]` or `unlimited`.
+/// Parses `N/UNIT [burst B]`, `N/DURATION [burst B]` or `unlimited`.
 ///
 /// # Errors
-/// When it cannot be read; says what to write.
+/// If the text is not a rate. The error says what to write.
 pub fn parse_rate(text: &str) -> Result<Rate, RateError> {
     let text = text.trim();
     if text == "unlimited" {
@@ -119,28 +119,29 @@ pub fn parse_rate(text: &str) -> Result<Rate, RateError> {
 }
 
 impl Rate {
-    /// Whether it names a burst, which only buckets and queues keep.
+    /// Whether the rate has a burst, which only buckets and queues keep.
     pub fn has_burst(&self) -> bool {
         matches!(self, Rate::PerWindow(rate) if rate.burst.is_some())
     }
 
-    /// Compiles it for the memory store and the UTC calendar: with a burst as a token bucket,
-    /// without one as a sliding window.
+    /// Compiles the rate for the memory store and the UTC calendar: with a burst as a token bucket, without one as a
+    /// sliding window.
     ///
     /// # Errors
-    /// When it is unlimited, or cannot be computed exactly.
+    /// If the rate is unlimited or cannot be computed exactly.
     pub fn limit(&self) -> Result<Limit, RateError> {
-        let algorithm = match self.has_burst() {
-            true => Algorithm::TokenBucket,
-            false => Algorithm::SlidingWindow,
+        let algorithm = if self.has_burst() {
+            Algorithm::TokenBucket
+        } else {
+            Algorithm::SlidingWindow
         };
         self.limit_with(algorithm)
     }
 
-    /// The same with an algorithm of one's own choice.
+    /// As [`Rate::limit`], with a chosen algorithm.
     ///
     /// # Errors
-    /// As [`Rate::limit`]; also a burst for an algorithm that keeps none.
+    /// As [`Rate::limit`]. A burst for an algorithm that keeps none is an error, too.
     pub fn limit_with(&self, algorithm: Algorithm) -> Result<Limit, RateError> {
         let Rate::PerWindow(rate) = self else {
             let problem = "which limits nothing; write a rate such as 100/minute";
@@ -163,7 +164,7 @@ impl PerWindow {
             window: self.window(options.algorithm, calendar),
             burst: self.burst,
             guard: options.guard,
-            // A day is the same day for everybody, in UTC as in any other zone.
+            // A calendar window is the same for all subjects, in UTC as in any other zone.
             stagger: options.stagger && matches!(self.window, RateWindow::Duration(_)),
             max_delay: options.max_delay,
             lease_ttl: options.lease_duration,
@@ -172,7 +173,7 @@ impl PerWindow {
         Limit::compile(&spec, precision).map_err(|error| self.rate_error(&spec, error, precision))
     }
 
-    /// Days, weeks and months of a fixed window follow the calendar; elsewhere they are spans.
+    /// Days, weeks and months of a fixed window follow the calendar; elsewhere they are durations.
     fn window(&self, algorithm: Algorithm, calendar: &Calendar) -> Window {
         match self.window {
             RateWindow::Duration(span) => Window::Span(span),
@@ -208,7 +209,7 @@ impl PerWindow {
             ),
             SpecError::NotLeasable => RateError::new(
                 format!("counting leased with algorithm {}", spec.algorithm),
-                "which keeps an order that units drawn in advance have no place in; write \
+                "which keeps requests in order and cannot lease units in advance; write \
                  `counting: exact` or another algorithm",
             ),
             SpecError::Inexact => RateError::new(found, inexact_text(spec, precision)),
@@ -216,7 +217,7 @@ impl PerWindow {
     }
 }
 
-/// Prints in the shortest form that reads the same.
+/// Prints the shortest form that parses to the same rate.
 impl fmt::Display for PerWindow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.count, self.window)?;
@@ -227,7 +228,7 @@ impl fmt::Display for PerWindow {
     }
 }
 
-const DENIES_ALL: &str = "which would refuse everything; write 1 or more";
+const DENIES_ALL: &str = "which would deny everything; write 1 or more";
 const TOO_LARGE: &str = "whose count is more than a counter can hold; write less";
 const NOT_WHOLE: &str =
     "whose count is not a whole number; write digits only, and 3/2s for 1.5 per second";
@@ -291,7 +292,7 @@ fn window_error_text(error: DurationError) -> &'static str {
     }
 }
 
-/// What to write instead of a rate whose products do not stay exact.
+/// The error for a rate whose products do not stay exact, with what to write instead.
 fn inexact_text(spec: &Spec, precision: Precision) -> String {
     let fits = |burst: u64| {
         let smaller = Spec {
@@ -314,7 +315,7 @@ fn inexact_text(spec: &Spec, precision: Precision) -> String {
 }
 
 impl CalendarUnit {
-    /// How long it is where no calendar is followed.
+    /// Its length where no calendar is followed.
     pub(crate) const fn nominal_length(self) -> Nanos {
         const DAY_SECS: u64 = 86_400;
         match self {

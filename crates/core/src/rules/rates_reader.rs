@@ -1,4 +1,4 @@
-//! Reads the rates of a rule: for everybody, for tiers, for single subjects.
+//! Reads the rates of a rule: the default rates, those of tiers, and those of single subjects.
 
 use std::sync::Arc;
 
@@ -16,15 +16,15 @@ use super::yaml::{YamlNode, YamlValue};
 use crate::algorithms::{Algorithm, Limit};
 use crate::request::Priority;
 
-/// The most rates of one subject. A store record holds them all.
+/// Maximum number of rates of one subject. A store record holds them all.
 const MAX_RATES: usize = 8;
 const EXPECTED: &str = "a rate such as 100/minute, or a list of them";
 
-/// One set of rates as written.
+/// One set of rates, as written.
 type ParsedRates<'d> = SmallVec<[(Rate, &'d str, u32); 2]>;
 type RateSetKey<'d> = (SmallVec<[&'d str; 2]>, LimitOptions);
 
-/// All sets of rates of one rule, read but not compiled: the algorithm may depend on them.
+/// All rate sets of one rule, parsed but not compiled: the algorithm may depend on them.
 #[derive(Default)]
 pub(crate) struct ParsedRuleRates<'d> {
     default_rates: ParsedRates<'d>,
@@ -40,7 +40,7 @@ pub(crate) struct CalendarRate<'d> {
     pub(crate) line: u32,
 }
 
-/// The sets of rates of one rule, compiled.
+/// The rate sets of one rule, compiled.
 #[derive(Default)]
 pub(crate) struct CompiledRates {
     pub(crate) rates: Vec<Arc<Rates>>,
@@ -48,17 +48,17 @@ pub(crate) struct CompiledRates {
     pub(crate) overrides: FxHashMap<Box<str>, RateClass>,
 }
 
-/// What reading rates needs to know and keeps.
+/// Settings for reading rates, and the sets compiled so far.
 pub(crate) struct RatesReader<'d, 's> {
     pub(crate) tiers: &'s [Box<str>],
     pub(crate) calendar: &'s Calendar,
     pub(crate) ipv6_prefix: u8,
-    /// Sets compiled so far. Files with many rules have few different rates.
+    /// Files with many rules have few different rates, so equal sets are compiled once.
     pub(crate) compiled_sets: FxHashMap<RateSetKey<'d>, Arc<Rates>>,
 }
 
 impl<'d> ParsedRuleRates<'d> {
-    /// Whether any of them names a burst.
+    /// Whether any rate has a burst.
     pub(crate) fn has_burst(&self) -> bool {
         self.all().any(|(rate, ..)| rate.has_burst())
     }
@@ -78,7 +78,7 @@ impl<'d> ParsedRuleRates<'d> {
         })
     }
 
-    /// The first rate per span of time.
+    /// The first rate per fixed duration.
     pub(crate) fn first_fixed_rate(&self) -> Option<&'d str> {
         let spans = |rate: &Rate| matches!(rate, Rate::PerWindow(rate) if matches!(rate.window, RateWindow::Duration(_)));
         let mut all = self.all();
@@ -95,7 +95,7 @@ impl<'d> ParsedRuleRates<'d> {
             .flatten()
     }
 
-    /// Whether everybody passes.
+    /// Whether every rate is `unlimited`.
     pub(crate) fn is_unlimited(&self) -> bool {
         self.all().all(|(rate, ..)| *rate == Rate::Unlimited)
     }

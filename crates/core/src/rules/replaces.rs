@@ -1,4 +1,4 @@
-//! Turns the names in `replaces` into positions, and refuses rules that replace each other.
+//! Resolves the names in `replaces` to positions, and rejects rules that replace each other.
 
 use rustc_hash::FxHashMap;
 
@@ -34,7 +34,7 @@ pub(crate) fn resolve(
                 }
                 Some(other) => positions.push(*other),
                 None => {
-                    // A guess takes long, and nobody is told this one.
+                    // Finding a suggestion takes long, and this error is only counted.
                     let known = if errors.is_full() { &[] } else { &*names };
                     report_error(
                         rule,
@@ -65,7 +65,7 @@ fn unknown_rule_message(rule: &Rule, name: &str, known: &[&str]) -> String {
     }
 }
 
-/// Rules that replace each other, over however many steps, would all be gone where all apply.
+/// Rejects cycles: rules that replace each other, over any number of steps, would all be gone where all apply.
 fn reject_cycles(rules: &[Rule], errors: &mut RuleErrors) {
     let mut state = vec![VisitState::Unvisited; rules.len()];
     for start in 0..rules.len() {

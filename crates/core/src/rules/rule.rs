@@ -1,4 +1,4 @@
-//! A rule after it has been read and checked. Only the compiler of rules makes one.
+//! A rule after parsing and checking. Only the rules compiler creates one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,25 +30,25 @@ pub struct Rule {
     pub(crate) options: RuleOptions,
     pub(crate) max_delay: Option<Nanos>,
     pub(crate) concurrent: Option<Concurrency>,
-    /// Whether it has `concurrent` and no `rate`, so that only acquiring a permit concerns it.
+    /// Whether it has `concurrent` and no `rate`, so that it matters only when a permit is acquired.
     pub(crate) counts_only_permits: bool,
     pub(crate) priority: Option<PriorityCeilings>,
     pub(crate) soft: Option<SoftLimit>,
     pub(crate) algorithm: Algorithm,
     pub(crate) stagger: bool,
     pub(crate) guard: Nanos,
-    /// Positions of the rules it takes the place of, ascending.
+    /// Positions of the rules that it replaces, ascending.
     pub(crate) replaces: Box<[u32]>,
-    /// Every set of rates the rule has; the first is for a client that no tier or override names.
-    /// Rules that write the same rates share them.
+    /// All rate sets of the rule. The first is for clients without a tier or override of their own. Rules with equal
+    /// rates share them.
     pub(crate) rates: Box<[Arc<Rates>]>,
-    /// By position in the rules' list of tiers; a tier not named here has the first.
+    /// Rate classes by position in the list of tiers. A tier that the rule does not name has the first class.
     pub(crate) tiers: Box<[RateClass]>,
-    /// By the text of the subject.
+    /// Rate classes by the text of the subject.
     pub(crate) overrides: FxHashMap<Box<str>, RateClass>,
 }
 
-/// How a request comes under a rule.
+/// How a request matches a rule.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum RuleKind {
     /// By its attributes.
@@ -56,22 +56,22 @@ pub enum RuleKind {
     Match,
     /// By its descriptors: the rule is the limit of a node in a tree.
     Descriptor,
-    /// By a limit that it brings along: the rule stands for all such limits of a domain.
+    /// By a limit that the request brings along: the rule stands for all such limits of a domain.
     RequestOverride,
 }
 
-/// Which of a rule's sets of rates applies to a client.
+/// Which of a rule's rate sets applies to a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RateClass(pub(crate) u32);
 
-/// The rates of a rule for one kind of client.
+/// The rates of a rule for one class of clients.
 #[derive(Clone, Debug, Default)]
 pub struct Rates {
     pub(crate) limits: Box<[Limit]>,
     /// As written, one per limit: `1000/minute burst 200`.
     pub(crate) texts: Box<[Box<str>]>,
-    /// The same limits as far as each priority may use them, in the order of [`Priority::ALL`]. Made
-    /// once, so that a request finds its own.
+    /// The same limits with the ceiling of each priority, in the order of [`Priority::ALL`]. Computed once, so that a
+    /// request only looks up its own.
     by_priority: Option<Box<[Box<[Limit]>; 3]>>,
 }
 
@@ -84,7 +84,7 @@ impl Rates {
         }
     }
 
-    /// The same, of which each priority may use a part.
+    /// Adds the ceiling of each priority.
     pub(crate) fn with_ceilings(mut self, ceilings: PriorityCeilings) -> Self {
         let scaled_limits = |priority| {
             let limits = self.limits.iter();
@@ -97,12 +97,12 @@ impl Rates {
         self
     }
 
-    /// The limits, whole. None at all means unlimited.
+    /// The full limits. Empty means unlimited.
     pub fn limits(&self) -> &[Limit] {
         &self.limits
     }
 
-    /// The limits as far as requests of `priority` may use them.
+    /// The limits with the ceiling of `priority`.
     pub fn limits_for(&self, priority: Priority) -> &[Limit] {
         match &self.by_priority {
             None => &self.limits,
@@ -110,7 +110,7 @@ impl Rates {
         }
     }
 
-    /// Whether that differs.
+    /// Whether priorities have different ceilings.
     pub fn has_priorities(&self) -> bool {
         self.by_priority.is_some()
     }
@@ -121,20 +121,20 @@ impl Rates {
     }
 }
 
-/// Whose counter a rule charges.
+/// Which counter a rule charges.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum By {
     /// One counter for everybody.
     Global,
-    /// The values of all these together.
+    /// One counter for each combination of these values.
     All(Vec<Alternatives>),
 }
 
-/// Attribute names of which the first that is present counts.
+/// Names of attributes. The first that is present counts.
 pub type Alternatives = Vec<Box<str>>;
 
 impl By {
-    /// Whether `request` has all it takes, so that nothing need be substituted.
+    /// Whether `request` has every attribute, so that none has to be substituted.
     pub(crate) fn is_present(&self, request: &Request<'_>) -> bool {
         let one_of = |names: &Alternatives| {
             names
@@ -147,7 +147,7 @@ impl By {
         }
     }
 
-    /// How many values make a subject; for everybody, none.
+    /// Number of values in a subject; 0 for `global`.
     pub(crate) fn arity(&self) -> u8 {
         match self {
             By::Global => 0,
@@ -155,7 +155,7 @@ impl By {
         }
     }
 
-    /// Every attribute it names.
+    /// Every attribute that it names.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         let parts = match self {
             By::Global => &[][..],
@@ -165,7 +165,7 @@ impl By {
     }
 }
 
-/// As a rules file writes it: `api_key|ip`, `[api_key, method]`, `global`.
+/// Prints the form of a rules file: `api_key|ip`, `[api_key, method]`, `global`.
 impl fmt::Display for By {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -179,39 +179,39 @@ impl fmt::Display for By {
     }
 }
 
-/// What happens to a request without the attribute a rule counts by.
+/// Treatment of a request without the attribute that a rule counts by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum IfMissing {
-    /// It is counted by its address, and without one together with all others that have none.
+    /// The request is counted by its address. Requests without an address share one counter.
     #[default]
     Substitute,
     /// The rule does not apply.
     Skip,
 }
 
-/// What a rule does with its verdict.
+/// Effect of a rule's verdict.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Mode {
-    /// Refuses.
+    /// Denies.
     #[default]
     Enforce,
-    /// Counts what it would refuse.
+    /// Counts what it would deny.
     Shadow,
-    /// Nothing.
+    /// None.
     Off,
 }
 
-/// What a caller wants of the rules.
+/// What a caller needs from the rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
-    /// To have one request decided.
+    /// A decision about one request.
     Check,
-    /// To have it decided and to hold a permit of every rule with `concurrent`.
+    /// A decision, and a permit of every rule with `concurrent`.
     Acquire,
 }
 
 impl Rule {
-    /// A rule that has a name, a place and rates, and all else as usual.
+    /// A rule with a name, a location and rates, and defaults for all else.
     pub(crate) fn with_defaults(
         name: RuleName,
         location: SourceLocation,
@@ -242,42 +242,42 @@ impl Rule {
         }
     }
 
-    /// How a request comes under it.
+    /// How a request matches the rule.
     pub fn kind(&self) -> RuleKind {
         self.kind
     }
 
-    /// Its name: unique among the rules that requests come under by their attributes.
+    /// Name of the rule, unique among the rules that match by attributes.
     pub fn name(&self) -> &RuleName {
         &self.name
     }
 
-    /// Whose counter it charges.
+    /// Which counter it charges.
     pub fn by(&self) -> &By {
         &self.by
     }
 
-    /// What happens when that is absent.
+    /// Treatment of a request without the attribute that it counts by.
     pub fn if_missing(&self) -> IfMissing {
         self.if_missing
     }
 
-    /// What it does with its verdict.
+    /// Effect of its verdict.
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// The unit it counts, if not requests.
+    /// The unit that it counts, if not requests.
     pub fn unit(&self) -> Option<&str> {
         self.unit.as_deref()
     }
 
-    /// The longest delay a client of this rule may be given.
+    /// Maximum delay for a client of this rule.
     pub fn max_delay(&self) -> Option<Nanos> {
         self.max_delay
     }
 
-    /// How many requests of one subject may be open at once, if that is limited.
+    /// How many requests of one subject may be in flight at once, if that is limited.
     pub fn concurrent(&self) -> Option<Concurrency> {
         self.concurrent
     }
@@ -287,22 +287,22 @@ impl Rule {
         self.priority
     }
 
-    /// How requests are delayed before they are refused, if they are.
+    /// How requests are delayed before they are denied, if they are.
     pub fn soft(&self) -> Option<SoftLimit> {
         self.soft
     }
 
-    /// What it asks of the store.
+    /// Options that the store has to follow.
     pub fn options(&self) -> &RuleOptions {
         &self.options
     }
 
-    /// How it counts.
+    /// Algorithm of its limits.
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// Where it stands in the rules.
+    /// Source location of the rule.
     pub fn location(&self) -> &SourceLocation {
         &self.location
     }
@@ -312,10 +312,10 @@ impl Rule {
         !self.overrides.is_empty()
     }
 
-    /// Which rates a client of `tier` has whose subject reads `subject`. A client without a tier has
-    /// the first tier. The text of a subject is the value of `by`: of an API key the name it is
-    /// listed under, of an address its canonical form, of several attributes their values joined by
-    /// `,`, with a backslash before a comma or backslash inside a value.
+    /// The rate class of a client with `tier` whose subject reads `subject`. A client without a tier has the first
+    /// tier. The text of a subject is the value of `by`: for an API key the name it is listed under, for an address
+    /// its canonical form, for several attributes their values joined by `,`, with a backslash before a comma or
+    /// backslash inside a value.
     pub fn rate_class(&self, tier: Option<u16>, subject: &str) -> RateClass {
         if let Some(own) = self.overrides.get(subject) {
             return *own;
@@ -329,13 +329,13 @@ impl Rule {
         &self.rates[rate_class.0 as usize]
     }
 
-    /// The limits for a client of `tier` whose subject reads `subject`. Empty means unlimited.
+    /// The limits of a client with `tier` whose subject reads `subject`. Empty means unlimited.
     pub fn limits(&self, tier: Option<u16>, subject: &str) -> &[Limit] {
         self.rates(self.rate_class(tier, subject)).limits()
     }
 
-    /// The limit in place `rate` of any class that has parameters `tag`: what a counter was charged
-    /// under, if the rule still knows it.
+    /// The limit at index `rate` of any class whose parameters have `tag`: the limit under which a counter was
+    /// charged, if the rule still has it.
     pub fn limit_with_tag(&self, rate: usize, tag: u32) -> Option<&Limit> {
         let limits = self.rates.iter().filter_map(|rates| rates.limits.get(rate));
         limits.into_iter().find(|limit| limit.tag() == tag)
@@ -354,7 +354,7 @@ impl Rule {
         })
     }
 
-    /// Whether it has anything to say about `request`, before others take its place.
+    /// Whether the rule applies to `request`, before replacements.
     pub(crate) fn applies(&self, request: &Request<'_>) -> bool {
         self.mode != Mode::Off
             && self.counts(request)
@@ -367,9 +367,9 @@ impl Rule {
         self.unit.is_none() || request.cost_in(self.unit()).is_some()
     }
 
-    /// Whether it takes the place of `other`, which stands at `position`, where both apply. A rule
-    /// that is only tried out never takes the place of one that is in force, and one that counts only
-    /// permits takes the place of another only where a permit is acquired: a check would pass free.
+    /// Whether this rule replaces `other`, the rule at `position`, where both apply. A shadow rule never replaces one
+    /// that is in force. A rule that counts only permits replaces another only where a permit is acquired: otherwise
+    /// a check would pass without a limit.
     pub(crate) fn displaces(&self, other: &Rule, position: u32, purpose: Purpose) -> bool {
         self.replaces.binary_search(&position).is_ok()
             && (self.mode == Mode::Enforce || other.mode == Mode::Shadow)

@@ -1,4 +1,4 @@
-//! Reads one rule: every field checked by hand, every fault told, none hiding another.
+//! Reads one rule. Every field is checked by hand, and every error is reported: none hides another.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use crate::subject::RuleName;
 use crate::units::Nanos;
 
 mapping_fields!(
-    /// The fields of a rule, no others.
+    /// The fields of a rule, and no others.
     RuleFields {
         name: "name",
         matching: "match",
@@ -72,10 +72,10 @@ pub(crate) struct ParsedRules<'d> {
     pub(crate) replaces: Vec<ReplacedName<'d>>,
 }
 
-/// What reading rules needs to know and keeps.
+/// Settings for reading rules, and what was parsed so far.
 pub(crate) struct RuleReader<'d, 's> {
     pub(crate) rates: RatesReader<'d, 's>,
-    /// Whether the rules name a `timezone`, so that days, weeks and months are those of a calendar.
+    /// Whether the rules have a `timezone`, so that days, weeks and months follow a calendar.
     pub(crate) has_timezone: bool,
     pub(crate) matches: MatchReader<'s>,
     pub(crate) store: Capabilities,
@@ -84,7 +84,7 @@ pub(crate) struct RuleReader<'d, 's> {
 }
 
 impl<'d> RuleReader<'d, '_> {
-    /// Reads the rule at `node`, if there is enough of it to go on with; the faults are what counts.
+    /// Reads the rule at `node` and reports its errors. The rule is added if enough of it is valid.
     pub(crate) fn read(
         &mut self,
         node: YamlNode<'d>,
@@ -116,7 +116,7 @@ impl<'d> RuleReader<'d, '_> {
         let unlimited = fields.rate.is_some() && written.is_unlimited();
         let limits = fields.concurrent.is_some() || fields.rate.is_some() && !unlimited;
         if by.is_none() && limits {
-            let message = "does not say whose requests it counts together; write `by: ip`, or \
+            let message = "has no `by`, which names whose requests are counted together; write `by: ip`, or \
                            `by: global` for everybody";
             report.error(node.line(), message);
         }
@@ -157,7 +157,7 @@ impl<'d> RuleReader<'d, '_> {
         let named_by = effective_by.arity();
         let replaces = read_replaces(&fields, at, report);
         let name = RuleName::new(name?);
-        // Only of a rule that takes its place: they say whose they are by it.
+        // Only for a rule that is added: the names refer to it by position.
         parsed.replaces.extend(replaces);
         let on_failure = fields
             .on_store_failure
@@ -226,7 +226,7 @@ impl<'d> RuleReader<'d, '_> {
     }
 }
 
-/// The name a rule states, for faults found before the name is checked.
+/// The name that a rule states, for errors found before the name is checked.
 fn name_at<'d>(node: YamlNode<'d>) -> Option<&'d str> {
     let YamlValue::Map(mut pairs) = node.kind() else {
         return None;
@@ -270,7 +270,7 @@ fn read_name<'d>(
     Some(name)
 }
 
-/// A rule without a rate limits only how many requests are open, and then has none for anybody.
+/// Rejects a rule without a rate, unless it limits only requests in flight. Such a rule has no rates for anybody.
 fn reject_missing_rate(
     fields: &RuleFields<'_>,
     name: Option<&str>,
@@ -294,10 +294,10 @@ fn reject_missing_rate(
     }
 }
 
-/// Fields whose machinery is still to come. Ignoring them would promise what is not kept.
+/// Rejects fields that are not implemented yet. To ignore them would make a promise that is not kept.
 fn reject_unsupported(fields: &RuleFields<'_>, report: &mut Reporter<'_>) {
     if let Some(node) = fields.charge_on {
-        let message = "has `charge_on`, which this version does not do yet; remove it";
+        let message = "has `charge_on`, which this version does not support yet; remove it";
         report.error(node.line(), message);
     }
     let Some(node) = fields.count_denied else {
@@ -306,7 +306,7 @@ fn reject_unsupported(fields: &RuleFields<'_>, report: &mut Reporter<'_>) {
     match report.text("count_denied", node, "false") {
         None | Some("false") => {}
         Some("true") => {
-            let message = "has count_denied `true`, which this version does not do yet; write false \
+            let message = "has count_denied `true`, which this version does not support yet; write false \
                            or remove it";
             report.error(node.line(), message);
         }
@@ -325,9 +325,9 @@ fn default_algorithm(default: Option<Algorithm>, has_burst: bool) -> Algorithm {
     default
 }
 
-/// The algorithm of a rule with a rate per day, week or month where a `timezone` is named: a fixed
-/// window, which alone follows a calendar. What contradicts that is a fault, because a span of 24 hours
-/// in its place would surprise.
+/// The algorithm of a rule with a rate per day, week or month where a `timezone` is set: a fixed window, the only one
+/// that follows a calendar. A contradiction to that is an error, because a span of 24 hours instead would be a
+/// surprise.
 fn calendar_algorithm(
     own: Option<Algorithm>,
     default: Option<Algorithm>,
@@ -365,7 +365,7 @@ fn calendar_algorithm(
 
 const HOUR: Nanos = Nanos::from_secs(3_600);
 
-/// The fields that only some algorithms know.
+/// Reads the fields that only some algorithms use.
 fn read_limit_options(
     fields: &RuleFields<'_>,
     algorithm: Algorithm,
@@ -387,7 +387,7 @@ fn read_limit_options(
     }
 }
 
-/// A field that means something to `required` alone.
+/// A field that only the algorithm `required` uses.
 fn only_with_algorithm<'d>(
     required: Algorithm,
     algorithm: Algorithm,

@@ -1,4 +1,4 @@
-//! The rules that are in force together: read, checked and indexed. Only `parse` makes one.
+//! The rules that are in force together: parsed, checked and indexed. Only `parse` creates a set.
 
 use std::collections::BTreeSet;
 
@@ -15,30 +15,30 @@ use super::rule::{Purpose, Rule};
 use crate::request::Request;
 use crate::units::Nanos;
 
-/// Rules that have been read, checked and indexed.
+/// Rules that have been parsed, checked and indexed.
 #[derive(Clone, Debug)]
 pub struct RuleSet {
     pub(crate) rules: Vec<Rule>,
     pub(crate) by_name: FxHashMap<Box<str>, u32>,
-    /// Of those that requests come under by their attributes.
+    /// Index of the rules that match by attributes.
     pub(crate) index: RuleIndex,
     pub(crate) descriptors: Descriptors,
     pub(crate) allow: AccessList,
     pub(crate) block: AccessList,
     pub(crate) tiers: Vec<Box<str>>,
     pub(crate) identity: Identity,
-    /// Where `identity` stands.
+    /// Source location of `identity`.
     pub(crate) identity_location: Option<SourceLocation>,
     pub(crate) keys_file: Option<Box<str>>,
-    /// The names that are declared at the top.
+    /// Names declared at the top.
     pub(crate) declared: DeclaredNames,
-    /// What lint warns of that only the text as written shows.
+    /// Lint warnings that only the source text shows.
     pub(crate) warnings: Vec<Warning>,
     /// Units that rules count in or declare.
     pub(crate) units: BTreeSet<Box<str>>,
-    /// Whether a `timezone` is written.
+    /// Whether the rules have a `timezone`.
     pub(crate) has_timezone: bool,
-    /// Whether any of the rules delays before it refuses.
+    /// Whether any rule delays before it denies.
     pub(crate) has_soft_limits: bool,
     /// The name of the first file, for warnings about the rules as a whole.
     pub(crate) source: std::sync::Arc<str>,
@@ -53,12 +53,12 @@ pub struct UnknownUnitError<'q> {
     advice: String,
 }
 
-/// How clients are told apart.
+/// How clients are identified.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Identity {
-    /// Peers whose word about the client's address is believed. None unless named.
+    /// Peers that are trusted to state the client's address. None by default.
     pub trusted_proxies: Vec<IpNet>,
-    /// How much of an IPv6 address tells clients apart: one household has a /64.
+    /// Length of the prefix that identifies an IPv6 client: one household has a /64.
     pub ipv6_prefix: u8,
 }
 
@@ -72,24 +72,23 @@ impl Default for Identity {
 }
 
 impl RuleSet {
-    /// Every rule, in the order of the files: first those that requests come under by their
-    /// attributes, then those by descriptors.
+    /// All rules, in file order: first those that match by attributes, then those of descriptors.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }
 
-    /// The rule called `name`.
+    /// The rule with this `name`.
     pub fn rule(&self, name: &str) -> Option<&Rule> {
         self.position(name).map(|at| &self.rules[at])
     }
 
-    /// Where the rule called `name` stands in [`RuleSet::rules`].
+    /// Position of the rule with this `name` in [`RuleSet::rules`].
     pub fn position(&self, name: &str) -> Option<usize> {
         self.by_name.get(name).map(|at| *at as usize)
     }
 
-    /// Positions of the rules that apply to `request`, ascending: its match holds, it is not off, the
-    /// request does not say that it costs none of its unit, and no other that applies takes its place.
+    /// Positions of the rules that apply to `request`, ascending. A rule applies if its match holds, it is not off,
+    /// the request does not state a cost of 0 in its unit, and no other rule that applies replaces it.
     pub fn applicable_rules(&self, request: &Request<'_>, purpose: Purpose) -> SmallVec<[u32; 8]> {
         let mut found = self.matching_rules(request);
         let replacing = |at: &u32| !self.rules[*at as usize].replaces.is_empty();
@@ -100,7 +99,7 @@ impl RuleSet {
         found
     }
 
-    /// Positions of the rules that apply before any takes the place of another, ascending.
+    /// Positions of the rules that apply before replacements, ascending.
     pub(crate) fn matching_rules(&self, request: &Request<'_>) -> SmallVec<[u32; 8]> {
         let mut found = SmallVec::new();
         self.index.find(request, &mut |at| {
@@ -113,7 +112,7 @@ impl RuleSet {
         found
     }
 
-    /// Which of `others`, all of which apply, takes the place of the rule at `position`.
+    /// The rule of `others`, all of which apply, that replaces the rule at `position`.
     pub(crate) fn replaced_by(
         &self,
         position: u32,
@@ -125,17 +124,17 @@ impl RuleSet {
         others.find(|other| other.displaces(rule, position, purpose))
     }
 
-    /// Whether any rule delays before it refuses.
+    /// Whether any rule delays before it denies.
     pub fn has_soft_limits(&self) -> bool {
         self.has_soft_limits
     }
 
-    /// Whether anybody is on a list.
+    /// Whether a list has any entry.
     pub fn has_access_lists(&self) -> bool {
         !self.allow.is_empty() || !self.block.is_empty()
     }
 
-    /// What the lists say about `request` at `now`. The allow list wins.
+    /// The decision of the lists about `request` at `now`. The allow list wins.
     pub fn list_decision(&self, request: &Request<'_>, now: Nanos) -> Option<ListDecision> {
         if self.allow.find(request, now).is_some() {
             return Some(ListDecision::Allow);
@@ -144,7 +143,7 @@ impl RuleSet {
         Some(ListDecision::Block { until })
     }
 
-    /// What the lists say, and the entry that says it.
+    /// The decision of the lists, and the entry that makes it.
     pub(crate) fn list_decision_with_entry(
         &self,
         request: &Request<'_>,
@@ -158,8 +157,8 @@ impl RuleSet {
         Some((listed, list.find(request, now)?))
     }
 
-    /// What is wrong with the first unit in the costs of `request` that no rule counts in and none
-    /// declares. It is probably misspelt, and nothing would be charged for it.
+    /// The error for the first unit in the costs of `request` that no rule counts in or declares. It is probably
+    /// misspelt, and nothing would be charged for it.
     pub fn unknown_unit<'q>(&self, request: &'q Request<'_>) -> Option<UnknownUnitError<'q>> {
         let mut named = request.costs.iter().map(|(unit, _)| &**unit);
         let unit = named.find(|unit| !self.units.contains(*unit))?;
@@ -188,12 +187,13 @@ impl RuleSet {
         )
     }
 
-    /// Whether the lists block the key of this digest at `now`. `name` is what it is listed under, empty if nothing.
+    /// Whether the lists block the key with this digest at `now`. `name` is the name it is listed under; empty for
+    /// none.
     pub fn blocks_key(&self, name: &str, digest: &[u8; 32], now: Nanos) -> bool {
         self.block.contains_key(name, digest, now) && !self.allow.contains_key(name, digest, now)
     }
 
-    /// The names of the domains that descriptors may be of.
+    /// Names of the domains of descriptors.
     pub fn domains(&self) -> impl ExactSizeIterator<Item = &str> {
         self.descriptors.domains.iter().map(|domain| &*domain.name)
     }
@@ -208,12 +208,12 @@ impl RuleSet {
         &self.tiers
     }
 
-    /// How clients are told apart.
+    /// How clients are identified.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// Names of API keys that rules and lists write, in no order.
+    /// Names of API keys in rules and lists, in no particular order.
     pub fn key_names(&self) -> Vec<String> {
         super::lint::keys::names(self)
     }

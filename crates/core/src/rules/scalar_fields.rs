@@ -62,7 +62,7 @@ const FAILURE_CHOICES: [(&str, OnStoreFailure); 3] = [
 const LATE_CHOICES: [(&str, OnStoreLate); 2] =
     [("local", OnStoreLate::Local), ("deny", OnStoreLate::Deny)];
 
-/// One of the known values; the usual one where nothing is said.
+/// One of the known values; the default if the field is absent.
 pub(crate) fn read_choice<T: Copy + Default>(
     node: &Option<YamlNode<'_>>,
     field: &str,

@@ -1,5 +1,5 @@
-//! The JSON Schema of a rules file, for editors. It knows the shape of the language, not its sense:
-//! only `parse` says whether rules are sound.
+//! JSON Schema of a rules file, for editors. It describes the shape of the language, not its meaning: only `parse`
+//! decides whether rules are valid.
 
 /// The schema (draft 2020-12) as JSON text.
 pub fn schema() -> &'static str {

@@ -1,7 +1,7 @@
-//! Whose counter a rule charges for a request, in words.
+//! The subject of a request under a rule, as text.
 //!
-//! An absent attribute never means unlimited: the address stands in for it, and all requests without
-//! even that share one counter. How the words become a fingerprint is not known here.
+//! An absent attribute never means unlimited: the address replaces it, and all requests without an address share one
+//! counter. How the text becomes a fingerprint is not known here.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use super::rule::{By, IfMissing, Rule};
 use crate::request::{PRIORITY, Request};
 
-/// The value that counts for one place of a rule's `by`.
+/// The value for one place of a rule's `by`.
 pub(crate) enum SubjectValue<'r> {
     Text(&'r str, &'r str),
     Ip(IpAddr),
@@ -17,9 +17,9 @@ pub(crate) enum SubjectValue<'r> {
     Anonymous,
 }
 
-/// The subject as an operator writes it in `overrides`: values joined by commas as [`push_value`] does, a
-/// key by the name it is listed under. Nothing where the address stands in for what is absent, and nothing for a
-/// text that reads as an address or a digest: overrides are for who one is, not for what one claims.
+/// The subject as an operator writes it in `overrides`: values joined by commas as [`push_value`] does, a key by the
+/// name it is listed under. `None` where the address replaces an absent attribute, and `None` for a text that reads
+/// as an address or a digest: an override is for what a client is, not for what it claims.
 pub(crate) fn subject_text(rule: &Rule, request: &Request<'_>) -> Option<String> {
     let By::All(parts) = rule.by() else {
         return None;
@@ -41,9 +41,9 @@ pub(crate) fn subject_text(rule: &Rule, request: &Request<'_>) -> Option<String>
     Some(out)
 }
 
-/// Appends the value of place `index` of `places`. A single value stands as it is. Of several, a comma or
-/// backslash inside a value has a backslash before it, because a client chooses values: without that
-/// `a,b` and `c` would read as `a` and `b,c`, and one subject would have the rates of another.
+/// Appends the value of place `index` of `count`. A single value is written as it is. With several values, a comma or
+/// backslash inside a value gets a backslash before it, because a client chooses values: otherwise `a,b` and `c`
+/// would read as `a` and `b,c`, and one subject would have the rates of another.
 pub(super) fn push_value(out: &mut String, value: &str, index: usize, count: usize) {
     if count == 1 {
         return out.push_str(value);
@@ -59,8 +59,8 @@ pub(super) fn push_value(out: &mut String, value: &str, index: usize, count: usi
     }
 }
 
-/// The values of a text of several, without the blanks around them. A backslash stands for itself unless
-/// a comma or another backslash follows.
+/// Splits a text of several values and trims the blanks around them. A backslash stands for itself unless a comma or
+/// another backslash follows.
 pub(super) fn split_values(text: &str) -> Vec<String> {
     let mut values = vec![String::new()];
     let mut chars = text.chars().peekable();
@@ -85,7 +85,7 @@ fn digest_text(digest: &[u8; 32]) -> String {
     format!("sha256:{}", digits.collect::<String>())
 }
 
-/// What counts for one place of a `by`; nothing if the rule wants to be skipped without it.
+/// The value for one place of a `by`; `None` if it is absent and the rule has `if_missing: skip`.
 pub(crate) fn subject_value<'r>(
     alternatives: &'r [Box<str>],
     if_missing: IfMissing,
@@ -94,7 +94,7 @@ pub(crate) fn subject_value<'r>(
     let present = alternatives.iter().find_map(|name| match &**name {
         "ip" => request.ip.map(SubjectValue::Ip),
         "api_key" => request.api_key.map(|key| SubjectValue::Key(key.digest)),
-        // Every request has one, and no client can make up another to have a counter of its own.
+        // Every request has a priority, and no client can invent another one to have a counter of its own.
         PRIORITY => Some(SubjectValue::Text(PRIORITY, request.priority().name())),
         name => request
             .text(name)
@@ -129,10 +129,10 @@ mod tests {
         assert_eq!(joined(&["a,b", "c"]), r"a\,b,c");
         assert_eq!(joined(&["a", "b,c"]), r"a,b\,c");
         assert_eq!(joined(&[r"a\", "b"]), r"a\\,b");
-        assert_eq!(joined(&["a,b"]), "a,b", "one value stands as it is");
+        assert_eq!(joined(&["a,b"]), "a,b", "one value is written as it is");
     }
 
-    /// An override for `normal` did not hold for requests that say nothing, and an invented priority had a counter
+    /// An override for `normal` did not hold for requests without a priority, and an invented priority had a counter
     /// of its own.
     #[test]
     fn a_request_without_a_known_priority_counts_as_normal() {

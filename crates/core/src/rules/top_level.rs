@@ -1,8 +1,8 @@
-//! Reads what a rules file says besides its rules, and puts a folder's files together.
+//! Reads the top level of rules files apart from their rules, and combines the files of a folder.
 //!
-//! `defaults` holds for the file it stands in. `identity`, `tiers`, `timezone` and `keys_file` hold
-//! for all and may stand in one file only: two files that disagree would make the order of their
-//! names matter. `attributes` and `units` hold for all and may stand in several.
+//! `defaults` applies to its own file. `identity`, `tiers`, `timezone` and `keys_file` apply to all files and may be
+//! in one file only: if two files disagreed, the order of their names would matter. `attributes` and `units` apply to
+//! all files and may be in several.
 
 use rustc_hash::FxHashSet;
 
@@ -49,7 +49,7 @@ mapping_fields!(DefaultsFields {
     durability: "durability",
 });
 
-/// What the rules of one file have where they say nothing.
+/// Defaults for the rules of one file.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Defaults {
     pub(crate) algorithm: Option<Algorithm>,
@@ -58,7 +58,7 @@ pub(crate) struct Defaults {
     pub(crate) durability: Durability,
 }
 
-/// What holds for all files, with the place that said it.
+/// Settings for all files, each with its source location.
 #[derive(Default)]
 pub(crate) struct GlobalSettings {
     pub(crate) identity: Option<(Identity, SourceLocation)>,
@@ -69,7 +69,7 @@ pub(crate) struct GlobalSettings {
 }
 
 impl GlobalSettings {
-    /// Takes in what the top level of one file says.
+    /// Adds the settings at the top of one file.
     pub(crate) fn read_top_level(&mut self, top: &TopLevelFields<'_>, report: &mut Reporter<'_>) {
         if let Some(node) = reject_duplicate("identity", top.identity, &self.identity, report) {
             self.identity = Some((read_identity(node, report), report.location(node.line())));
@@ -126,7 +126,7 @@ fn declare_field(
     }
 }
 
-/// The node, unless another file has said it already.
+/// The node, unless another file has the field already.
 fn reject_duplicate<'d, T>(
     field: &str,
     node: Option<YamlNode<'d>>,
@@ -135,7 +135,7 @@ fn reject_duplicate<'d, T>(
 ) -> Option<YamlNode<'d>> {
     let node = node?;
     if let Some((_, first)) = known {
-        let message = format!("`{field}` stands in {first} too; keep it in one file only");
+        let message = format!("`{field}` is in {first} too; keep it in one file only");
         report.error(node.line(), message);
         return None;
     }

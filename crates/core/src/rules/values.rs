@@ -1,7 +1,7 @@
-//! Values of attributes in rules: which no request can have, and which are probably not meant.
+//! Values of attributes in rules: values that no request can have, and values that are probably not meant.
 //!
-//! `match` and `overrides` are checked by the same functions. A value that can never match would be a
-//! limit that is not there.
+//! The same functions check `match` and `overrides`. A value that can never match would be a limit that does not
+//! exist.
 
 use super::diagnostics::quoted;
 use super::glob::Glob;
@@ -38,13 +38,13 @@ pub(super) fn check(name: &str, text: &str) -> Result<(), String> {
     }
 }
 
-/// What is probably not meant by `text` as a value or pattern of the attribute `name`.
+/// The warning about `text` as a value or pattern of the attribute `name`, if it is probably not meant.
 pub(super) fn warning(name: &str, text: &str) -> Option<String> {
     match name {
         "path" => paths::warning(text).map(str::to_owned),
         "raw_path" if !text.is_empty() => paths::raw_warning(text).map(str::to_owned),
         "method" if matches_no_known_value(name, &normalize_method(text), methods::all()) => Some(
-            "which no registered method of HTTP matches; correct it unless callers send such a one"
+            "which no registered method of HTTP matches; correct it unless callers send such methods"
                 .to_owned(),
         ),
         PRIORITY if matches_no_known_value(name, text, Priority::ALL.map(Priority::name)) => Some(format!(
@@ -52,7 +52,7 @@ pub(super) fn warning(name: &str, text: &str) -> Option<String> {
             Priority::ALL.map(Priority::name).join(", ")
         )),
         _ if text.is_empty() => Some(format!(
-            "which only an empty text is; write `not: {{ {name}: \"**\" }}` for requests without it"
+            "which matches only an empty text; write `not: {{ {name}: \"**\" }}` for requests without it"
         )),
         _ if !Glob::is_path_attribute(name) && has_path_wildcard(text) => Some(
             "where `**` is any text and not any number of segments, so that /a/** does not match /a; write both in a list"
@@ -78,7 +78,7 @@ fn matches_no_known_value(
     Glob::is_glob(text) && !known.into_iter().any(|value| glob.matches(value))
 }
 
-/// Any other text is the same as `normal` in a request.
+/// Rejects any other text, because in a request it counts as `normal`.
 fn check_priority(text: &str) -> Result<(), String> {
     if Priority::from_name(text).is_some() {
         return Ok(());
@@ -90,7 +90,7 @@ fn check_priority(text: &str) -> Result<(), String> {
     })
 }
 
-/// The warning about a method that is none of HTTP.
+/// The warning about a method that is not registered for HTTP.
 pub(super) fn unregistered_method(method: &str) -> String {
     format!(
         "method {}, which is no registered method of HTTP; correct it unless callers send just that",
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn white_space_at_an_end_is_wrong_whatever_the_attribute() {
+    fn white_space_at_an_end_is_wrong_for_every_attribute() {
         for name in ["user", "path", "method", "host", "header.x-a", "raw_path"] {
             for text in [" /a", "/a ", "/a\n", "\t/a"] {
                 assert!(check(name, text).is_err(), "{name} {text:?}");

@@ -1,9 +1,8 @@
-//! YAML read into a flat list of nodes, each with its line and its text as written.
+//! YAML parsed into a flat list of nodes, each with its line and its text as written.
 //!
-//! Nothing is typed here: `10`, `off` and `null` are texts, and what reads them says what it wanted.
-//! So one wrong field hides no other, and a message can quote what stands in the file. An alias is
-//! a pointer, never a copy, and what all of them would expand to is counted and bounded. Knows
-//! nothing of rules.
+//! Nothing is typed here: `10` and `off` are texts, and the reader of a field reports what it expected. So one wrong
+//! field hides no other, and a message can quote the file. An alias is a pointer, never a copy, and the number of
+//! nodes after expanding all aliases is bounded. Knows nothing of rules.
 
 use std::borrow::Cow;
 
@@ -12,33 +11,33 @@ use rustc_hash::FxHashMap;
 
 use super::yaml_errors;
 
-/// The longest text that is read as rules; a folder may have many of them.
+/// Maximum length of a rules file; a folder may have many files.
 pub const MAX_FILE_BYTES: usize = 16 << 20;
-/// The most values a file may have, aliases expanded. 100,000 rules have 1,500,000.
+/// Maximum number of values in a file, aliases expanded. 100,000 rules have 1,500,000.
 pub(crate) const MAX_NODES: u32 = 4_000_000;
-/// The deepest nesting. A rules file needs seven levels.
+/// Maximum nesting depth. A rules file needs seven levels.
 pub(crate) const MAX_DEPTH: usize = 32;
 
-/// What a node of a rules file takes with its share of spaces, so that the list seldom has to grow.
+/// Estimated bytes of source per node, spaces included, so that the list seldom has to grow.
 const ESTIMATED_BYTES_PER_NODE: usize = 8;
 
-/// Why a text was not read, and on which line.
+/// Why a text could not be parsed, and on which line.
 #[derive(Debug)]
 pub(crate) struct YamlError {
     pub(crate) line: u32,
     pub(crate) message: String,
 }
 
-/// A text, read.
+/// A parsed text.
 #[derive(Debug, Default)]
 pub(crate) struct Document<'a> {
     source: &'a str,
     nodes: Vec<RawNode>,
-    /// Texts that do not stand in the source as they are: escaped or folded.
+    /// Texts that are not in the source as they are: escaped or folded.
     owned: Vec<Box<str>>,
 }
 
-/// Sixteen bytes: a large file has more than a million of them.
+/// Sixteen bytes, because a large file has more than a million nodes.
 #[derive(Clone, Copy, Debug)]
 struct RawNode {
     line: u32,
@@ -48,23 +47,23 @@ struct RawNode {
 #[derive(Clone, Copy, Debug)]
 enum RawNodeKind {
     Null,
-    /// A part of the source.
+    /// A slice of the source.
     Slice {
         start: u32,
         length: u32,
     },
-    /// A text of its own.
+    /// A text in `owned`.
     Owned {
         at: u32,
     },
-    /// The children follow, up to `end`; of a mapping, keys and values take turns.
+    /// The children follow, up to `end`. In a mapping, keys and values alternate.
     List {
         end: u32,
     },
     Map {
         end: u32,
     },
-    /// The node an alias stands for.
+    /// The node that an alias stands for.
     Alias {
         target: u32,
     },
@@ -78,7 +77,7 @@ pub(crate) struct YamlNode<'d> {
     line: u32,
 }
 
-/// What a node holds.
+/// Value of a node.
 pub(crate) enum YamlValue<'d> {
     /// Nothing was written, or `~`, or `null`.
     Null,
@@ -91,7 +90,7 @@ pub(crate) enum YamlValue<'d> {
 }
 
 impl<'d> YamlNode<'d> {
-    /// Where it is used: for an alias, the line of the alias.
+    /// Line where the node is used: for an alias, the line of the alias.
     pub(crate) fn line(self) -> u32 {
         self.line
     }
@@ -117,7 +116,7 @@ impl<'d> YamlNode<'d> {
         }
     }
 
-    /// The text of a scalar that was written without quotes, and so may mean a number or a yes.
+    /// The text of a scalar that was written without quotes, and so may mean a number or a bool.
     pub(crate) fn unquoted(self) -> Option<&'d str> {
         match self.document.nodes[self.at as usize].kind {
             RawNodeKind::Slice { start, length } => {
@@ -232,11 +231,11 @@ struct YamlReader<'a> {
     source: &'a str,
     nodes: Vec<RawNode>,
     owned: Vec<Box<str>>,
-    /// The collections that are open.
+    /// Collections that are not closed yet.
     open: Vec<OpenCollection>,
     anchors: FxHashMap<usize, Anchor>,
     documents: usize,
-    /// Nodes so far, as if every alias had been written out.
+    /// Number of nodes so far, as if every alias had been written out.
     expanded: u32,
 }
 
@@ -294,7 +293,7 @@ impl<'a> YamlReader<'a> {
         Ok(())
     }
 
-    /// Where a text stands in the source, or a copy of it.
+    /// The position of a text in the source, or a copy of the text.
     fn scalar(&mut self, text: Cow<'a, str>, plain: bool) -> RawNodeKind {
         if plain && matches!(&*text, "" | "~" | "null") {
             return RawNodeKind::Null;
@@ -326,7 +325,7 @@ impl<'a> YamlReader<'a> {
         if self.expanded > MAX_NODES {
             return Err(yaml_errors::too_many_nodes(line, weight > 1));
         }
-        let at = self.nodes.len() as u32; // at most MOST_NODES
+        let at = self.nodes.len() as u32; // at most MAX_NODES
         self.nodes.push(RawNode { line, kind });
         Ok(at)
     }

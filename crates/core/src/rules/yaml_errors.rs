@@ -1,4 +1,4 @@
-//! The words for a text that is not a YAML document we read.
+//! Error messages for texts that are not a supported YAML document.
 
 use granit_parser::{ErrorKind, ScanError};
 
@@ -15,7 +15,7 @@ fn error_at(line: u32, message: impl Into<String>) -> YamlError {
 pub(crate) fn file_too_long() -> YamlError {
     let max_mib = MAX_FILE_BYTES >> 20;
     let message =
-        format!("is longer than the {max_mib} MiB that are read; split the file into a folder");
+        format!("is longer than the maximum of {max_mib} MiB; split the file into a folder");
     error_at(0, message)
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn second_document(line: u32) -> YamlError {
     )
 }
 
-/// What the parser could not read, with what to write for the mistakes people make.
+/// The error of the parser, with advice for common mistakes.
 pub(crate) fn syntax_error(error: &ScanError, text: &str) -> YamlError {
     let line = error.marker().line();
     let source_line = text
@@ -72,7 +72,7 @@ pub(crate) fn syntax_error(error: &ScanError, text: &str) -> YamlError {
         ErrorKind::TabNotAllowed
         | ErrorKind::TabInBlockIndentation
         | ErrorKind::TabInIndentation => {
-            "a tab stands where YAML wants spaces; write spaces".to_owned()
+            "has a tab where YAML requires spaces; write spaces".to_owned()
         }
         ErrorKind::MissingAnchorOrAliasName => format!(
             "{} is not YAML; a text that begins with `*` or `&` must be in quotes",

@@ -1,6 +1,6 @@
-//! Verbs that a store around a store leaves to the one behind, written once.
+//! Writes the verbs that a store around a store delegates unchanged to the inner store.
 
-/// Writes verbs of a [`Store`](crate::store::Store) that are for the store behind, as they are:
+/// Implements verbs of a [`Store`](crate::store::Store) that go to the inner store unchanged:
 /// `delegate_store!(self => self.store; restore, acquire, renew);`
 #[doc(hidden)] // for the crates of this workspace, not a promise
 #[macro_export]

@@ -1,4 +1,4 @@
-//! Why a store does not serve: a short kind for a metric label and a text for people.
+//! Causes of store failures: a short kind for a metric label and a text for operators.
 
 use std::fmt;
 use std::sync::Arc;
@@ -94,7 +94,7 @@ impl fmt::Display for FailureKind {
 pub struct FailureCause {
     /// The kind.
     pub kind: FailureKind,
-    /// What happened, and the cure if one is known.
+    /// What happened, and the remedy if one is known.
     pub text: Arc<str>,
 }
 

@@ -1,15 +1,15 @@
-//! One reply for each set of a batch, as the port promises.
+//! Enforces one reply for each set of a batch, as the port requires.
 
 use super::{Outcome, StoreError};
 
-/// A store replied to a batch with another number of replies than there were sets. Which reply belongs to
-/// which set is unknown then.
+/// A store returned a number of replies that differs from the number of sets. The pairing of replies and sets is
+/// unknown then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{found} replies to {expected} charge sets")]
 pub struct ReplyCountError {
-    /// How many sets there were.
+    /// The number of sets.
     pub expected: usize,
-    /// How many replies there were.
+    /// The number of replies.
     pub found: usize,
 }
 

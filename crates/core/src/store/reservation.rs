@@ -1,10 +1,10 @@
-//! Costs that are known only at the end: an estimate is charged now, and settled when it is known.
+//! Reservations, for costs known only at the end: an estimate is charged now, and settled when the cost is known.
 //!
-//! A store remembers every open reservation beside the counter it was charged to, so that any node may
-//! settle it, and the estimate comes back by itself if nobody does. A settlement counts once. Who
-//! settles after the estimate came back is charged all that was used; for how long that is still
-//! possible is bounded, and so is what a store remembers. Pure: what to correct follows from what was
-//! found, here and for every store that is not a script.
+//! A store remembers every open reservation beside the counter it was charged to. So any node may settle it, and the
+//! store refunds the estimate by itself when the reservation expires. A settlement counts once. A settlement after
+//! that refund charges all that was used. The time for late settlements is bounded, and so is the memory of a store.
+//!
+//! Pure: the correction follows from the recorded state, here and in every store that is not a script.
 
 use smallvec::SmallVec;
 
@@ -16,9 +16,9 @@ use crate::units::{Cost, Nanos};
 pub struct Reserve<'a> {
     /// Unique to the reservation.
     pub id: u128,
-    /// When it ends if nobody settles it, from the store's time of the charge on.
+    /// The lifetime without a settlement, from the store's time of the charge on.
     pub ttl: Nanos,
-    /// What is charged: all of it or nothing.
+    /// The charges: all of them or none.
     pub set: ChargeSet<'a>,
 }
 
@@ -27,63 +27,63 @@ impl Reserve<'_> {
     pub const MAX_TTL: Nanos = Nanos::from_secs(3_600);
 }
 
-/// What became of a reservation.
+/// A settlement of a reservation.
 #[derive(Clone, Debug)]
 pub struct Settle<'a> {
-    /// That of the reservation.
+    /// The id of the reservation.
     pub id: u128,
-    /// The store's time of its charge. Of one that was charged in several steps the earliest: each
-    /// store remembers its own.
+    /// The store's time of its charge. A reservation that was charged in several steps has the earliest: each store
+    /// remembers its own.
     pub charged_at: Nanos,
-    /// When it ends or ended.
+    /// When the reservation expires or expired.
     pub expires_at: Nanos,
-    /// What was charged, with the estimates as costs.
+    /// The charges, with the estimates as costs.
     pub set: ChargeSet<'a>,
-    /// What was used of it.
+    /// The units that were used.
     pub used: Used,
 }
 
 /// How much of an estimate was used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Used {
-    /// So many units, for each charge in order.
+    /// The units used, for each charge in order.
     Known(SmallVec<[u64; 4]>),
-    /// Nobody said, and its time is over: the estimate comes back.
+    /// No settlement arrived in time: the estimate is refunded.
     Unknown,
 }
 
-/// What settling a reservation did.
+/// The result of a settlement.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Settled {
-    /// The estimate was corrected to what was used.
+    /// The estimate was corrected to the units used.
     Done,
-    /// The estimate had come back before: what was used was charged now.
+    /// The estimate had been refunded before: the units used were charged now.
     Late,
     /// It was settled before, or the store has lost it; nothing changed.
     Already,
-    /// It is too long ago; nothing changed.
+    /// Too long ago; nothing changed.
     Lapsed,
 }
 
-/// What a store remembers of one charge of a reservation.
+/// The recorded state of one charge of a reservation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReservationState {
-    /// It was charged then, by the store's time, and is open.
+    /// Charged at this time, by the store's clock, and open.
     Open(Nanos),
-    /// The estimate has come back.
+    /// The estimate was refunded.
     Returned,
-    /// Nothing.
+    /// No record.
     Unknown,
 }
 
-/// How a counter has to change for what was used to be what is charged.
+/// The change of a counter that makes the units charged equal to the units used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Correction {
-    /// Not at all.
+    /// No change.
     None,
-    /// So much is given back, as far as the bounds allow.
+    /// A refund, as far as the bounds allow.
     Refund(Cost),
-    /// So much is charged, whether it fits or not.
+    /// A charge, even beyond the limit.
     Charge(Cost),
 }
 
@@ -93,12 +93,12 @@ impl Settle<'_> {
         self.expires_at.since(self.charged_at)
     }
 
-    /// Until when it can be settled: as long after its end as it lasted.
+    /// The last moment of a settlement: the lifetime once more after the expiry.
     pub fn settle_deadline(&self) -> Nanos {
         self.expires_at.plus(self.ttl())
     }
 
-    /// How the counter of the charge `at` has to change, when this was found of it.
+    /// The correction of the counter of charge `at`, given its recorded state.
     pub fn correction(&self, at: usize, state: ReservationState) -> Correction {
         let estimate = self.set.charges[at].cost;
         let used = match &self.used {
@@ -120,7 +120,7 @@ impl Settle<'_> {
         }
     }
 
-    /// What settling did, when this was found of its charges at `now`.
+    /// The result of the settlement at `now`, given the recorded states of its charges.
     pub fn outcome(&self, states: &[ReservationState], now: Nanos) -> Settled {
         let open = states
             .iter()
@@ -133,7 +133,7 @@ impl Settle<'_> {
         }
     }
 
-    /// Whether it is too late to say what was used. An estimate comes back however late it is.
+    /// Whether it is too late to report the units used. An estimate is refunded however late it is.
     pub fn is_too_late(&self, now: Nanos) -> bool {
         self.used != Used::Unknown && now >= self.settle_deadline()
     }
@@ -152,7 +152,7 @@ impl Settle<'_> {
         ChargeSet::of(charges)
     }
 
-    /// What is given back.
+    /// The charges to refund.
     pub fn refunds(&self, states: &[ReservationState]) -> ChargeSet<'_> {
         self.corrected(states, |correction| match correction {
             Correction::Refund(units) => Some(units),
@@ -160,8 +160,8 @@ impl Settle<'_> {
         })
     }
 
-    /// When what is given back was charged. The earliest of it: the longer ago, the more has drained since,
-    /// and the less comes back.
+    /// The charge time of the refunds: the earliest. The longer ago, the more has drained since, and the less is
+    /// refunded.
     pub fn refunds_charged_at(&self, states: &[ReservationState]) -> Nanos {
         let times = states.iter().filter_map(|state| match state {
             ReservationState::Open(charged_at) => Some(*charged_at),
@@ -170,7 +170,7 @@ impl Settle<'_> {
         times.min().unwrap_or(self.charged_at)
     }
 
-    /// What is charged on top.
+    /// The additional charges.
     pub fn extra_charges(&self, states: &[ReservationState]) -> ChargeSet<'_> {
         self.corrected(states, |correction| match correction {
             Correction::Charge(units) => Some(units),

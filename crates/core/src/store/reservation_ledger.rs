@@ -1,77 +1,78 @@
 //! The open reservations of a store that keeps them in memory.
 //!
-//! Grouped by counter, because the next reservation of a counter refunds those that nobody settled. A step
-//! costs about the same however many are open: an entry is found by counter and id, and those that have
-//! ended by the order of their ends. Bounded twice: as a whole, and for each counter. A quarter of the room
-//! is for counters with few reservations; of the rest each may have half of what is free. So one subject
-//! holds a quarter at most, and those that take as much as they can leave room for all others. Knows neither limits nor how a counter is changed; whoever asks does that.
+//! Entries are grouped by counter, because the next reservation of a counter refunds its expired ones. The cost of a
+//! call hardly depends on how many are open: entries are found by counter and id, expired entries by expiry.
+//!
+//! Invariant: the ledger is bounded as a whole and per counter. A quarter of the room is for counters with few
+//! reservations; of the rest each counter may have half of what is free. So one subject holds at most a quarter, and
+//! greedy subjects leave room for all others. Knows neither limits nor counters; the caller changes those.
 
 use std::collections::{BTreeSet, HashMap};
 
 use super::{Charge, Outcome, ReservationState, Reserve, Settle, Used};
 use crate::units::{Cost, Nanos};
 
-/// Entries that one call forgets besides as many as it adds: a table that is full of what has ended is
-/// emptied by a few calls, and none of them takes long.
+/// Entries that one call evicts in addition to the number it adds. A few calls empty a table full of expired entries,
+/// and none of them takes long.
 const MAX_EVICTED: usize = 16;
-/// Estimates of one counter that one reservation refunds. The rest waits for the next one.
+/// Estimates of one counter that one reservation refunds. The rest waits for the next reservation.
 const MAX_REFUNDED: usize = 256;
 
-/// A counter with fewer reservations has a claim to all of the room.
+/// A counter with fewer reservations may use all of the room.
 const MIN_PER_COUNTER: usize = 8;
 
 /// Reservations by counter.
 #[derive(Clone, Debug)]
 pub struct ReservationLedger {
     counters: HashMap<u128, CounterReservations>,
-    /// When each entry is forgotten: time, counter, id. What a reset has forgotten before stays in here.
+    /// When each entry is evicted: time, counter, id. Entries that a reset removed earlier stay in here.
     expirations: BTreeSet<(Nanos, u128, u128)>,
     count: usize,
     max: usize,
 }
 
-/// The reservations of one counter, by id. Each has one charge of it.
+/// The reservations of one counter, by id. Each has one charge of this counter.
 #[derive(Clone, Debug, Default)]
 struct CounterReservations {
     entries: HashMap<u128, LedgerEntry>,
-    /// When each one ends that is open: time, id.
+    /// The expiry of each open one: time, id.
     open: BTreeSet<(Nanos, u128)>,
 }
 
 /// One charge of a reservation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct LedgerEntry {
-    /// Of the limit it was charged under.
+    /// The tag of the limit it was charged under.
     tag: u32,
     reserved: Cost,
     charged_at: Nanos,
     ttl: Nanos,
-    /// Whether the estimate has come back.
+    /// Whether the estimate was refunded.
     returned: bool,
 }
 
-/// An estimate that nobody settled in time.
+/// An estimate that was not settled in time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ExpiredReservation {
-    /// How much it was.
+    /// The units of the estimate.
     pub reserved: Cost,
     /// The store's time of its charge.
     pub charged_at: Nanos,
 }
 
-/// Why a reservation cannot be remembered.
+/// Why a reservation has no room in the ledger.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LedgerFullError {
-    /// So many are open in all.
-    #[error("{max} reservations are open, which is as many as are remembered")]
+    /// The whole table is full.
+    #[error("{max} reservations are open, the maximum")]
     Table {
-        /// How many that are.
+        /// The capacity.
         max: usize,
     },
-    /// So many of one subject are open that others could find no room.
-    #[error("{open} reservations of this subject are open, and the room left is for others")]
+    /// One subject has so many open that others could find no room.
+    #[error("{open} reservations of this subject are open; the rest is for other subjects")]
     Subject {
-        /// How many that are.
+        /// The number open.
         open: usize,
     },
 }
@@ -85,7 +86,7 @@ impl LedgerEntry {
         self.expires_at().plus(self.ttl)
     }
 
-    /// Whether it is what `settle` names as `charge`. By everything but when it was charged: of limits
+    /// Whether this is the entry that `settle` names as `charge`. The time of the charge is not compared: of limits
     /// that were charged one after another only the earliest time is known.
     fn matches(&self, settle: &Settle<'_>, charge: &Charge<'_>) -> bool {
         let expected = (charge.limit.tag(), charge.cost, settle.ttl());
@@ -94,10 +95,10 @@ impl LedgerEntry {
 }
 
 impl ReservationLedger {
-    /// What one charge of a reservation takes in memory, about.
+    /// The approximate memory of one entry.
     pub const ENTRY_BYTES: u64 = 192;
 
-    /// Room for so many charges of reservations.
+    /// A ledger for at most `max` charges of reservations.
     pub fn new(max: usize) -> Self {
         ReservationLedger {
             counters: HashMap::new(),
@@ -107,26 +108,26 @@ impl ReservationLedger {
         }
     }
 
-    /// How many charges of reservations can be remembered.
+    /// The maximum number of charges of reservations.
     pub fn max(&self) -> usize {
         self.max
     }
 
-    /// How many are.
+    /// The number of charges of reservations.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether none is.
+    /// Whether the ledger is empty.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Makes room for a reservation: when half of it is taken, some that can no longer be settled are
-    /// forgotten. Before that their estimates may still come back.
+    /// Makes room for a reservation. When half of the room is used, some entries past their settle deadline are
+    /// evicted. Until then their estimates may still be refunded.
     ///
     /// # Errors
-    /// When there is none, for anybody or for this subject.
+    /// When there is no room, for any subject or for this one.
     pub fn make_room(&mut self, reserve: &Reserve<'_>, now: Nanos) -> Result<(), LedgerFullError> {
         let wanted = reserve.set.charges.len();
         if self.count.saturating_add(wanted) > self.max / 2 {
@@ -148,13 +149,13 @@ impl ReservationLedger {
         }
     }
 
-    /// Reservations of the counter of `charge`.
+    /// The number of reservations of the counter of `charge`.
     fn open_count(&self, charge: &Charge<'_>) -> usize {
         let own = self.counters.get(&charge.counter());
         own.map_or(0, |own| own.entries.len())
     }
 
-    /// Forgets up to `max` entries that can no longer be settled.
+    /// Evicts up to `max` entries that can no longer be settled.
     fn evict_expired(&mut self, max: usize, now: Nanos) {
         for _ in 0..max {
             match self.expirations.first() {
@@ -174,7 +175,7 @@ impl ReservationLedger {
         }
     }
 
-    /// Notes a reservation that was admitted: what was charged for it.
+    /// Records an admitted reservation: the charges that were made for it.
     pub fn record_all(&mut self, reserve: &Reserve<'_>, outcome: &Outcome) {
         for (charge, reading) in reserve.set.charges.iter().zip(&outcome.readings) {
             if reading.verdict.allows() {
@@ -220,9 +221,8 @@ impl ReservationLedger {
         self.count -= 1;
     }
 
-    /// The estimates of a counter that nobody settled in time, to be refunded now, those that ended first
-    /// and so many at most. Those of another limit than it has now are left out: what a unit was then
-    /// cannot be said.
+    /// Takes the expired estimates of a counter, to be refunded now: the earliest expired first, at most
+    /// `MAX_REFUNDED`. Estimates made under another limit are left out: the value of their units is unknown.
     pub fn take_expired(&mut self, charge: &Charge<'_>, now: Nanos) -> Vec<ExpiredReservation> {
         let (counter, mut expired) = (charge.counter(), Vec::new());
         for _ in 0..MAX_REFUNDED {
@@ -256,8 +256,8 @@ impl ReservationLedger {
         expired
     }
 
-    /// Takes out what there is of each charge of a settlement; one that nobody settled stays as one
-    /// whose estimate has come back.
+    /// Removes the recorded state of each charge of a settlement and returns it. After a settlement with unknown use
+    /// the entry stays, marked as refunded.
     pub fn close(&mut self, settle: &Settle<'_>) -> Vec<ReservationState> {
         let charges = settle.set.charges.iter();
         charges
@@ -288,14 +288,14 @@ impl ReservationLedger {
         state
     }
 
-    /// Forgets the reservations of a counter that was reset: what was charged for them is forgiven, and
-    /// must not come back out of what others are charged from now on.
+    /// Removes the reservations of a counter that was reset. Their charges are forgiven, so their refund must not come
+    /// out of later charges of other requests.
     pub fn remove_counter(&mut self, counter: u128) {
         let removed = self.counters.remove(&counter);
         self.count -= removed.map_or(0, |own| own.entries.len());
     }
 
-    /// Hands the reservations of a counter over to another store.
+    /// Moves the reservations of a counter to another ledger.
     pub fn move_counter(&mut self, counter: u128, to: &mut ReservationLedger) {
         let own = self.counters.get(&counter).cloned().unwrap_or_default();
         self.remove_counter(counter);

@@ -1,43 +1,43 @@
-//! Up to which moment a store has what a node remembers, after a restart or a failover.
+//! The moment up to which a store has the counts that a node remembers, after a restart or a failover.
 //!
-//! Heartbeats are kept in order with all that is written, so one that is found shows that everything older is there. That
-//! holds for what a node remembers only if the store had all of it when the heartbeat was left: the epoch is the one that
-//! the node knows, and the node had restored what it remembers before.
+//! The store orders heartbeats with all other writes, so a heartbeat that survives proves that every older write
+//! survived. For the counts of a node this holds only if the store had all of them at the time of the heartbeat: the
+//! node knows the epoch, and had restored its counts before.
 
 use super::Epoch;
 use crate::units::Nanos;
 
-/// How much later than the last heartbeat of this node one of another node may be. Nodes on a busy machine are seconds late.
-/// A larger difference shows that the clock was set back, or that another server has another clock.
+/// How far a heartbeat of another node may be ahead of the last heartbeat of this node. Nodes on a busy machine are
+/// seconds late. A larger difference shows that the clock was set back, or that another server has another clock.
 const MAX_CLOCK_AHEAD: Nanos = Nanos::from_secs(5);
 
-/// What a store replied to a heartbeat.
+/// The reply of a store to a heartbeat.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HeartbeatReply {
-    /// The present life.
+    /// The present epoch.
     pub epoch: Epoch,
-    /// The epoch of the data: another one if something is known to be lost.
+    /// The epoch of the data: a different one if data is known to be lost.
     pub data_epoch: u64,
     /// The store's time.
     pub at: Nanos,
-    /// The last heartbeat that the server found in its data when it began, by the clock of that time.
+    /// The last heartbeat that the server found in its data at its start, by the clock of that time.
     pub last_saved_heartbeat: Nanos,
 }
 
-/// What a node knows of the heartbeats of one store.
+/// The heartbeats of one store, as a node knows them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RestorePoint {
     epoch: Option<Epoch>,
     data_epoch: u64,
-    /// When the store first had all that the node remembers, in this life.
+    /// When the store first had all counts of the node, in this epoch.
     restored_at: Option<Nanos>,
     last_at: Nanos,
     complete_until: Nanos,
 }
 
 impl RestorePoint {
-    /// Notes the reply to a heartbeat that says into which life the node has restored what it remembers. Returns the moment
-    /// up to which the store has all of it, zero if that is not known.
+    /// Records the reply to a heartbeat. `restored` is the epoch into which the node has restored its counts. Returns
+    /// the moment up to which the store has all of them, zero if unknown.
     pub fn record(&mut self, restored: Option<Epoch>, reply: &HeartbeatReply) -> Nanos {
         if self.epoch != Some(reply.epoch) {
             let was_complete = self
@@ -62,17 +62,17 @@ impl RestorePoint {
         self.complete_until
     }
 
-    /// Whether the store has all that the node remembers, by its last heartbeat.
+    /// Whether the store has all counts of the node, as of its last heartbeat.
     pub fn is_restored(&self) -> bool {
         self.restored_at.is_some()
     }
 
-    /// The store may lack something that the node remembers, and no heartbeat says so yet.
+    /// Marks that the store may lack counts of the node, before any heartbeat reports it.
     pub fn mark_incomplete(&mut self) {
         self.restored_at = None;
     }
 
-    /// That of another server to which the data was moved.
+    /// The restore point of another server to which the data was moved.
     #[must_use]
     pub fn after_data_moved(&self) -> Self {
         RestorePoint {
@@ -95,7 +95,7 @@ mod tests {
         }
     }
 
-    /// A node that has restored all it remembers in life 1, at second 10.
+    /// A node that has restored all its counts in epoch 1, at second 10.
     fn restored() -> RestorePoint {
         let mut point = RestorePoint::default();
         assert_eq!(point.record(None, &reply(1, 7, 9, 3)), Nanos::ZERO);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heartbeat_of_the_same_epoch_is_proof() {
+    fn a_heartbeat_of_the_same_data_epoch_is_proof() {
         check(&restored(), &reply(2, 7, 21, 20), 20);
         check(&restored(), &reply(2, 7, 21, 10), 10);
         let mut point = restored();
@@ -120,16 +120,16 @@ mod tests {
     }
 
     #[test]
-    fn one_from_before_the_node_had_restored_is_none() {
+    fn a_heartbeat_before_the_restore_is_no_proof() {
         check(&restored(), &reply(2, 7, 21, 9), 0);
         let mut point = RestorePoint::default();
         point.record(None, &reply(1, 7, 9, 3));
         check(&point, &reply(2, 7, 21, 20), 0);
     }
 
-    /// The store lost data, came back, and restarts once more before the node has restored anything.
+    /// The store lost data, recovered, and restarts once more before the node has restored anything.
     #[test]
-    fn nor_is_one_of_a_second_restart_amid_a_loss() {
+    fn a_heartbeat_of_a_second_restart_during_a_loss_is_no_proof() {
         let mut point = restored();
         assert_eq!(point.record(None, &reply(2, 8, 21, 15)), Nanos::ZERO);
         check(&point, &reply(3, 8, 22, 21), 0);
@@ -139,18 +139,18 @@ mod tests {
     }
 
     #[test]
-    fn nor_is_one_of_an_epoch_that_the_node_has_never_met() {
+    fn a_heartbeat_of_an_unknown_data_epoch_is_no_proof() {
         check(&restored(), &reply(3, 8, 30, 20), 0);
     }
 
     #[test]
-    fn nor_is_one_of_another_clock() {
+    fn a_heartbeat_of_another_clock_is_no_proof() {
         check(&restored(), &reply(2, 7, 21, 26), 0);
         check(&restored(), &reply(2, 7, 21, 25), 25);
     }
 
     #[test]
-    fn nor_is_one_from_before_the_node_had_restored_once_more() {
+    fn a_heartbeat_before_the_second_restore_is_no_proof() {
         let mut point = restored();
         point.record(None, &reply(1, 7, 30, 3));
         assert!(!point.is_restored());
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn data_that_was_moved_is_as_whole_as_before() {
+    fn moved_data_is_as_complete_as_before() {
         check(&restored().after_data_moved(), &reply(5, 7, 21, 20), 20);
         check(
             &RestorePoint::default().after_data_moved(),

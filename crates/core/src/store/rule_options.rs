@@ -1,49 +1,49 @@
-//! What a rule asks of the store that keeps its counts, and what a store can give.
+//! The options of a rule for its store, and the capabilities of a store.
 //!
-//! Rules are read for a store: what it cannot give is a fault of the rules file, never found out by a
-//! request. Which store it is, is not known here.
+//! Rules are parsed for a store: an option that the store cannot support is an error in the rules file, never found at
+//! request time. Does not know the stores themselves.
 
 use crate::algorithms::Precision;
 use crate::units::Nanos;
 
-/// What decides when the store does not.
+/// What decides when the store fails.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum OnStoreFailure {
-    /// A local share of the limit.
+    /// This node's share of the limit.
     #[default]
     Local,
     /// The full limit on each node.
     Allow,
-    /// Refuse.
+    /// Deny.
     Deny,
 }
 
 /// What decides when the store is healthy and its reply is late.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum OnStoreLate {
-    /// The newest state seen and this node's part of what it leaves.
+    /// The newest known state, and this node's share of the units it leaves.
     #[default]
     Local,
-    /// Deny, unless units pay that the store counts already.
+    /// Deny, unless units that the store already counts cover the cost.
     Deny,
 }
 
-/// What a count is safe from before its decision is told.
+/// The failure that a count survives before its decision is returned.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Durability {
-    /// Nothing: the decision is told at once.
+    /// None: the decision is returned at once.
     #[default]
     None,
-    /// The loss of the server that keeps it: a replica has it too.
+    /// The loss of the server with the count: a replica has it too.
     Replica,
-    /// The loss of both servers' memories: it is on the disk of the server and of a replica.
+    /// The loss of both servers' memories: the count is on the disks of the server and of a replica.
     ReplicaAof,
-    /// A crash of this process or machine: it is on the disk here.
+    /// A crash of this process or machine: the count is on the local disk.
     Disk,
 }
 
 impl Durability {
-    /// Every one, least first.
+    /// Every level, least first.
     pub const ALL: [Durability; 4] = [
         Durability::None,
         Durability::Replica,
@@ -51,7 +51,7 @@ impl Durability {
         Durability::Disk,
     ];
 
-    /// As a rules file writes it.
+    /// The name in a rules file.
     pub const fn name(self) -> &'static str {
         match self {
             Durability::None => "none",
@@ -61,31 +61,30 @@ impl Durability {
         }
     }
 
-    /// Whether a decision must wait until its count is safe.
+    /// Whether a decision must wait until its count is durable.
     pub const fn is_required(self) -> bool {
         !matches!(self, Durability::None)
     }
 }
 
-/// How a node counts what it admits.
+/// How a node counts the requests it admits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Counting {
-    /// Each request is charged to the one true counter before it is admitted.
+    /// Each request is charged to the authoritative counter before it is admitted.
     #[default]
     Exact,
-    /// From units that were charged in advance: never over the limit, and no round trip where there is
-    /// much traffic.
+    /// From leased units: never over the limit, and no round trip under heavy traffic.
     Leased,
-    /// By what the node last heard of the others, who hear of it a moment later: over the limit by a
-    /// bound that is told.
+    /// By the last synced counts of the other nodes, which receive this node's a moment later: over the limit by a
+    /// documented bound.
     Lenient,
 }
 
 impl Counting {
-    /// Every one, in the order the documentation has them.
+    /// Every mode, in the order of the documentation.
     pub const ALL: [Counting; 3] = [Counting::Exact, Counting::Leased, Counting::Lenient];
 
-    /// As a rules file writes it.
+    /// The name in a rules file.
     pub const fn name(self) -> &'static str {
         match self {
             Counting::Exact => "exact",
@@ -95,25 +94,25 @@ impl Counting {
     }
 }
 
-/// What a store can keep counts safe from.
+/// The failure that counts of a store survive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum StoreDurability {
-    /// Nothing: they are in the memory of this process.
+    /// None: they are in the memory of this process.
     None,
-    /// A crash, by a journal on the disk here.
+    /// A crash, by a journal on the local disk.
     Disk,
     /// The loss of a server, by its replicas.
     Replicas,
-    /// Not known: the rules are read without a store.
+    /// Not known: the rules are parsed without a store.
     Unknown,
 }
 
-/// What a store can do for the rules that are read for it.
+/// The capabilities of the store that rules are parsed for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Capabilities {
-    /// How it computes.
+    /// The arithmetic of the store.
     pub precision: Precision,
-    /// What it keeps counts safe from.
+    /// The failure that its counts survive.
     pub durability: StoreDurability,
 }
 
@@ -123,7 +122,7 @@ impl Capabilities {
         precision: Precision::Memory,
         durability: StoreDurability::None,
     };
-    /// The same with a journal on disk.
+    /// Counters in the memory of this process, with a journal on disk.
     pub const JOURNAL: Capabilities = Capabilities {
         precision: Precision::Memory,
         durability: StoreDurability::Disk,
@@ -133,14 +132,14 @@ impl Capabilities {
         precision: Precision::Script,
         durability: StoreDurability::Replicas,
     };
-    /// No store yet: rules that are only looked at.
+    /// No store yet: rules that are only inspected.
     pub const UNKNOWN: Capabilities = Capabilities {
         precision: Precision::Memory,
         durability: StoreDurability::Unknown,
     };
 
-    /// Whether several nodes may count there. Where only one does, exact counting costs no round trip
-    /// and every other way is the same.
+    /// Whether several nodes may count there. On a store with one node, exact counting costs no round trip and every
+    /// other mode is the same.
     pub const fn is_shared(self) -> bool {
         matches!(
             self.durability,
@@ -149,27 +148,27 @@ impl Capabilities {
     }
 }
 
-/// What a rule asks of the store that keeps its counts.
+/// The options of a rule for its store.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct RuleOptions {
-    /// What decides when the store does not.
+    /// What decides when the store fails.
     pub on_failure: OnStoreFailure,
     /// What decides when its reply is late.
     pub on_late: OnStoreLate,
-    /// How long a decision may wait for the store, if not as long as usual.
+    /// How long a decision may wait for the store; `None` for the default.
     pub budget: Option<Nanos>,
-    /// What its counts must be safe from before a decision is told.
+    /// The failure that its counts survive before a decision is returned.
     pub durability: Durability,
-    /// How its requests are counted. What is drawn in advance, and for how long, is a matter of each
-    /// limit: [`Limit::lease_ttl`](crate::algorithms::Limit::lease_ttl).
+    /// How its requests are counted. The size and lifetime of leases belong to each limit:
+    /// [`Limit::lease_ttl`](crate::algorithms::Limit::lease_ttl).
     pub counting: Counting,
-    /// How many attributes name a subject: of two, the one named by more is the narrower. Where a set
-    /// cannot be charged in one step, the narrower is charged first.
+    /// The number of attributes that identify a subject. More attributes make a subject narrower. Where a set cannot
+    /// be charged in one step, the narrower subject is charged first.
     pub specificity: u8,
 }
 
 impl RuleOptions {
-    /// What a limit without a rule asks.
+    /// The options of a limit without a rule.
     pub const DEFAULT: RuleOptions = RuleOptions {
         on_failure: OnStoreFailure::Local,
         on_late: OnStoreLate::Local,

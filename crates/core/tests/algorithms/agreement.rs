@@ -1,8 +1,8 @@
-//! The shipped code says exactly what the oracle says, on every step: verdict, remaining, the smallest
-//! sufficient wait, the delay of a queue, when more fits, when the state is as good as fresh.
+//! The shipped code agrees exactly with the oracle, on every step: verdict, remaining, the smallest sufficient wait,
+//! the delay of a queue, when more fits, when the state is equivalent to a fresh one.
 //!
-//! This is both sides of every bound at once: nothing is admitted that the definition refuses, and
-//! nothing refused that it admits.
+//! This checks both sides of every bound at once: nothing is admitted that the definition denies, and nothing denied
+//! that it admits.
 
 use tidegate_core::algorithms::{Algorithm, Retry, Verdict};
 use tidegate_core::invariants::{Admission, within_bound};
@@ -14,7 +14,7 @@ use crate::oracle::{self, LimitOracle};
 use crate::rng::{TraceRng, for_each_seed};
 use crate::trace::{ClockKind, TrafficTrace};
 
-/// What a run of traces met on its way.
+/// The coverage of a run of traces.
 #[derive(Default, Debug)]
 pub(crate) struct TraceStats {
     pub(crate) steps: u64,
@@ -26,7 +26,7 @@ pub(crate) struct TraceStats {
     pub(crate) ticks: [u64; 3],
 }
 
-/// A disagreement, told so that it can be understood without a debugger.
+/// A disagreement, described so that it can be understood without a debugger.
 pub(crate) type Agreement<T = ()> = Result<T, String>;
 
 const STEPS: u64 = 200;
@@ -95,7 +95,7 @@ fn agree(
             retry: Retry::After(wait),
         } => {
             let denied = room < cost.get() && cost.get() <= capacity;
-            same("refused", true, denied, now)?;
+            same("denied", true, denied, now)?;
             earliest("retry", wait, cost.get())?;
         }
     }
@@ -120,7 +120,7 @@ fn earliest(
     wait: Nanos,
     units: u64,
 ) -> Agreement {
-    let cost = Cost::new(units).ok_or("asked for nothing")?;
+    let cost = Cost::new(units).ok_or("a cost of zero")?;
     let fits = |at| {
         let allowed = subject.peek(at, cost).verdict.allows();
         same(what, allowed, oracle.room(at) >= units, at)?;
@@ -132,7 +132,7 @@ fn earliest(
             "{what} at {now}: no wait for {units} that do not fit"
         ));
     }
-    // A window past the last calendar edge never ends.
+    // A window after the last calendar edge never ends.
     let enough = then == Nanos::MAX || fits(then)?;
     same(what, enough, true, then)?;
     same(what, fits(then.since(Nanos::new(1)))?, false, then)
@@ -144,7 +144,7 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, got: T, want: T, now: Nanos)
     }
     let now = now.get();
     Err(format!(
-        "{what} at {now}ns: got {got:?}, the oracle says {want:?}"
+        "{what} at {now}ns: got {got:?}, the oracle gives {want:?}"
     ))
 }
 

@@ -1,5 +1,5 @@
-//! The interval bounds, from both sides: `invariants` sees what all pairs of admissions see, and an
-//! adversary reaches what the bounds allow and not a unit more.
+//! The interval bounds, from both sides: `invariants` finds the violations that a check of all pairs finds, and an
+//! adversary reaches the bounds and not a unit more.
 
 use proptest::prelude::*;
 use tidegate_core::algorithms::{Algorithm, Spec, Verdict};
@@ -11,7 +11,7 @@ use crate::limiter::{LimiterUnderTest, ShippedLimiter, cost};
 use crate::rng::for_each_seed;
 use crate::trace::{ClockKind, TrafficTrace};
 
-/// The promise of an algorithm over one interval, both ends included, `span` ticks apart.
+/// The bound of an algorithm over the interval from tick `from` to tick `to`, both included.
 fn bound(case: &LimitCase, from: u64, to: u64) -> u128 {
     let count = u128::from(case.spec.count);
     let (span, width) = (u128::from(to - from), u128::from(case.width()));
@@ -44,9 +44,9 @@ fn holds_for_all_pairs(case: &LimitCase, history: &[Admission]) -> bool {
 proptest! {
     #![proptest_config(crate::rng::config(6_000))]
 
-    /// Histories that no limiter made, near the bound.
+    /// Synthetic histories near the bound.
     #[test]
-    fn one_pass_sees_what_all_pairs_see(
+    fn one_pass_finds_the_violations_that_all_pairs_find(
         which in 0..7usize,
         count in 1u64..8,
         width in 1u64..30,
@@ -71,8 +71,8 @@ proptest! {
     }
 }
 
-/// Sends as much as is let through: all at the end of one window, then whatever fits, whenever it
-/// fits, for five windows.
+/// Charges all units that are admitted: all at the end of one window, then any that fit, as soon as they fit, for five
+/// windows.
 fn greedy(algorithm: Algorithm) -> Vec<Admission> {
     let width = Nanos::from_millis(100);
     let case = LimitCase::new(Spec::new(algorithm, 10, width));
@@ -91,7 +91,7 @@ fn greedy(algorithm: Algorithm) -> Vec<Admission> {
 }
 
 #[test]
-fn an_adversary_gets_in_one_window_what_the_table_says() {
+fn an_adversary_gets_the_documented_maximum_in_one_window() {
     let peak = |algorithm| busiest(&greedy(algorithm), Nanos::from_millis(100));
     assert_eq!(peak(Algorithm::FixedWindow), 20);
     assert_eq!(peak(Algorithm::SlidingLog), 10);
@@ -101,9 +101,9 @@ fn an_adversary_gets_in_one_window_what_the_table_says() {
     assert_eq!(peak(Algorithm::LeakyBucket), 19);
 }
 
-/// The other side: who always asks gets the rate, and of the strict window at least 10/11 of it.
+/// The other side: constant demand gets the rate, and of the strict window at least 10/11 of it.
 #[test]
-fn who_always_asks_gets_what_was_promised() {
+fn constant_demand_gets_the_guaranteed_rate() {
     let total = |algorithm| greedy(algorithm).iter().map(|a| a.units).sum::<u64>();
     assert_eq!(total(Algorithm::FixedWindow), 10 + 5 * 10);
     assert_eq!(total(Algorithm::SlidingLog), 6 * 10);
@@ -113,7 +113,7 @@ fn who_always_asks_gets_what_was_promised() {
 }
 
 #[test]
-fn a_queue_lets_go_at_its_rate() {
+fn a_queue_releases_at_its_rate() {
     for_each_seed(1_000, |rng| {
         let case = LimitCase::random(rng, Algorithm::LeakyQueue);
         let mut subject = ShippedLimiter::new(&case.limit);
@@ -147,7 +147,7 @@ fn a_queue_lets_go_at_its_rate() {
     });
 }
 
-/// A release that ignores its delays is seen.
+/// A release that ignores its delays is detected.
 #[test]
 fn a_queue_that_does_not_delay_is_not_steady() {
     let case = LimitCase::new(Spec::new(Algorithm::LeakyQueue, 10, Nanos::from_secs(1)));

@@ -1,5 +1,5 @@
-//! Limiters that are wrong on purpose. Each must be caught by the traces that the shipped one passes:
-//! a check that no fault can fail proves nothing.
+//! Limiters with deliberate faults. The traces that the shipped limiter passes must catch each fault: a check that no
+//! fault can fail proves nothing.
 
 use tidegate_core::algorithms::{Algorithm, CounterState, Limit, Precision, Retry, Verdict};
 use tidegate_core::units::{Cost, Nanos};
@@ -10,7 +10,7 @@ use crate::limiter::{LimiterUnderTest, PeekResult, ShippedLimiter, cost};
 use crate::rng::TraceRng;
 use crate::trace::ClockKind;
 
-/// One fault around a sound limiter.
+/// One fault around a correct limiter.
 struct BrokenLimiter {
     inner: ShippedLimiter,
     fault: LimiterFault,
@@ -41,12 +41,12 @@ impl BrokenLimiter {
         }
     }
 
-    /// The sound limiter, misled as the fault has it.
+    /// The correct limiter, with the fault applied.
     fn misled(&self, now: Nanos) -> ShippedLimiter {
         let mut inner = self.inner.clone();
         match (self.fault, &mut inner.state) {
             (LimiterFault::SavesUpIdleTime, Some(CounterState::Bucket(bucket))) => {
-                // A bucket that goes on filling while nobody asks: idle time is worth more.
+                // A bucket that keeps filling without requests: idle time is worth more.
                 let idle = now.since(self.last_charge).get() / inner.limit.tick().nanos();
                 bucket.last = bucket.last.saturating_sub(idle);
             }
@@ -110,7 +110,7 @@ impl LimiterUnderTest for BrokenLimiter {
     }
 }
 
-/// In how many of 40 traces the fault shows.
+/// The number of traces, of 40, in which the fault is detected.
 fn caught(algorithm: Algorithm, fault: LimiterFault) -> usize {
     let trace = |seed: &u64| {
         let mut rng = TraceRng::new(*seed);
@@ -147,12 +147,12 @@ fn every_fault_is_caught_in_every_algorithm_that_can_have_it() {
             assert!(count >= 10, "{algorithm} {fault:?}: {count} of 40");
         }
     }
-    // A window later the sliding window still weighs the last one.
+    // A window later the sliding window still weights the last one.
     let count = caught(Algorithm::SlidingWindow, ForgetsAfterAWindow);
     assert!(count >= 10, "{count} of 40");
 }
 
-/// The bound alone, without an oracle, sees a bucket that saves up idle time.
+/// The bound alone, without an oracle, detects a bucket that saves up idle time.
 #[test]
 fn saved_up_idle_time_breaks_the_interval_bound() {
     use tidegate_core::algorithms::Spec;

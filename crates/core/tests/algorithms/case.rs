@@ -1,5 +1,5 @@
-//! Random limits: every algorithm, precision and tick, counts from one to the most, windows from a
-//! nanosecond to a year, bursts, guards, staggered and calendar windows.
+//! Random limits: every algorithm, precision and tick, counts from one to the maximum, windows from a nanosecond to a
+//! year, bursts, guards, staggered and calendar windows.
 
 use std::sync::Arc;
 
@@ -13,23 +13,23 @@ const DAY: u64 = 86_400 * SECOND;
 /// An ordinary date.
 pub(crate) const TODAY: u64 = 1_794_700_000 * SECOND;
 
-/// A limit and how it was written.
+/// A limit and its spec.
 #[derive(Clone, Debug)]
 pub(crate) struct LimitCase {
     pub(crate) spec: Spec,
     pub(crate) precision: Precision,
     pub(crate) limit: Limit,
-    /// Of a staggered subject.
+    /// The seed of a staggered subject.
     pub(crate) seed: Option<u64>,
-    /// Where a trace begins.
+    /// The start of a trace.
     pub(crate) start: Nanos,
 }
 
 impl LimitCase {
-    /// A limit as it is written in most tests.
+    /// A limit with the defaults of most tests.
     pub(crate) fn new(spec: Spec) -> Self {
         let precision = Precision::Memory;
-        let limit = Limit::compile(&spec, precision).expect("the test wrote a fit rate");
+        let limit = Limit::compile(&spec, precision).expect("the rate of the test compiles");
         LimitCase {
             spec,
             precision,
@@ -139,7 +139,7 @@ fn grid(rng: &mut TraceRng, start: Nanos, width: Nanos) -> Window {
             phase: Nanos::new(rng.below(3 * width.get())),
         },
         1 => {
-            // Months of a calendar: uneven, and the trace may run past the last.
+            // Months of a calendar: uneven, and the trace may run past the last edge.
             let mut at = start.get() / 1_000_000 * 1_000_000;
             let edges: Arc<[Nanos]> = (0..rng.between(1, 30))
                 .map(|_| {

@@ -1,5 +1,5 @@
-//! Requests that may use only a part of a limit, among others that may use more: what is used and a cost
-//! come to no more than the part, and to all of it. One oracle knows the counter they share.
+//! Requests that may use only a part of a limit, among others that may use more: the units used plus a cost reach at
+//! most the ceiling, and all of it. One oracle covers the counter they share.
 
 use tidegate_core::algorithms::{Algorithm, Division, Limit, Precision, Retry, Spec, Verdict};
 use tidegate_core::units::{Cost, Nanos};
@@ -10,7 +10,7 @@ use crate::oracle::{self, LimitOracle};
 use crate::rng::for_each_seed;
 use crate::trace::{ClockKind, TrafficTrace};
 
-/// The same counter, looked at by a request that may use `ceiling` of it.
+/// The same counter, as seen by a request that may use `ceiling` of it.
 fn under(subject: &ShippedLimiter, ceiling: u64) -> ShippedLimiter {
     ShippedLimiter {
         limit: subject.limit.with_ceiling(ceiling),
@@ -18,7 +18,7 @@ fn under(subject: &ShippedLimiter, ceiling: u64) -> ShippedLimiter {
     }
 }
 
-/// What a request that may use `ceiling` may still have, by the definition.
+/// The units left for a request that may use `ceiling`, by the definition.
 fn room(oracle: &dyn LimitOracle, whole: u64, ceiling: u64, now: Nanos) -> u64 {
     oracle.room(now).saturating_sub(whole - ceiling)
 }
@@ -52,12 +52,11 @@ fn agree(
             earliest(oracle, whole, ceiling, now, wait, cost.get());
         }
     }
-    match room == ceiling {
-        true => assert_eq!(look.figures.more_after, Nanos::ZERO, "{about}"),
-        false => {
-            let wait = look.figures.more_after;
-            earliest(oracle, whole, ceiling, now, wait, room + 1);
-        }
+    if room == ceiling {
+        assert_eq!(look.figures.more_after, Nanos::ZERO, "{about}");
+    } else {
+        let wait = look.figures.more_after;
+        earliest(oracle, whole, ceiling, now, wait, room + 1);
     }
     look
 }
@@ -78,7 +77,7 @@ fn earliest(
 }
 
 #[test]
-fn a_cost_fits_exactly_when_it_and_what_is_used_come_to_the_ceiling_at_most() {
+fn a_cost_fits_exactly_when_it_and_the_units_used_do_not_exceed_the_ceiling() {
     let (mut allowed, mut denied, mut only_above) = (0_u64, 0_u64, 0_u64);
     for_each_seed(2_100, |rng| {
         let algorithm = rng.pick(&Algorithm::ALL);
@@ -115,10 +114,10 @@ fn a_cost_fits_exactly_when_it_and_what_is_used_come_to_the_ceiling_at_most() {
 
 fn limit(algorithm: Algorithm, count: u64) -> Limit {
     let spec = Spec::new(algorithm, count, Nanos::from_secs(60));
-    Limit::compile(&spec, Precision::Script).expect("a fit rate")
+    Limit::compile(&spec, Precision::Script).expect("the rate compiles")
 }
 
-/// Takes single units until one is refused; how many.
+/// Charges single units until one is denied. Returns their number.
 fn charge_until_denied(subject: &mut ShippedLimiter, ceiling: u64) -> u64 {
     let now = Nanos::from_secs(1_000_000);
     let mut charged = 0;
@@ -130,7 +129,7 @@ fn charge_until_denied(subject: &mut ShippedLimiter, ceiling: u64) -> u64 {
 }
 
 #[test]
-fn who_may_use_all_gets_what_others_had_to_leave() {
+fn a_higher_ceiling_admits_the_units_that_a_lower_one_leaves() {
     for algorithm in Algorithm::ALL {
         let mut subject = ShippedLimiter::new(&limit(algorithm, 1_000));
         let charged = [800, 950, 1_000].map(|ceiling| charge_until_denied(&mut subject, ceiling));
@@ -160,7 +159,7 @@ fn a_ceiling_changes_no_state_and_no_debt() {
 }
 
 #[test]
-fn a_draw_takes_half_of_what_is_left_below_the_ceiling_or_an_eighth_of_the_request() {
+fn a_draw_takes_half_of_the_units_left_below_the_ceiling_or_an_eighth_of_the_request() {
     for algorithm in Algorithm::ALL {
         let all = limit(algorithm, 100);
         let now = Nanos::from_secs(1_000_000);
@@ -178,7 +177,7 @@ fn a_draw_takes_half_of_what_is_left_below_the_ceiling_or_an_eighth_of_the_reque
 }
 
 #[test]
-fn the_parts_of_a_ceiling_add_up_on_all_nodes_as_those_of_a_limit_do() {
+fn the_shares_of_a_ceiling_add_up_over_all_nodes() {
     for algorithm in Algorithm::ALL {
         for (count, ceiling, nodes) in [(100, 80, 3), (10, 8, 4), (10, 1, 4), (7, 7, 7), (3, 2, 9)]
         {

@@ -1,5 +1,5 @@
-//! Clocks that go back. A small step never admits more than no step at all (property (g)); after a
-//! large one, stored times are moved to the present and nothing stays stuck.
+//! Clock steps back. A small step never admits more than no step at all (property (g)). After a large one, stored
+//! times are moved to the present and no subject stays stuck.
 
 use tidegate_core::algorithms::{Algorithm, CLOCK_TOLERANCE, Spec};
 use tidegate_core::units::Nanos;
@@ -68,15 +68,15 @@ fn a_small_step_back_never_admits_more_than_no_step() {
 }
 
 #[test]
-fn after_a_large_step_back_nothing_is_stuck_longer_than_if_it_had_just_been_charged() {
+fn after_a_large_step_back_no_subject_is_stuck_longer_than_one_charged_just_now() {
     let large = |random: u64| CLOCK_TOLERANCE.get() + 1 + random % (40 * 86_400_000_000_000);
     after_a_step(large, |case, mut subject, last, earlier, _| {
         if last.since(earlier) <= CLOCK_TOLERANCE {
             return; // there is nothing before the epoch to go back to
         }
         let used = case.limit.capacity() - subject.remaining(earlier);
-        // A window knows only that it has begun: up to `TOLERANCE` before that, time stands still,
-        // and then the window has to end.
+        // A window knows only that it has begun: up to `CLOCK_TOLERANCE` before that, time stands still, and then the
+        // window has to end.
         let frozen = if subject.persist_step_back(earlier) {
             Nanos::ZERO
         } else {
@@ -95,10 +95,10 @@ fn after_a_large_step_back_nothing_is_stuck_longer_than_if_it_had_just_been_char
     });
 }
 
-/// A store that throws away the moved state because the request was refused would move it again at
-/// every request and refuse until the old date comes round: for a year, if the clock was a year ahead.
+/// A store that drops the moved state because the request was denied would move it again at every request and deny
+/// until the old date returns: for a year, if the clock was a year ahead.
 #[test]
-fn a_step_back_has_to_be_written_even_by_a_denial() {
+fn a_step_back_must_be_written_even_by_a_denial() {
     let a_year = Nanos::from_secs(365 * 86_400);
     for algorithm in Algorithm::ALL {
         let case = LimitCase::new(Spec::new(algorithm, 10, Nanos::from_secs(60)));

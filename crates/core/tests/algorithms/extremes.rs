@@ -1,4 +1,4 @@
-//! The far ends of every number: nothing panics, wraps around or admits by accident.
+//! Extreme values of every number: nothing panics, wraps around or admits by accident.
 
 use std::sync::Arc;
 
@@ -63,7 +63,7 @@ fn spec(rng: &mut TraceRng) -> Spec {
     spec
 }
 
-/// Every verb, at every end of time, with every cost.
+/// Every verb, at both ends of time, with every cost.
 fn exercise(rng: &mut TraceRng, limit: &Limit) -> CounterState {
     let mut state = limit.fresh(Nanos::new(extreme(rng)));
     for _ in 0..12 {
@@ -84,7 +84,7 @@ fn exercise(rng: &mut TraceRng, limit: &Limit) -> CounterState {
 }
 
 #[test]
-fn no_number_is_too_large_to_be_answered() {
+fn no_number_is_too_large_to_be_decided() {
     let mut compiled = 0;
     for_each_seed(60_000, |rng| {
         let precision = rng.pick(&[Precision::Memory, Precision::Script]);
@@ -103,7 +103,7 @@ fn no_number_is_too_large_to_be_answered() {
 }
 
 #[test]
-fn a_rate_that_cannot_be_exact_is_refused() {
+fn a_rate_that_cannot_be_exact_is_rejected() {
     let check = |spec: &Spec, precision, want| {
         assert_eq!(
             Limit::compile(spec, precision).err(),
@@ -129,7 +129,7 @@ fn a_rate_that_cannot_be_exact_is_refused() {
 
 /// A million a day is one per 86.4 ms: in lowest terms it needs no coarser tick.
 #[test]
-fn a_rate_is_read_in_lowest_terms() {
+fn a_rate_is_reduced_to_lowest_terms() {
     let tick = |count| {
         let day = Nanos::from_secs(86_400);
         let spec = Spec::new(Algorithm::TokenBucket, count, day).burst(1_000_000);
@@ -165,7 +165,7 @@ fn a_patient_caller_does_not_lengthen_the_queue() {
     assert_eq!(admitted(Nanos::from_secs(60)), 3);
 }
 
-/// A log is a record in a store: debt and merging must not let it grow past what the record holds.
+/// A log is a record in a store: debt and merging must not let it grow beyond the capacity of the record.
 #[test]
 fn a_log_never_outgrows_its_record() {
     let case = LimitCase::new(Spec::new(

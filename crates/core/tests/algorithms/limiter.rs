@@ -1,17 +1,17 @@
-//! One subject under one limit, as a store would keep it: the shipped code behind the few verbs that
-//! a trace needs, so that a broken limiter can stand in its place.
+//! One subject under one limit, as a store would hold it: the shipped code behind the few verbs of a trace, so that a
+//! broken limiter can replace it.
 
 use tidegate_core::algorithms::{CounterState, Figures, Limit, Moment, Verdict};
 use tidegate_core::units::{Cost, Nanos};
 
 pub(crate) trait LimiterUnderTest {
-    /// What would be answered, without changing anything.
+    /// The verdict and figures, without a change.
     fn peek(&self, now: Nanos, cost: Cost) -> PeekResult;
     /// Charges a cost that was allowed.
     fn spend(&mut self, now: Nanos, cost: Cost);
-    /// Takes note that a cost was refused.
+    /// Records that a cost was denied.
     fn record_denial(&mut self, _now: Nanos, _cost: Cost) {}
-    /// Keeps a state that had to be set back, whatever becomes of the request. Says whether it did.
+    /// Persists a state that had to be set back, whether or not the request is allowed. Returns whether it did.
     fn persist_step_back(&mut self, now: Nanos) -> bool;
 }
 
@@ -83,5 +83,5 @@ impl LimiterUnderTest for ShippedLimiter {
 }
 
 pub(crate) fn cost(units: u64) -> Cost {
-    Cost::new(units).expect("a test never asks for nothing")
+    Cost::new(units).expect("the cost of a test is never zero")
 }

@@ -1,4 +1,4 @@
-//! The algorithms, proven against slow oracles and against their own promises.
+//! The algorithms, compared with slow oracles and checked against their own bounds.
 //!
 //! `TG_TEST_SEED=n` replays one trace of a random test; a failure prints the line to type.
 

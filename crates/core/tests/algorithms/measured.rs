@@ -1,6 +1,6 @@
-//! How far the two counters of a sliding window are from the truth under traffic that is not out to
-//! fool them. The figures of `docs/algorithms.md` come from here; so that they stay true, they are
-//! asserted. To see the table: `cargo test -p tidegate-core --test algorithms measured -- --nocapture`.
+//! The error of the two counters of a sliding window under traffic that does not exploit them. The figures of
+//! `docs/algorithms.md` come from here and are asserted, so that they stay true. To see the table: `cargo test -p
+//! tidegate-core --test algorithms measured -- --nocapture`.
 
 use tidegate_core::algorithms::{
     Algorithm, BucketState, FixedState, LogEntry, SlidingState, Spec, StrictState,
@@ -17,16 +17,16 @@ const WINDOW: Nanos = Nanos::from_secs(60);
 const STEPS_PER_WINDOW: u64 = 10_000;
 const WINDOWS: u64 = 400;
 
-/// What came of one run.
+/// The results of one run.
 struct Measurement {
     admitted: u64,
-    /// Of all estimates, how far from the exact count on average and at worst, in units.
+    /// The error of the estimates against the exact count, on average and at worst, in units.
     mean_error: f64,
     worst_error: u64,
     busiest: u64,
 }
 
-/// Runs one algorithm; beside it a log is told the same admissions, and knows the exact count.
+/// Runs one algorithm. A log records the same admissions and has the exact count.
 fn run(algorithm: Algorithm, arrivals: &[Nanos]) -> Measurement {
     let limiter = LimitCase::new(Spec::new(algorithm, LIMIT, WINDOW));
     let truth = LimitCase::new(Spec::new(Algorithm::SlidingLog, LIMIT, WINDOW));

@@ -1,4 +1,4 @@
-//! Two accounts of one subject become the larger: what a node remembers of a store that forgot.
+//! Two states of one subject merge by maximum: a node restores its counts to a store that lost them.
 
 use proptest::prelude::*;
 use tidegate_core::algorithms::{Algorithm, CounterState};
@@ -9,7 +9,7 @@ use crate::limiter::{LimiterUnderTest, ShippedLimiter};
 use crate::rng::TraceRng;
 use crate::trace::{ClockKind, TrafficTrace};
 
-/// Two subjects with different pasts under one limit, and a moment after both.
+/// Two subjects with different histories under one limit, and a moment after both.
 fn two(seed: u64) -> (LimitCase, [ShippedLimiter; 2], Nanos) {
     let mut rng = TraceRng::new(seed);
     let algorithm = rng.pick(&Algorithm::ALL);
@@ -56,13 +56,13 @@ proptest! {
     }
 
     #[test]
-    fn merging_does_not_care_who_is_merged_into_whom(seed: u64) {
+    fn merging_is_commutative(seed: u64) {
         let (case, [a, b], now) = two(seed);
         prop_assert_eq!(merged(&a, &b, now).state, merged(&b, &a, now).state, "{:?}", case);
     }
 
     #[test]
-    fn merging_never_leaves_more_than_either_account(seed: u64, later: u64) {
+    fn merging_never_leaves_more_than_either_state(seed: u64, later: u64) {
         let (case, [a, b], now) = two(seed);
         let both = merged(&a, &b, now);
         for at in [now, now.plus(Nanos::new(later % (2 * case.width())))] {

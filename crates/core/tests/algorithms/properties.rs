@@ -1,5 +1,5 @@
-//! What every algorithm promises a caller, whatever it counts: properties (c) to (f) and (h) of the
-//! common contract. (a) and (b) are part of `agreement`, (g) of `clock`.
+//! The guarantees of every algorithm to a caller: properties (c) to (f) and (h) of the common contract. (a) and (b)
+//! are part of `agreement`, (g) of `clock`.
 
 use tidegate_core::algorithms::{Algorithm, Retry, Verdict};
 use tidegate_core::units::Nanos;
@@ -9,7 +9,7 @@ use crate::limiter::{LimiterUnderTest, ShippedLimiter, cost};
 use crate::rng::{TraceRng, for_each_seed};
 use crate::trace::{ClockKind, TrafficTrace};
 
-/// Drives random traffic, and shows `each` the subject before every request: the property.
+/// Drives random traffic, and passes the subject to the property `each` before every request.
 fn always(
     clock: ClockKind,
     mut each: impl FnMut(&mut TraceRng, &LimitCase, &ShippedLimiter, Nanos),
@@ -34,7 +34,7 @@ fn always(
     });
 }
 
-/// How long a verdict makes one wait before asking again; nothing if it never fits.
+/// The wait before a retry; `None` if the cost never fits.
 fn wait(verdict: Verdict) -> Option<Nanos> {
     match verdict {
         Verdict::Allow { .. } => Some(Nanos::ZERO),
@@ -78,7 +78,7 @@ fn a_larger_cost_never_waits_less() {
 }
 
 #[test]
-fn without_traffic_what_is_left_only_grows() {
+fn without_traffic_remaining_never_shrinks() {
     always(ClockKind::Unsteady, |rng, case, subject, now| {
         let mut last = subject.remaining(now);
         let mut later = now;
@@ -91,9 +91,9 @@ fn without_traffic_what_is_left_only_grows() {
     });
 }
 
-/// Even if a store wrote back what it saw at every peek, no answer would notice.
+/// Even if a store wrote back the state of every peek, no result would change.
 #[test]
-fn a_peek_changes_no_answer() {
+fn a_peek_changes_no_result() {
     always(ClockKind::Steady, |rng, case, subject, now| {
         let mut peeked = subject.clone();
         let mut later = now;
@@ -110,18 +110,18 @@ fn a_peek_changes_no_answer() {
 }
 
 #[test]
-fn forgetting_a_fresh_state_changes_no_answer() {
+fn evicting_a_fresh_state_changes_no_result() {
     always(ClockKind::Steady, |rng, case, subject, now| {
         let fresh_at = subject.peek(now, cost(1)).fresh_at.max(now);
         if fresh_at == Nanos::MAX {
             return; // a window past the last calendar edge never ends
         }
-        let forgotten = ShippedLimiter::new(&case.limit);
+        let evicted = ShippedLimiter::new(&case.limit);
         let mut later = fresh_at;
         for _ in 0..3 {
             let units = rng.between(1, case.limit.capacity() + 1);
             let kept = subject.peek(later, cost(units));
-            let lost = forgotten.peek(later, cost(units));
+            let lost = evicted.peek(later, cost(units));
             assert_eq!(kept.verdict, lost.verdict, "{case:?}");
             assert_eq!(kept.figures, lost.figures, "{case:?}");
             later = later.plus(Nanos::new(rng.below(2 * case.width())));
@@ -137,9 +137,9 @@ fn forgetting_a_fresh_state_changes_no_answer() {
     });
 }
 
-/// Charging both copies of a state, one of which was asked for too much first, leaves both the same.
+/// A denied cost changes no state, and a second advance changes no state either.
 #[test]
-fn a_denial_leaves_nothing_behind() {
+fn a_denial_changes_no_state() {
     always(ClockKind::Unsteady, |_, case, subject, now| {
         let (before, at) = subject.at(now);
         let mut after = before.clone();

@@ -1,5 +1,5 @@
-//! Refunds never let more through than if the refunded charge had never been made. For a bucket that
-//! takes a cap, and a test here shows what happens without it.
+//! Refunds never admit more than if the refunded charge had never been made. For a bucket that requires a cap, and a
+//! test here shows the result without it.
 
 use tidegate_core::algorithms::{Algorithm, CounterState};
 use tidegate_core::invariants::{Admission, within_bound};
@@ -10,12 +10,12 @@ use crate::limiter::{LimiterUnderTest, ShippedLimiter, cost};
 use crate::rng::{TraceRng, for_each_seed};
 use crate::trace::{ClockKind, TrafficTrace};
 
-/// How a charge is given back.
+/// How a charge is refunded.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RefundMode {
-    /// As shipped: no more than cannot have drained since.
+    /// As shipped: only the units that cannot have drained since.
     Capped,
-    /// All of it, as most limiters do.
+    /// In full, as most limiters do.
     InFull,
 }
 
@@ -25,7 +25,7 @@ struct PendingRefund {
     at_step: u64,
 }
 
-/// A subject with refunds, and the same one without the charges that are given back.
+/// A subject with refunds, and the same one without the refunded charges.
 struct RefundComparison<'a> {
     with: &'a ShippedLimiter,
     without: &'a ShippedLimiter,
@@ -33,8 +33,7 @@ struct RefundComparison<'a> {
     all_refunded: bool,
 }
 
-/// One trace with refunds; `each` sees both twins at every step. Gives what was admitted and not
-/// given back.
+/// One trace with refunds; `each` sees both twins at every step. Returns the admissions that were not refunded.
 fn run(
     rng: &mut TraceRng,
     case: &LimitCase,
@@ -111,7 +110,7 @@ impl ShippedLimiter {
 }
 
 #[test]
-fn a_refund_never_leaves_more_than_if_the_charge_had_never_been() {
+fn a_refund_never_leaves_more_than_if_the_charge_had_not_been_made() {
     for_each_seed(700, |rng| {
         let algorithm = rng.pick(&Algorithm::ALL);
         let case = LimitCase::random(rng, algorithm);
@@ -121,7 +120,7 @@ fn a_refund_never_leaves_more_than_if_the_charge_had_never_been() {
                 let (with, without) = (twins.with.remaining(at), twins.without.remaining(at));
                 assert!(with <= without, "{with} of {without}: {case:?}");
                 if twins.all_refunded && !algorithm.takes_burst() {
-                    assert_eq!(with, without, "a window gives back all: {case:?}");
+                    assert_eq!(with, without, "a window refunds all: {case:?}");
                 }
             }
         });
@@ -159,9 +158,9 @@ fn a_refund_in_full_would_break_the_bound_of_a_bucket() {
     assert!(in_full > 20, "only {in_full} of 300 traces broken");
 }
 
-/// A refund at once is whole, so that an abandoned request costs nothing.
+/// An immediate refund is complete, so that an abandoned request costs nothing.
 #[test]
-fn a_refund_in_the_same_instant_gives_back_everything() {
+fn a_refund_in_the_same_instant_is_complete() {
     for_each_seed(300, |rng| {
         let algorithm = rng.pick(&Algorithm::ALL);
         let case = LimitCase::random(rng, algorithm);

@@ -1,5 +1,5 @@
-//! A rule changes while its counters live. What was used stays used, rounded up and never down, under
-//! any new parameters, algorithm or tick; and the answers after the change keep their own promises.
+//! A rule changes while its counters live. Units used stay used, rounded up and never down, under any new parameters,
+//! algorithm or tick; and the results after the change keep their own guarantees.
 
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Retry, Spec, Verdict};
 use tidegate_core::units::Nanos;
@@ -11,7 +11,7 @@ use crate::trace::{ClockKind, TrafficTrace};
 
 const DAY: Nanos = Nanos::from_secs(86_400);
 
-/// A subject with some past under `case`, and when that past ends.
+/// A subject with some history under `case`, and the end of that history.
 fn with_history(
     rng: &mut TraceRng,
     case: &LimitCase,
@@ -24,7 +24,7 @@ fn with_history(
     for _ in 0..rng.between(1, 25) {
         trace.step(rng, last);
         if subject.persist_step_back(trace.now) {
-            charged.clear(); // they have been moved, and the list no longer tells when they were
+            charged.clear(); // they have been moved, and the list no longer has their times
         }
         let cost = trace.cost(rng, subject.remaining(trace.now));
         let look = subject.peek(trace.now, cost);
@@ -51,14 +51,14 @@ fn used(subject: &ShippedLimiter, now: Nanos) -> u64 {
     subject.limit.used(&state, at)
 }
 
-/// A random limit that begins where another trace ended.
+/// A random limit that begins at the end of another trace.
 fn other(rng: &mut TraceRng, algorithm: Algorithm, now: Nanos) -> LimitCase {
     let case = LimitCase::random(rng, algorithm);
     LimitCase { start: now, ..case }
 }
 
 #[test]
-fn an_upgrade_is_felt_at_once_and_what_was_spent_stays_spent() {
+fn an_upgrade_applies_at_once_and_charged_units_stay_charged() {
     for before in Algorithm::ALL {
         for after in Algorithm::ALL {
             let old = LimitCase::new(Spec::new(before, 10, DAY));
@@ -73,7 +73,7 @@ fn an_upgrade_is_felt_at_once_and_what_was_spent_stays_spent() {
 }
 
 #[test]
-fn a_limit_lowered_below_use_refuses_and_says_when_it_will_not() {
+fn a_limit_lowered_below_use_denies_and_reports_the_wait() {
     for before in Algorithm::ALL {
         for after in Algorithm::ALL {
             let old = LimitCase::new(Spec::new(before, 1_000, DAY));
@@ -94,7 +94,7 @@ fn a_limit_lowered_below_use_refuses_and_says_when_it_will_not() {
     }
 }
 
-/// What is kept of a debt is the newest of it, so that no later time finds less than it should.
+/// The newest units of a debt are kept, so that no later time finds less than it should.
 #[test]
 fn debt_of_many_moments_is_kept_up_to_twice_the_limit_at_any_later_time() {
     for algorithm in [Algorithm::SlidingLog, Algorithm::SlidingWindowStrict] {
@@ -123,7 +123,7 @@ fn debt_of_many_moments_is_kept_up_to_twice_the_limit_at_any_later_time() {
 
 /// Between any two limits of any two algorithms, whatever their ticks.
 #[test]
-fn use_is_never_under_counted_and_every_answer_stays_exact() {
+fn use_is_never_under_counted_and_every_result_stays_exact() {
     for_each_seed(60_000, |rng| {
         let before = rng.pick(&Algorithm::ALL);
         let other_one = rng.pick(&Algorithm::ALL);
@@ -165,16 +165,16 @@ fn use_is_never_under_counted_and_every_answer_stays_exact() {
     });
 }
 
-/// Whether both count in windows of one kind: then a shorter window sees less, and rightly.
+/// Whether both count in windows of one kind: then a shorter window counts less, and rightly.
 fn same_windows(before: Algorithm, after: Algorithm) -> bool {
     before == after && !before.takes_burst()
 }
 
-/// What the new limit would hold itself, had it been charged with all that the old one remembers.
+/// The state of the new limit itself, had it been charged with all charges that the old one remembers.
 fn replay(old: &LimitCase, charged: &[(Nanos, u64)], limit: &Limit, now: Nanos) -> ShippedLimiter {
     let mut replayed = ShippedLimiter::new(limit);
     if !charged.is_sorted_by_key(|(at, _)| *at) || charged.iter().any(|(at, _)| *at > now) {
-        return replayed; // time stands still for some: the list does not tell where
+        return replayed; // time stands still for some: the list does not show where
     }
     let width = old.width();
     let since = match old.spec.algorithm {
@@ -213,9 +213,9 @@ fn exact(rng: &mut TraceRng, case: &LimitCase, subject: &ShippedLimiter, now: Na
     }
 }
 
-/// Nodes with the old and the new rule take turns on one counter, as in every rolling update.
+/// Nodes with the old and the new rule alternate on one counter, as in every rolling update.
 #[test]
-fn taking_turns_over_counts_a_bucket_by_less_than_a_unit_each() {
+fn alternating_rules_over_count_a_bucket_by_less_than_a_unit_each() {
     let buckets = [
         Algorithm::TokenBucket,
         Algorithm::LeakyBucket,
@@ -256,7 +256,7 @@ fn two_precisions_of_one_rule_drain_alike() {
         let (alone, _, mut now) = with_history(rng, &case, ClockKind::Steady);
         let mut switched = alone.clone();
         let limits = [&script, &memory];
-        // What drains in the coarser tick may be counted once more, and less than a unit is rounded.
+        // The drain of the coarser tick may be counted once more, and less than a unit is rounded.
         let coarser = memory.tick().max(script.tick()).nanos();
         let a_tick = u128::from(case.spec.count) * u128::from(coarser);
         let a_tick = a_tick.div_ceil(u128::from(case.width()));
@@ -272,7 +272,7 @@ fn two_precisions_of_one_rule_drain_alike() {
 }
 
 #[test]
-fn a_new_count_alone_changes_nothing_that_was_counted() {
+fn a_new_count_alone_changes_no_counted_unit() {
     for_each_seed(1_500, |rng| {
         let algorithm = rng.pick(&Algorithm::ALL);
         let case = LimitCase::random(rng, algorithm);

@@ -20,7 +20,7 @@ impl TraceRng {
         z ^ (z >> 31)
     }
 
-    /// Leaves out some choices.
+    /// Discards some choices.
     pub(crate) fn skip(&mut self, choices: u64) {
         for _ in 0..choices {
             self.next();
@@ -47,8 +47,7 @@ impl TraceRng {
     }
 }
 
-/// Runs `trace` for `count` seeds, or only for the one in `TG_TEST_SEED`. Whatever panics inside,
-/// the seed is printed.
+/// Runs `trace` for `count` seeds, or only for the one in `TG_TEST_SEED`. Prints the seed if `trace` panics.
 pub(crate) fn for_each_seed(count: u64, mut trace: impl FnMut(&mut TraceRng)) {
     let only = std::env::var("TG_TEST_SEED").ok();
     let only = only.map(|text| text.parse().expect("TG_TEST_SEED is a number"));

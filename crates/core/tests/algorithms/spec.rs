@@ -1,4 +1,4 @@
-//! What each algorithm does to a few arrivals, to be read as its specification.
+//! Each algorithm on a few arrivals, to be read as its specification.
 
 use tidegate_core::algorithms::{Algorithm, Retry, Spec, Verdict};
 use tidegate_core::units::Nanos;
@@ -6,8 +6,8 @@ use tidegate_core::units::Nanos;
 use crate::case::LimitCase;
 use crate::limiter::{LimiterUnderTest, ShippedLimiter, cost};
 
-/// Sends requests of cost 1 at the given milliseconds under a rate such as
-/// `token-bucket 10/1000ms burst 5`, and compares what each is told. Repeats are written `allow*3`.
+/// Sends requests of cost 1 at the given milliseconds under a rate such as `token-bucket 10/1000ms burst 5`, and
+/// compares the results. Repeats are written `allow*3`.
 #[track_caller]
 fn check(rate: &str, arrivals_ms: &[u64], want: &str) {
     let case = LimitCase::new(parse(rate));
@@ -83,7 +83,7 @@ fn idle_time_is_not_saved_up_beyond_the_burst() {
     );
 }
 
-/// A limiter of the field let 17 pass a burst of 10 after some idle time.
+/// A limiter of the field let 17 requests pass a burst of 10 after some idle time.
 #[test]
 fn no_idle_time_lets_seventeen_pass_a_burst_of_ten() {
     for idle_ms in [0, 1, 999, 1_000, 1_700, 10_000, 86_400_000, 31_536_000_000] {
@@ -119,13 +119,13 @@ fn a_guard_keeps_the_burst_on_one_side_of_the_edge() {
     check(
         "fixed-window 2/1000ms guard 100ms",
         &around,
-        // What came at 999 is charged to both windows; so is nothing else.
+        // The request at 999 is charged to both windows; no other is.
         "allow*2 deny(1.001s) deny(1s) deny(1ms) allow*2",
     );
 }
 
 #[test]
-fn a_guard_hands_on_no_more_than_came_within_it() {
+fn a_guard_carries_over_only_the_units_admitted_within_it() {
     check(
         "fixed-window 3/1000ms guard 100ms",
         &[0, 0, 950, 1_000, 1_000, 1_000],
@@ -134,7 +134,7 @@ fn a_guard_hands_on_no_more_than_came_within_it() {
 }
 
 #[test]
-fn a_log_frees_each_place_when_its_own_window_has_passed() {
+fn a_log_frees_each_unit_when_its_own_window_has_passed() {
     check(
         "sliding-log 2/1000ms",
         &[0, 400, 500, 999, 1_000, 1_399, 1_400],
@@ -143,7 +143,7 @@ fn a_log_frees_each_place_when_its_own_window_has_passed() {
 }
 
 #[test]
-fn a_sliding_window_weighs_the_last_window_by_what_is_in_view() {
+fn a_sliding_window_weights_the_previous_window_by_its_part_in_view() {
     // At 1000 all four still weigh; at 1250 three, at 1500 two.
     check(
         "sliding-window 4/1000ms",
@@ -153,8 +153,8 @@ fn a_sliding_window_weighs_the_last_window_by_what_is_in_view() {
 }
 
 #[test]
-fn a_strict_window_lets_a_part_leave_only_as_a_whole() {
-    // The part from 0 to 100 leaves at 1100, when its last instant is a window old.
+fn a_strict_window_drops_a_sub_window_only_as_a_whole() {
+    // The sub-window from 0 to 100 leaves at 1100, when its last instant is a window old.
     check(
         "sliding-window-strict 2/1000ms",
         &[0, 50, 1_000, 1_099, 1_100, 1_100, 1_100],
@@ -163,7 +163,7 @@ fn a_strict_window_lets_a_part_leave_only_as_a_whole() {
 }
 
 #[test]
-fn a_queue_spaces_requests_out_and_refuses_when_it_is_full() {
+fn a_queue_spaces_requests_out_and_denies_when_it_is_full() {
     check(
         "leaky-queue 10/1000ms burst 3",
         &[0, 0, 0, 0, 100, 1_000],
@@ -172,7 +172,7 @@ fn a_queue_spaces_requests_out_and_refuses_when_it_is_full() {
 }
 
 #[test]
-fn a_queue_refuses_what_would_wait_too_long() {
+fn a_queue_denies_requests_that_would_wait_too_long() {
     check(
         "leaky-queue 10/1000ms burst 10 max_delay 150ms",
         &[0, 0, 0, 50],

@@ -1,6 +1,5 @@
-//! Random traffic: when the next request comes and what it costs. Chosen near every edge a limit has:
-//! the window and one nanosecond to either side, the wait that was told and one less, the rest that
-//! is left and one more.
+//! Random traffic: the time and cost of each request. Chosen near every edge of a limit: the window and one nanosecond
+//! to either side, the reported wait and one less, the units left and one more.
 
 use tidegate_core::algorithms::{Retry, Verdict};
 use tidegate_core::units::{Cost, Nanos};
@@ -32,7 +31,7 @@ impl<'a> TrafficTrace<'a> {
         }
     }
 
-    /// Moves to the next arrival, given what the last one was told.
+    /// Moves to the next arrival, given the result of the last one.
     pub(crate) fn step(&mut self, rng: &mut TraceRng, last: Option<PeekResult>) {
         self.now = if self.clock == ClockKind::Unsteady && rng.once_in(12) {
             self.now.since(back(rng, self.case.width()))
@@ -56,14 +55,14 @@ impl<'a> TrafficTrace<'a> {
             13 | 14 => rng.below(2 * apart),
             15 => rng.below(width),
             16 => rng.below(3 * width),
-            // The last instant before an aligned edge, for the burst on both sides of it.
+            // The last instant before an aligned edge, for a burst on both sides of it.
             17 | 18 => (width - 1).saturating_sub(self.now.get() % width),
             19 => rng.below(width / 10 + 1),
             _ => last.map_or(0, |look| wait(rng, look)),
         }
     }
 
-    /// A cost near what is left.
+    /// A cost near the units left.
     pub(crate) fn cost(&self, rng: &mut TraceRng, remaining: u64) -> Cost {
         let capacity = self.case.limit.capacity();
         cost(match rng.below(12) {
@@ -87,7 +86,7 @@ fn wait(rng: &mut TraceRng, last: PeekResult) -> u64 {
         _ => last.figures.more_after,
     };
     let span = rng.pick(&[retry, last.figures.more_after, last.figures.reset_after]);
-    // Past the last calendar edge the wait is for ever.
+    // After the last calendar edge the wait never ends.
     if span > Nanos::from_secs(800 * 86_400) {
         return 0;
     }

@@ -1,16 +1,15 @@
-//! A small blocking HTTP/1.1 client: one request, one connection. Enough for the command line.
+//! A small blocking HTTP/1.1 client for the command line: one request, one connection.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// A server on the same machine or network answers within this, or is as good as not there.
+/// A server on the same machine or network responds within this time. A slower one counts as unreachable.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// More than any answer to one request.
+/// More than any response to one request.
 const MAX_RESPONSE_BYTES: u64 = 4 << 20;
 
-/// An answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct CliResponse {
     pub(super) status: u16,
@@ -41,7 +40,7 @@ pub(super) fn post(url: &str, path: &str, body: &str) -> io::Result<CliResponse>
     exchange(stream, &head(&host), body)
 }
 
-/// Host and port of a server as flags name it: a URL, `host:port`, or a port of this machine.
+/// Host and port of a server: from a URL, `host:port`, or a port of this machine.
 fn host(url: &str) -> io::Result<String> {
     let host = match url.split_once("://") {
         Some(("http", host)) => host.trim_end_matches('/'),
@@ -70,11 +69,11 @@ fn exchange(mut stream: impl Read + Write, head: &str, body: &str) -> io::Result
     stream
         .take(MAX_RESPONSE_BYTES)
         .read_to_string(&mut response)?;
-    parse_response(&response).ok_or_else(|| invalid_input("the answer is not HTTP/1.1"))
+    parse_response(&response).ok_or_else(|| invalid_input("the response is not HTTP/1.1"))
 }
 
-/// Splits an answer that ends with its connection. The server always sends a length, so there are no
-/// chunks to put together.
+/// Splits a response that ends with its connection. The server always sends a length, so there are no chunks to
+/// decode.
 fn parse_response(response: &str) -> Option<CliResponse> {
     let (head, body) = response.split_once("\r\n\r\n")?;
     let status = head.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
@@ -93,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_split_into_status_and_body() {
+    fn a_response_is_split_into_status_and_body() {
         let reply = parse_response("HTTP/1.1 429 Too Many Requests\r\na: b\r\n\r\n{}").unwrap();
         assert_eq!(
             reply,
@@ -107,12 +106,12 @@ mod tests {
     }
 
     #[test]
-    fn a_url_of_another_kind_is_refused() {
+    fn a_url_with_another_scheme_is_rejected() {
         assert!(post("ftp://x", "/", "").is_err());
     }
 
     #[test]
-    fn a_server_is_named_as_a_listener_is() {
+    fn a_server_address_has_the_forms_of_a_listener_address() {
         for (url, want) in [
             ("http://tidegate.internal/", "tidegate.internal:80"),
             ("http://127.0.0.1:8080", "127.0.0.1:8080"),

@@ -1,7 +1,7 @@
-//! `tidegate doctor`: what is wrong with the store, and the cure.
+//! `tidegate doctor`: reports what is wrong with the store and how to fix it.
 //!
-//! Findings go to standard output, one a line as they come, or all at the end as JSON. What takes long
-//! is announced on standard error.
+//! Findings go to standard output, one per line as they are found, or all at the end as JSON. Slow checks are
+//! announced on standard error.
 
 use serde_json::json;
 
@@ -20,9 +20,10 @@ pub(super) fn run(args: DoctorArgs) -> Exit {
         }
         Err(error) => {
             print_error(&error);
-            return match error.is_file_error() {
-                true => Exit::BadConfig,
-                false => Exit::Usage,
+            return if error.is_file_error() {
+                Exit::BadConfig
+            } else {
+                Exit::Usage
             };
         }
     };
@@ -57,7 +58,7 @@ pub(super) fn run(args: DoctorArgs) -> Exit {
     exit
 }
 
-/// What `serve` would be told, as far as it matters here. None: no store to look at.
+/// The settings of `serve` that `doctor` needs. None: there is no shared store to examine.
 fn doctor_options(args: DoctorArgs) -> Result<Option<DoctorOptions>, ConfigError> {
     super::check_environment()?;
     let below = match &args.config {

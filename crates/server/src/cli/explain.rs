@@ -1,4 +1,4 @@
-//! `tidegate explain`: which rules apply to a request and why, from the files alone.
+//! `tidegate explain`: shows which rules apply to a request and why, from the files alone.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ pub(super) fn run(args: &ExplainArgs) -> Exit {
         print_error(format_args!("{}: {}", bad.field, bad.reason));
         return Exit::Usage;
     }
-    // A limiter that never decides: it knows addresses and keys as the service does.
+    // This limiter never decides. It resolves addresses and keys as the service does.
     let clock = SystemClock::new();
     let limiter = Limiter::new(MemoryStore::new(clock), policy, secret, Arc::new(clock));
     let explanation = limiter.view().explain(check.request);

@@ -1,4 +1,4 @@
-//! `tidegate key`: lines for a keys file. The key itself is shown once, and never kept.
+//! `tidegate key`: makes lines for a keys file. The key itself is printed once and never stored.
 
 use std::io::Read;
 
@@ -6,14 +6,14 @@ use tidegate::identity::keys::{HashLineError, RawApiKey, hash_line};
 
 use super::{Exit, KeyCommand, print_error, print_line};
 
-/// Longer than any key; what is piped in by mistake is not read to its end.
+/// Longer than any key. Input that is piped in by mistake is not read to its end.
 const MAX_KEY_BYTES: u64 = 4096;
 
 pub(super) fn run(command: KeyCommand) -> Exit {
     match command {
         KeyCommand::New(args) => match RawApiKey::new() {
             Ok(key) => {
-                // A key that is shown without a line for it looks as if it were in use.
+                // A key that is printed without a line for it looks as if it were in use.
                 let line = hash_line(key.expose(), &args.tier, &args.name);
                 if line.is_ok() {
                     use std::io::Write;

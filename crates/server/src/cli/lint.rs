@@ -1,7 +1,7 @@
-//! `tidegate lint`: every fault and every warning, before anything runs.
+//! `tidegate lint`: reports every fault and every warning before anything runs.
 //!
-//! Reads what the service would read, in the same way: the same files of a folder, the same limits,
-//! the keys file too. `-` is standard input, which has no keys file beside it.
+//! Invariant: it reads rules as the service does: the same files of a folder, the same limits, the keys file too.
+//! `-` is standard input, which has no keys file beside it.
 
 use std::io::Read;
 use std::path::Path;
@@ -55,7 +55,7 @@ fn load(path: &Path, dialect: ParseOptions) -> Result<Policy, String> {
         return Policy::load_for(path, dialect).map_err(|error| error.to_string());
     }
     let mut text = String::new();
-    // One byte more than is accepted, so that the parser rejects what is too long.
+    // One byte more than the parser accepts, so that it rejects a file that is too long.
     let input = std::io::stdin().take(MAX_FILE_BYTES as u64 + 1);
     let read = { input }.read_to_string(&mut text);
     read.map_err(|error| format!("standard input: {error}"))?;
@@ -66,7 +66,7 @@ fn load(path: &Path, dialect: ParseOptions) -> Result<Policy, String> {
     Policy::parse_for(&[file], dialect).map_err(|error| error.to_string())
 }
 
-/// How many rules the files have. A rule that stands for the limits that requests bring is in none.
+/// The number of rules in the files. The rule that stands for limits that requests bring is in no file.
 fn count_written_rules(policy: &Policy) -> usize {
     let rules = policy.rules.rules().iter();
     rules
@@ -74,7 +74,7 @@ fn count_written_rules(policy: &Policy) -> usize {
         .count()
 }
 
-/// A number of things: `1 rule`, `2 rules`.
+/// A count with its noun: `1 rule`, `2 rules`.
 fn pluralized(count: usize, thing: &str) -> String {
     match count {
         1 => format!("1 {thing}"),
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_rules_that_a_file_has_are_counted() {
+    fn only_rules_from_files_are_counted() {
         let envoy = "domain: web\ndescriptors:\n  - key: user\n    rate_limit: { unit: hour, requests_per_unit: 2 }\n";
         let native = "version: 1\nrules: [{ name: r, by: ip, rate: 1/hour }]\n";
         for text in [envoy, native] {

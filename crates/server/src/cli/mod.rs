@@ -1,7 +1,7 @@
 //! The command line.
 //!
-//! Exit codes: 0 done, 1 failed, 2 wrong usage, 69 nobody answers, 75 denied, 78 bad rules or
-//! configuration. What a program might read goes to standard output, the rest to standard error.
+//! Exit codes: 0 done, 1 failed, 2 wrong usage, 69 server or store unreachable, 75 denied, 78 bad rules or
+//! configuration. Output for programs goes to standard output, everything else to standard error.
 
 mod client;
 mod doctor;
@@ -41,13 +41,13 @@ enum Command {
     /// Check rules files or folders: faults and warnings
     #[command(alias = "check")]
     Lint(LintArgs),
-    /// Look at the store: what is wrong with it, and the cure
+    /// Examine the store: what is wrong with it and how to fix it
     Doctor(DoctorArgs),
-    /// Tell which rules apply to a request and why, without a server
+    /// Show which rules apply to a request and why, without a server
     Explain(ExplainArgs),
-    /// Ask a running server, and charge
+    /// Check a request against a running server and charge it
     Try(CheckArgs),
-    /// Ask a running server what is left, without charging
+    /// Show what a running server has left for a request, without charging
     Peek(CheckArgs),
     /// Make lines for a keys file
     #[command(subcommand)]
@@ -72,18 +72,18 @@ struct LintArgs {
     #[arg(required = true, value_name = "FILE")]
     paths: Vec<PathBuf>,
 
-    /// Let several files of the Envoy protocol speak of one domain, as `serve --merge-domains` does
+    /// Let several files of the Envoy protocol configure one domain, as `serve --merge-domains` does
     #[arg(long)]
     merge_domains: bool,
 }
 
 #[derive(Args, Debug)]
 struct DoctorArgs {
-    /// File with settings of the service; those that matter here are taken from it
+    /// Settings file of the service; the settings that matter here are read from it
     #[arg(long, env = "TIDEGATE_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// The store to look at, as for serve
+    /// The store to examine, as for serve
     #[arg(
         long,
         env = "TIDEGATE_STORE",
@@ -147,15 +147,15 @@ struct CheckArgs {
 
 #[derive(Args, Debug)]
 struct RequestArgs {
-    /// A fact about the request, such as ip=203.0.113.9 or path=/login; may be repeated
+    /// An attribute of the request, such as ip=203.0.113.9 or path=/login; may be repeated
     #[arg(short, long = "attr", value_name = "NAME=VALUE", value_parser = pair)]
     attrs: Vec<(String, String)>,
 
-    /// What the request costs
+    /// Cost of the request
     #[arg(long, value_name = "N")]
     cost: Option<u64>,
 
-    /// What it costs in a unit that rules name, such as tokens=1500; may be repeated, or several with commas
+    /// Cost in a unit that rules name, such as tokens=1500; may be repeated, or several with commas
     #[arg(long, value_name = "UNIT=N", value_parser = unit_cost, value_delimiter = ',')]
     costs: Vec<(String, u64)>,
 }
@@ -182,12 +182,12 @@ struct KeyArgs {
     #[arg(long, default_value = "free")]
     tier: String,
 
-    /// Whose key it is
+    /// Owner of the key
     #[arg(long, default_value = "")]
     name: String,
 }
 
-/// How a command ended.
+/// The exit code of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Exit {
     Done = 0,
@@ -204,7 +204,6 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Runs one command.
 pub(crate) fn run(cli: Cli) -> Exit {
     match cli.command {
         Command::Serve(args) => serve::run(*args),
@@ -218,7 +217,7 @@ pub(crate) fn run(cli: Cli) -> Exit {
     }
 }
 
-/// Rejects variables that look like settings and are settings of no command.
+/// Rejects environment variables that look like settings but are not settings of any command.
 fn check_environment() -> Result<(), UnknownVariableError> {
     let command = Cli::command();
     let arguments = command
@@ -231,7 +230,7 @@ fn check_environment() -> Result<(), UnknownVariableError> {
 }
 
 impl RequestArgs {
-    /// The request as the wire has it.
+    /// The request as a JSON body of the HTTP API.
     fn body(&self) -> String {
         let texts = self.attrs.iter();
         let texts = texts.map(|(name, value)| (name, Value::from(value.as_str())));
@@ -248,8 +247,8 @@ impl RequestArgs {
     }
 }
 
-/// A JSON object with every field given, so that the service rejects one that is given twice. A map would keep
-/// the last.
+/// A JSON object with every field given, so that the service rejects a field that is given twice. A map would drop
+/// all but the last one.
 fn object<'f>(fields: impl Iterator<Item = (&'f String, Value)>) -> String {
     let fields = fields.map(|(name, value)| format!("{}:{value}", Value::from(name.as_str())));
     format!("{{{}}}", fields.collect::<Vec<_>>().join(","))
@@ -270,13 +269,12 @@ fn unit_cost(text: &str) -> Result<(String, u64), String> {
     Ok((unit.to_owned(), cost))
 }
 
-/// Prints a line to standard output. A reader that has gone away is no reason to fail.
+/// Prints a line to standard output. A closed pipe is not an error.
 fn print_line(text: impl std::fmt::Display) {
     use std::io::Write;
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
-/// Prints an error to standard error.
 fn print_error(text: impl std::fmt::Display) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr(), "tidegate: {text}");
@@ -330,9 +328,9 @@ mod tests {
         }
     }
 
-    /// Flags and the environment read what the file reads.
+    /// Flags and the environment accept the same values as the file.
     #[test]
-    fn settings_have_durations_sizes_and_addresses_as_people_write_them() {
+    fn settings_accept_durations_sizes_and_addresses_with_units() {
         let words =
             "tidegate serve --drain 5s --idle 90 --store-budget 40ms --memory-cap 10G --http :8080";
         let Command::Serve(args) = Cli::try_parse_from(words.split(' ')).unwrap().command else {

@@ -1,4 +1,4 @@
-//! `tidegate serve`: puts the parts together, runs them, and ends them.
+//! `tidegate serve`: builds the service, runs it, and shuts it down.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -47,31 +47,31 @@ use crate::service::Service;
 use crate::shutdown::{ShutdownHandle, ShutdownOutcome, Signals, run_until_shutdown};
 use crate::store_choice::StoreChoice;
 
-/// Descriptors kept for everything that is not a connection.
+/// File descriptors reserved for everything that is not a connection.
 const RESERVED_FDS: u64 = 64;
-/// The store of ten million counters, some 4,000 tables, is swept in less than a minute, a few tables
-/// at a time so that no decision waits.
+/// A store of ten million counters, some 4,000 tables, is swept in less than a minute, a few tables at a time so
+/// that no decision waits.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(100);
-/// In sweeps: rules that no request matches are looked for every five seconds.
+/// In maintenance ticks: rules that no request matches are looked for every five seconds.
 const UNMATCHED_CHECK_TICKS: u64 = 50;
 const TABLES_PER_SWEEP: usize = 8;
-/// How often to look for reservations that nobody settled, and how long the store may take to hear of the
-/// last settlements when the service ends.
+/// Interval of the search for unsettled reservations, and the time that the last settlements may take
+/// when the service ends.
 const SETTLEMENT_RETRY_INTERVAL: Duration = Duration::from_millis(250);
 const FINAL_SETTLEMENT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How long the start waits for a shared store.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(2);
-/// The same where there is no start without it: it may be starting too.
+/// The same with `--require-store`: the store may be starting too.
 const REQUIRED_JOIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why the service does not run.
 pub(crate) enum ServeError {
-    /// It was told something it cannot do.
+    /// The settings cannot be used.
     Config(String),
-    /// The system does not let it.
+    /// The operating system reports an error.
     System(String),
-    /// It was told not to start without its store.
+    /// `--require-store` is set, and the store cannot be reached.
     NoStore(String),
 }
 
@@ -81,9 +81,10 @@ pub(super) fn run(args: ServeArgs) -> Exit {
         Ok(resolved) => resolved,
         Err(error) => {
             print_error(&error);
-            return match error.is_file_error() {
-                true => Exit::BadConfig,
-                false => Exit::Usage,
+            return if error.is_file_error() {
+                Exit::BadConfig
+            } else {
+                Exit::Usage
             };
         }
     };
@@ -106,7 +107,7 @@ pub(super) fn run(args: ServeArgs) -> Exit {
             Exit::Failed
         }
         Err(ServeError::NoStore(reason)) => {
-            error!("the store cannot be met, and --require-store is set: {reason}");
+            error!("the store cannot be reached, and --require-store is set: {reason}");
             Exit::Unreachable
         }
     };
@@ -114,17 +115,19 @@ pub(super) fn run(args: ServeArgs) -> Exit {
     exit
 }
 
-/// On one core threads would only hand work to each other.
+/// On one core, several threads would only hand work to each other.
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     let alone = std::thread::available_parallelism().is_ok_and(|cores| cores.get() == 1);
-    let mut builder = match alone {
-        true => tokio::runtime::Builder::new_current_thread(),
-        false => tokio::runtime::Builder::new_multi_thread(),
+    let mut builder = if alone {
+        tokio::runtime::Builder::new_current_thread()
+    } else {
+        tokio::runtime::Builder::new_multi_thread()
     };
     builder.enable_all().build()
 }
 
-/// What was told, and what the environment of the reference service added to it, if that is asked.
+/// The settings from flags, environment and file. With `--envoy-compat`, the environment of the Envoy reference
+/// service is the layer below them.
 fn settings(args: ServeArgs) -> Result<(ServerSettings, Option<EnvoyCompat>), ConfigError> {
     super::check_environment()?;
     let below = match &args.config {
@@ -278,11 +281,11 @@ async fn serve(
         && let Err(error) = file.write(&any_store::pending_charges(&service.limiter))
     {
         let path = file.path().display();
-        warn!(%path, %error, "pending charges cannot be kept");
+        warn!(%path, %error, "pending charges cannot be written");
     }
     service.log_missed_denials();
     if outcome != ShutdownOutcome::Forced {
-        // What the store was not told yet. More than a moment would keep the process from its end.
+        // Settlements that the store does not have yet. A longer wait would delay the end of the process.
         let retries = service.limiter.retry_settlements();
         let _done_or_left = tokio::time::timeout(FINAL_SETTLEMENT_TIMEOUT, retries).await;
     }
@@ -294,7 +297,7 @@ async fn serve(
     Ok(outcome)
 }
 
-/// The keys file that the rules at the start name: it is beside them.
+/// The keys file that the rules at the start name. It is beside the rules.
 fn keys_file(settings: &ServerSettings, service: &Service) -> Option<PathBuf> {
     let path = settings.rules.path.as_deref()?;
     let folder = if path.is_dir() {
@@ -306,7 +309,7 @@ fn keys_file(settings: &ServerSettings, service: &Service) -> Option<PathBuf> {
     Some(folder?.join(policy.rules.keys_file()?))
 }
 
-/// The edges that can be reached.
+/// The edges whose listeners are enabled.
 fn enabled_edges(settings: &ServerSettings) -> Vec<Edge> {
     let edges = [
         (Edge::Http, &settings.http),
@@ -320,7 +323,8 @@ fn enabled_edges(settings: &ServerSettings) -> Vec<Edge> {
     on.map(|(edge, _)| edge).collect()
 }
 
-/// What Redis clients must know, if anything. Whoever needs nothing can spend what others are allowed.
+/// The password that Redis clients must send, if one is set. Without a password any client can spend the limits of
+/// others.
 fn resp_password(settings: &ServerSettings) -> Result<Option<RespPassword>, ServeError> {
     let file = settings.resp_password_file.as_deref();
     let password = file.map(RespPassword::read).transpose();
@@ -339,7 +343,7 @@ fn resp_password(settings: &ServerSettings) -> Result<Option<RespPassword>, Serv
     Ok(password)
 }
 
-/// The secret this node was given, or has in its folder, if any.
+/// The secret from `--secret-file`, or from the data directory, if there is one.
 fn own_secret(settings: &ServerSettings) -> Result<Option<Secret>, ServeError> {
     let read = match (&settings.secret_file, &settings.data, &settings.store) {
         (Some(file), ..) => secret_file::read(file).map(Some),
@@ -351,7 +355,7 @@ fn own_secret(settings: &ServerSettings) -> Result<Option<Secret>, ServeError> {
     read.map_err(ServeError::Config)
 }
 
-/// Where the list of nodes is kept: counters in memory have one node only.
+/// The directory of the list of nodes. None with counters in memory, where there is only one node.
 fn membership_folder(settings: &ServerSettings) -> Option<&Path> {
     match settings.store {
         StoreChoice::Memory => None,
@@ -359,7 +363,8 @@ fn membership_folder(settings: &ServerSettings) -> Option<&Path> {
     }
 }
 
-/// Meets the other nodes at the store they share. The service starts without it if it must and may.
+/// Joins the other nodes at the store they share. If the store cannot be reached, the service starts without it,
+/// unless `required`.
 async fn join_store(
     service: &Arc<Service>,
     (own, known): (Option<Secret>, Option<Secret>),
@@ -370,7 +375,7 @@ async fn join_store(
     let (done, joined) = oneshot::channel();
     tokio::spawn(async move {
         let secret = join(&joining.limiter, own.as_ref(), known.as_ref()).await;
-        let _nobody_waits_any_more = done.send(());
+        let _receiver_may_be_gone = done.send(());
         if let Some(secret) = secret {
             if let (None, Some(folder)) = (&own, folder)
                 && let Err(error) = data_dir::save_store_secret(&folder, &secret)
@@ -381,19 +386,16 @@ async fn join_store(
         }
     });
     let joined = async {
-        let _joined_or_refused = joined.await;
+        let _joined_or_failed = joined.await;
     };
     let exact = wait_until_exact(&service.limiter);
-    let is_exact = match required {
-        false => {
-            let both = async { (joined.await, exact.await) };
-            timeout(JOIN_TIMEOUT, both).await.is_ok()
-        }
-        true => {
-            let joined = timeout(REQUIRED_JOIN_TIMEOUT, joined).await;
-            joined.map_err(|_| ServeError::NoStore(join_failure_reason(&service.limiter)))?;
-            timeout(JOIN_TIMEOUT, exact).await.is_ok()
-        }
+    let is_exact = if required {
+        let joined = timeout(REQUIRED_JOIN_TIMEOUT, joined).await;
+        joined.map_err(|_| ServeError::NoStore(join_failure_reason(&service.limiter)))?;
+        timeout(JOIN_TIMEOUT, exact).await.is_ok()
+    } else {
+        let both = async { (joined.await, exact.await) };
+        timeout(JOIN_TIMEOUT, both).await.is_ok()
     };
     if !is_exact {
         log_not_joined(&service.limiter);
@@ -401,7 +403,7 @@ async fn join_store(
     Ok(())
 }
 
-/// What edges share, as `settings` want it.
+/// Builds the state that all edges share from `settings`.
 pub(crate) fn build_service(
     settings: &ServerSettings,
     own: Option<&Secret>,
@@ -411,7 +413,7 @@ pub(crate) fn build_service(
     let no_randomness =
         |error: getrandom::Error| ServeError::System(format!("no randomness: {error}"));
     let secret = match own {
-        // Until the store is met, as it was named there before.
+        // Until the store is joined, use the secret that it had last.
         None => match identity.store_secret() {
             Some(known) => known.clone(),
             None => Secret::random().map_err(no_randomness)?,
@@ -487,7 +489,7 @@ fn listen_error(edge: &str, address: &ListenAddress, error: &std::io::Error) -> 
     ServeError::System(format!("cannot listen for {edge} at {address}: {error}"))
 }
 
-/// As many as configured for each listener, but never so many that the last descriptor is a connection.
+/// The configured maximum for each listener, but never so many that the last file descriptor is a connection.
 fn max_connections(settings: &ServerSettings) -> usize {
     let on = |addresses: &[&ListenAddress]| {
         let on = addresses
@@ -506,8 +508,7 @@ fn max_connections(settings: &ServerSettings) -> usize {
         .min(usize::try_from(max).unwrap_or(usize::MAX))
 }
 
-/// Logs counts, rules that no request matches and whether durable charges are safe, and frees counters
-/// that have nothing left to tell.
+/// Logs counts, rules that no request matches and whether durable charges are safe, and evicts expired counters.
 async fn run_maintenance(service: Arc<Service>) {
     let mut tick = tokio::time::interval(MAINTENANCE_INTERVAL);
     let (mut unacknowledged, mut overflowed) = (None, 0);
@@ -525,7 +526,7 @@ async fn run_maintenance(service: Arc<Service>) {
     }
 }
 
-/// A task of its own, because it waits for the store.
+/// A separate task, because it waits for the store.
 async fn run_settlement_retries(service: Arc<Service>) {
     let mut tick = tokio::time::interval(SETTLEMENT_RETRY_INTERVAL);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -535,7 +536,7 @@ async fn run_settlement_retries(service: Arc<Service>) {
     }
 }
 
-/// For someone who has just started it with nothing.
+/// Help for a first start without any settings.
 fn print_welcome(listener_address: &EndpointAddress) {
     let EndpointAddress::Tcp(address) = listener_address else {
         return;
@@ -543,9 +544,9 @@ fn print_welcome(listener_address: &EndpointAddress) {
     let mut out = std::io::stdout();
     let _ = write!(
         out,
-        "\nNo --rules given, so these run:\n\n{}\nTry, six times, and read the answer:\n\n  \
+        "\nNo --rules given, so these run:\n\n{}\nSend this six times and read the response:\n\n  \
          curl -i http://{address}/v1/check -d '{{\"attributes\": {{\"ip\": \"203.0.113.9\", \"path\": \"/login\"}}}}'\n\n\
-         and ask what is left, without spending it:\n\n  \
+         and see what is left, without spending it:\n\n  \
          curl -s http://{address}/v1/peek -d '{{\"attributes\": {{\"ip\": \"203.0.113.9\", \"path\": \"/login\"}}}}'\n\n",
         policy_watcher::BUILT_IN_RULES
     );

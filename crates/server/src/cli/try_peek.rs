@@ -1,10 +1,10 @@
-//! `tidegate try` and `tidegate peek`: ask a running server.
+//! `tidegate try` and `tidegate peek`: check a request against a running server.
 
 use serde_json::Value;
 
 use super::{CheckArgs, Exit, OutputFormat, client, print_error, print_line};
 
-/// Asks, prints, and ends with 75 if the answer is no.
+/// Sends the request and prints the decision. Exits with 75 if it is denied.
 pub(super) fn run(args: &CheckArgs, path: &str) -> Exit {
     let reply = match client::post(&args.url, path, &args.request.body()) {
         Ok(reply) => reply,
@@ -32,7 +32,7 @@ fn message(decision: &Value) -> Option<&str> {
     decision["message"].as_str()
 }
 
-/// The decision in a line.
+/// The decision in one line.
 fn sentence(decision: &Value) -> String {
     let rule = decision["rule"].as_str();
     if decision["allowed"] == false {

@@ -1,8 +1,8 @@
 //! Warnings at the start about settings that leave the service open to others.
 //!
-//! Two kinds: listeners that other machines reach without showing who they are, and files that any user of
-//! this machine may read or write. Each is one line with its cure. Nothing is refused: a firewall or a
-//! container may do what the settings do not.
+//! Two kinds: listeners that other machines reach without authentication, and files that any user of this machine
+//! may read or write. Each is one line with its cure. No setting is rejected: a firewall or a container may do what
+//! the settings do not.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -26,7 +26,7 @@ pub(super) fn log(settings: &ServerSettings, config: Option<&Path>, keys: Option
     }
 }
 
-/// Clients of these listeners can spend what others are allowed, and read what is left of it.
+/// Clients of these listeners can spend the limits of others, and read what is left of them.
 fn open_listeners(settings: &ServerSettings) -> Vec<String> {
     let authenticated = |tls: &crate::net::tls::ListenerTlsFiles| tls.client_authorities.is_some();
     let grpc_open = !settings.grpc_tls.as_ref().is_some_and(authenticated);
@@ -90,7 +90,7 @@ fn open_files(
         for path in writable(path) {
             let path = path.display();
             warnings.push(format!(
-                "{what} {path} can be written by every user of this machine, who can so change what is \
+                "{what} {path} can be written by every user of this machine, which changes what is \
                  decided; chmod o-w {path}"
             ));
         }
@@ -98,7 +98,7 @@ fn open_files(
     warnings
 }
 
-/// The file, or the folder and the files in it, as far as others may write there.
+/// The file, or the folder and the files in it, if other users may write there.
 fn writable(path: &Path) -> Vec<PathBuf> {
     let inside = fs::read_dir(path).into_iter().flatten().flatten();
     let inside = inside
@@ -108,7 +108,7 @@ fn writable(path: &Path) -> Vec<PathBuf> {
     all.filter(|path| mode(path) & OTHERS_WRITE != 0).collect()
 }
 
-/// A file that cannot be looked at is reported by whoever reads it.
+/// A file that cannot be read is reported by the code that reads it.
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).map_or(0, |metadata| metadata.permissions().mode())
 }
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn listeners_beyond_loopback_are_warned_of_unless_clients_are_known() {
+    fn listeners_beyond_loopback_are_warned_of_unless_clients_authenticate() {
         let warnings = |http: &str, grpc: &str, known: bool| {
             let settings = settings(|layer| {
                 layer.http = Some(http.parse().unwrap());
@@ -182,7 +182,7 @@ mod tests {
             let settings = settings(|layer| layer.rules = Some(rules.clone()));
             open_files(&settings, None, Some(keys))
         };
-        assert!(warnings_for(&keys).is_empty(), "everybody may read them");
+        assert!(warnings_for(&keys).is_empty(), "other users may read them");
         file(folder, "rules.yaml", 0o666);
         file(folder, "keys.txt", 0o602);
         let both = warnings_for(&keys);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_looked_into() {
+    fn files_inside_a_folder_are_checked() {
         let folder = tempfile::tempdir().unwrap();
         file(folder.path(), "a.yaml", 0o644);
         let other = file(folder.path(), "b.yaml", 0o646);

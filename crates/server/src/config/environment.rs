@@ -1,9 +1,9 @@
-//! Environment variables that look like settings and are none.
+//! Rejects environment variables that look like settings but are not.
 //!
-//! A misspelt variable would leave its setting at the default without a sign: built-in rules instead of the
-//! operator's, counters of one node instead of shared ones. So it ends the start. Names that resemble no setting
-//! (`TIDEGATE_VERSION`) belong to scripts and images, and those that Kubernetes sets for a Service whose name
-//! begins with `tidegate` to it: both are left alone.
+//! A misspelt variable would silently leave its setting at the default: built-in rules instead of the operator's,
+//! counters of one node instead of shared ones. So it is an error at the start. Two kinds of names are ignored:
+//! those that resemble no setting (`TIDEGATE_VERSION`), which belong to scripts and images, and those that
+//! Kubernetes sets for a Service whose name begins with `tidegate`.
 
 use std::ffi::OsString;
 
@@ -11,7 +11,7 @@ use tidegate_core::rules::{suggest_name, within_one_letter};
 
 const PREFIX: &str = "TIDEGATE_";
 
-/// A variable that is no setting.
+/// A variable that is not a setting.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the environment variable `{}` is no setting; {advice}", name.escape_debug())]
 pub(crate) struct UnknownVariableError {
@@ -19,8 +19,8 @@ pub(crate) struct UnknownVariableError {
     advice: String,
 }
 
-/// The first variable that is probably meant as one of the `settings` and is none of them: its whole name differs
-/// from a setting by case or one letter, or it begins with `TIDEGATE_` and what follows is like a setting or
+/// The first variable that is probably meant as one of the `settings` but is none of them. Either its whole name
+/// differs from a setting by case or one letter, or it begins with `TIDEGATE_` and the rest resembles a setting or
 /// has the same first word.
 pub(crate) fn check(
     settings: &[&str],
@@ -48,7 +48,7 @@ pub(crate) fn check(
     Err(UnknownVariableError { name, advice })
 }
 
-/// Whether the first word after the prefix is that of a setting: `TIDEGATE_HTTP_PORT` beside `TIDEGATE_HTTP`.
+/// Whether a setting has the same first word after the prefix: `TIDEGATE_HTTP_PORT` beside `TIDEGATE_HTTP`.
 fn has_first_word(name: &str, settings: &[&str]) -> bool {
     let of_name = first_word(name);
     of_name.is_some()
@@ -61,7 +61,8 @@ fn first_word(name: &str) -> Option<&str> {
     name.strip_prefix(PREFIX)?.split('_').next()
 }
 
-/// What others call a setting: `TIDEGATE_REDIS_URL` is the store, `TIDEGATE_CONF` the config file.
+/// The setting for a name that other programs use: `TIDEGATE_REDIS_URL` is the store, `TIDEGATE_CONF` the config
+/// file.
 fn setting_for_synonym(name: &str, settings: &[&str]) -> Option<String> {
     let setting = match first_word(name)? {
         "REDIS" | "VALKEY" => "TIDEGATE_STORE",
@@ -79,7 +80,7 @@ fn suggestion(name: &str, settings: &[&str]) -> Option<String> {
         .or_else(|| setting_with_common_prefix(name, settings))
 }
 
-/// `TIDEGATE_RESP_PASSWORD` without `_FILE`, or `TIDEGATE_STORE_URL` with a word too many.
+/// `TIDEGATE_RESP_PASSWORD` without `_FILE`, or `TIDEGATE_STORE_URL` with an extra word.
 fn setting_with_common_prefix(name: &str, settings: &[&str]) -> Option<String> {
     let begins = |long: &str, short: &str| {
         let rest = long.strip_prefix(short);
@@ -92,10 +93,9 @@ fn setting_with_common_prefix(name: &str, settings: &[&str]) -> Option<String> {
     near.map(|near| (*near).to_owned())
 }
 
-/// Whether Kubernetes sets a variable of this name for a Service: `NAME_SERVICE_HOST`,
-/// `NAME_SERVICE_PORT`, `NAME_SERVICE_PORT_PORTNAME`, `NAME_PORT` and `NAME_PORT_80_TCP`, the last also with
-/// `_PROTO`, `_PORT` or `_ADDR` behind it. `NAME_PORT` holds a URL: a plain number there is a misspelt
-/// setting.
+/// Whether Kubernetes sets a variable of this name for a Service: `NAME_SERVICE_HOST`, `NAME_SERVICE_PORT`,
+/// `NAME_SERVICE_PORT_PORTNAME`, `NAME_PORT` and `NAME_PORT_80_TCP`, the last also followed by `_PROTO`, `_PORT` or
+/// `_ADDR`. `NAME_PORT` holds a URL: a plain number there is a misspelt setting.
 fn is_kubernetes_variable(name: &str, value: &str) -> bool {
     let is_url = ["tcp://", "udp://", "sctp://"]
         .iter()
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelt_variable_names_the_setting_that_is_meant() {
+    fn a_misspelt_variable_is_rejected_with_the_setting_that_is_meant() {
         for (name, near) in [
             ("TIDEGATE_RULLES", "TIDEGATE_RULES"),
             ("TIDEGATE_STOER", "TIDEGATE_STORE"),
@@ -170,7 +170,7 @@ mod tests {
 
     /// For Services called `tidegate` and `tidegate-admin`, as the kubelet sets them.
     #[test]
-    fn variables_of_kubernetes_and_of_others_are_left_alone() {
+    fn variables_of_kubernetes_and_of_other_programs_are_ignored() {
         for service in ["TIDEGATE", "TIDEGATE_ADMIN"] {
             for (rest, value) in [
                 ("_SERVICE_HOST", "10.0.0.11"),

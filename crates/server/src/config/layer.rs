@@ -1,4 +1,4 @@
-//! One layer of settings, as flags and environment or a file give it.
+//! One layer of settings: from flags and environment, or from a file.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::listen_address::ListenAddress;
 use crate::store_choice::StoreUrl;
 use crate::xds::ControlPlane;
 
-/// One layer of settings. The same names as flags, as `TIDEGATE_*`, and in the file.
+/// One layer of settings. Flags, `TIDEGATE_*` variables and the file use the same names.
 #[derive(Args, Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SettingsLayer {
@@ -23,21 +23,20 @@ pub(crate) struct SettingsLayer {
     #[arg(long, env = "TIDEGATE_RULES", value_name = "PATH")]
     pub(crate) rules: Option<PathBuf>,
 
-    /// A control plane that sends limits of the Envoy protocol, beside rules from files:
-    /// xds://HOST:PORT[?node=ID], xdss for TLS [default: none]
+    /// Control plane that sends limits of the Envoy protocol, beside rules from files: xds://HOST:PORT[?node=ID],
+    /// xdss for TLS [default: none]
     #[arg(long, env = "TIDEGATE_XDS", value_name = "URL")]
     pub(crate) xds: Option<ControlPlane>,
 
-    /// Let several files or resources of the Envoy protocol speak of one domain
+    /// Let several files or resources of the Envoy protocol configure one domain
     #[arg(long, env = "TIDEGATE_MERGE_DOMAINS", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) merge_domains: Option<bool>,
 
-    /// Be what the Envoy reference service is where it runs: take its environment for settings that are
-    /// given nowhere else
+    /// Replace the Envoy reference service: read its environment variables for settings that are given nowhere else
     #[arg(long, env = "TIDEGATE_ENVOY_COMPAT", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) envoy_compat: Option<bool>,
 
-    /// Where counters are kept: memory, or for a Redis or Valkey that nodes share
+    /// Where counters are stored: memory, or for a Redis or Valkey that nodes share
     /// redis://[USER:PASSWORD@]HOST[:PORT][/DB], unix:PATH, or
     /// redis+sentinel://[USER:PASSWORD@]HOST[:PORT],HOST../NAME[/DB] or
     /// redis+cluster://[USER:PASSWORD@]HOST[:PORT],HOST..; rediss for TLS [default: memory]
@@ -49,22 +48,22 @@ pub(crate) struct SettingsLayer {
     )]
     pub(crate) store: Option<StoreUrl>,
 
-    /// Do not start without the store: end with 69 if it cannot be met
+    /// Do not start without the store: exit with 69 if it cannot be reached
     #[arg(long, env = "TIDEGATE_REQUIRE_STORE", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) require_store: Option<bool>,
 
-    /// Folder for what this node keeps over a restart: with a store that nodes share, the list of them;
-    /// with counters in memory, those of rules with `durability: disk` and the secret they are named by.
-    /// Made if it is not there. One for each node [default: none]
+    /// Folder for the files that this node needs after a restart: with a store that nodes share, the list of nodes;
+    /// with counters in memory, the counts of rules with `durability: disk` and the secret that names them. Created
+    /// if missing. One folder for each node [default: none]
     #[arg(long, env = "TIDEGATE_DATA", value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
 
-    /// How many nodes share the store, if more than have signed in there [default: those that have]
+    /// How many nodes share the store, if more than are registered there [default: the registered nodes]
     #[arg(long, env = "TIDEGATE_NODES", value_name = "N")]
     pub(crate) nodes: Option<u32>,
 
-    /// How long a decision waits for a shared store where its rule says nothing; a plain number is
-    /// milliseconds [default: 25ms]
+    /// How long a decision waits for a shared store if its rule sets no budget; a plain number is milliseconds
+    /// [default: 25ms]
     #[arg(long, env = "TIDEGATE_STORE_BUDGET", value_name = "DURATION", value_parser = millis)]
     #[serde(default, deserialize_with = "file_millis")]
     pub(crate) store_budget: Option<Duration>,
@@ -81,16 +80,16 @@ pub(crate) struct SettingsLayer {
     #[serde(default, deserialize_with = "file_millis")]
     pub(crate) clock_alarm: Option<Duration>,
 
-    /// Where to answer checks: host:port, a port of loopback, :port for every address of this machine,
+    /// Listener for checks over HTTP: host:port, a port of loopback, :port for every address of this machine,
     /// unix:path or off [default: 127.0.0.1:8080]
     #[arg(long, env = "TIDEGATE_HTTP", value_name = "ADDR")]
     pub(crate) http: Option<ListenAddress>,
 
-    /// Where to answer Envoy, by gRPC: host:port, a port, unix:path or off [default: 127.0.0.1:8081]
+    /// Listener for Envoy over gRPC: host:port, a port, unix:path or off [default: 127.0.0.1:8081]
     #[arg(long, env = "TIDEGATE_GRPC", value_name = "ADDR")]
     pub(crate) grpc: Option<ListenAddress>,
 
-    /// The age at which a gRPC connection is asked to close, so that clients spread over servers that came
+    /// Age at which a gRPC connection is closed gracefully, so that clients spread over servers that were added
     /// later; up to a tenth more or less. 0: never. A plain number is seconds [default: 24h]
     #[arg(long, env = "TIDEGATE_GRPC_MAX_AGE", value_name = "DURATION", value_parser = seconds)]
     #[serde(default, deserialize_with = "file_seconds")]
@@ -101,8 +100,7 @@ pub(crate) struct SettingsLayer {
     #[serde(default, deserialize_with = "file_seconds")]
     pub(crate) grpc_max_age_grace: Option<Duration>,
 
-    /// Certificate that `--grpc` shows, in PEM; with it the door is open for TLS only. Read again
-    /// when it changes
+    /// Certificate of `--grpc`, in PEM; with it the listener accepts TLS only. Read again when it changes
     #[arg(long, env = "TIDEGATE_GRPC_CERT", value_name = "FILE")]
     pub(crate) grpc_cert: Option<PathBuf>,
 
@@ -110,11 +108,11 @@ pub(crate) struct SettingsLayer {
     #[arg(long, env = "TIDEGATE_GRPC_KEY", value_name = "FILE")]
     pub(crate) grpc_key: Option<PathBuf>,
 
-    /// Authorities of which clients of `--grpc` must show a certificate, in PEM
+    /// Certificate authorities that must have signed the certificates of clients of `--grpc`, in PEM
     #[arg(long, env = "TIDEGATE_GRPC_CLIENT_CA", value_name = "FILE")]
     pub(crate) grpc_client_ca: Option<PathBuf>,
 
-    /// Names of which such a certificate must have one: host names, or URIs
+    /// Names of which a client certificate must have one: host names, or URIs
     #[arg(
         long,
         env = "TIDEGATE_GRPC_CLIENT_SAN",
@@ -124,16 +122,16 @@ pub(crate) struct SettingsLayer {
     #[serde(default, deserialize_with = "file_names")]
     pub(crate) grpc_client_san: Option<Vec<String>>,
 
-    /// Which headers Envoy is asked to put on its answers: ours (RateLimit and its kin, Retry-After),
-    /// the three of the reference service, or none [default: ours]
+    /// Headers that Envoy adds to its responses: ours (RateLimit and its kin, Retry-After), the three of the
+    /// reference service, or none [default: ours]
     #[arg(long, env = "TIDEGATE_ENVOY_HEADERS", value_enum)]
     pub(crate) envoy_headers: Option<EnvoyHeaders>,
 
-    /// Give Envoy what it asked, and the metadata of its rules, as dynamic metadata
+    /// Send Envoy its own descriptors, and the metadata of the rules, as dynamic metadata
     #[arg(long, env = "TIDEGATE_ENVOY_METADATA", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) envoy_metadata: Option<bool>,
 
-    /// Where to answer Redis clients: host:port, a port, unix:path or off [default: off]
+    /// Listener for Redis clients: host:port, a port, unix:path or off [default: off]
     #[arg(long, env = "TIDEGATE_RESP", value_name = "ADDR")]
     pub(crate) resp: Option<ListenAddress>,
 
@@ -141,23 +139,23 @@ pub(crate) struct SettingsLayer {
     #[arg(long, env = "TIDEGATE_RESP_PASSWORD_FILE", value_name = "FILE")]
     pub(crate) resp_password_file: Option<PathBuf>,
 
-    /// Where to show metrics and administer: host:port, a port, unix:path or off [default: 127.0.0.1:8082]
+    /// Listener for metrics and administration: host:port, a port, unix:path or off [default: 127.0.0.1:8082]
     #[arg(long, env = "TIDEGATE_ADMIN", value_name = "ADDR")]
     pub(crate) admin: Option<ListenAddress>,
 
-    /// Where to show metrics alone, to whoever asks: host:port, a port, unix:path or off [default: off]
+    /// Listener for metrics alone, without authentication: host:port, a port, unix:path or off [default: off]
     #[arg(long, env = "TIDEGATE_METRICS", value_name = "ADDR")]
     pub(crate) metrics: Option<ListenAddress>,
 
-    /// The path of the page there [default: /metrics]
+    /// Path of the metrics page there [default: /metrics]
     #[arg(long, env = "TIDEGATE_METRICS_PATH", value_name = "PATH")]
     pub(crate) metrics_path: Option<String>,
 
-    /// File with the token that `--admin` asks for; required beyond loopback
+    /// File with the token that clients of `--admin` must send; required beyond loopback
     #[arg(long, env = "TIDEGATE_ADMIN_TOKEN_FILE", value_name = "FILE")]
     pub(crate) admin_token_file: Option<PathBuf>,
 
-    /// Host names beside loopback that `--admin` may be addressed by
+    /// Host names beside loopback that requests to `--admin` may name
     #[arg(
         long,
         env = "TIDEGATE_ADMIN_HOST",
@@ -167,70 +165,70 @@ pub(crate) struct SettingsLayer {
     #[serde(default, deserialize_with = "file_names")]
     pub(crate) admin_host: Option<Vec<String>>,
 
-    /// Let every rule only watch: count what it would refuse, refuse nothing
+    /// Run every rule in shadow mode: count what it would deny, deny nothing
     #[arg(long, env = "TIDEGATE_SHADOW", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) shadow: Option<bool>,
 
-    /// File with the secret under which subjects are hashed and receipts are sealed
+    /// File with the secret that hashes subjects and seals receipts
     #[arg(long, env = "TIDEGATE_SECRET_FILE", value_name = "FILE")]
     pub(crate) secret_file: Option<PathBuf>,
 
-    /// The most memory that counters, permits and open reservations may take: bytes, or a number and MiB,
-    /// GiB, MB or GB [default: 512MiB]
+    /// Maximum memory for counters, permits and open reservations: bytes, or a number and MiB, GiB, MB or GB
+    /// [default: 512MiB]
     #[arg(long, env = "TIDEGATE_MEMORY_CAP", value_name = "SIZE")]
     pub(crate) memory_cap: Option<ByteSize>,
 
-    /// The least that is logged; RUST_LOG says it more finely and wins [default: info]
+    /// Lowest level that is logged; RUST_LOG is more specific and wins [default: info]
     #[arg(long, env = "TIDEGATE_LOG_LEVEL", value_enum)]
     pub(crate) log_level: Option<LogLevel>,
 
-    /// How to log; auto is text on a terminal, else JSON [default: auto]
+    /// Format of log lines; auto is text on a terminal, else JSON [default: auto]
     #[arg(long, env = "TIDEGATE_LOG_FORMAT", value_enum)]
     pub(crate) log_format: Option<LogFormat>,
 
-    /// How denials in the log show the attributes that a rule counts by: masked, or clear. API keys are
-    /// never shown [default: masked]
+    /// How log lines about denials show the attributes that a rule counts by: masked, or clear. API keys are never
+    /// shown [default: masked]
     #[arg(long, env = "TIDEGATE_LOG_SUBJECTS", value_enum)]
     pub(crate) log_subjects: Option<LogSubjects>,
 
-    /// How long requests in flight have to finish at the end; a plain number is seconds [default: 10s]
+    /// How long requests in flight may take to finish at shutdown; a plain number is seconds [default: 10s]
     #[arg(long, env = "TIDEGATE_DRAIN", value_name = "DURATION", value_parser = seconds)]
     #[serde(default, deserialize_with = "file_seconds")]
     pub(crate) drain: Option<Duration>,
 
-    /// How long to go on serving after SIGTERM while /readyz already says no; a plain number is seconds
+    /// How long to go on serving after SIGTERM while /readyz already reports not ready; a plain number is seconds
     /// [default: 1s]
     #[arg(long, env = "TIDEGATE_DRAIN_DELAY", value_name = "DURATION", value_parser = seconds)]
     #[serde(default, deserialize_with = "file_seconds")]
     pub(crate) drain_delay: Option<Duration>,
 
-    /// What X-RateLimit-Reset counts in [default: epoch]
+    /// Unit of X-RateLimit-Reset [default: epoch]
     #[arg(long, env = "TIDEGATE_RESET", value_enum)]
     pub(crate) reset: Option<ResetFormat>,
 
-    /// Connections at once [default: 4096, or what the limit on open files leaves]
+    /// Maximum number of connections [default: 4096, or what the limit on open files leaves]
     #[arg(long, env = "TIDEGATE_MAX_CONNECTIONS", value_name = "N")]
     pub(crate) max_connections: Option<usize>,
 
-    /// Connections at once of one address (IPv6: of one /64), at most half of a listener's. Loopback, unix
-    /// sockets and trusted proxies have no such bound [default: a quarter of a listener's]
+    /// Maximum number of connections of one address (IPv6: of one /64), no more than half of a listener's.
+    /// Loopback, unix sockets and trusted proxies have no such limit [default: a quarter of a listener's]
     #[arg(long, env = "TIDEGATE_MAX_CONNECTIONS_PER_PEER", value_name = "N")]
     pub(crate) max_connections_per_peer: Option<usize>,
 
-    /// After how long a connection that sends nothing is closed; a plain number is seconds [default: 60s]
+    /// How long a connection may send nothing before it is closed; a plain number is seconds [default: 60s]
     #[arg(long, env = "TIDEGATE_IDLE", value_name = "DURATION", value_parser = seconds)]
     #[serde(default, deserialize_with = "file_seconds")]
     pub(crate) idle: Option<Duration>,
 }
 
-/// Reads YAML. No excerpt of it in errors: a line beside the faulty one may hold a password.
+/// Parses YAML. Errors contain no excerpt: a line beside the faulty one may hold a password.
 fn read_yaml<T: DeserializeOwned>(text: &str) -> Result<T, serde_saphyr::Error> {
     let options = serde_saphyr::options! { with_snippet: false, strict_booleans: true };
     serde_saphyr::from_str_with_options(text, options)
 }
 
 impl SettingsLayer {
-    /// Reads a file of settings.
+    /// Reads a settings file.
     pub(crate) fn read(file: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(file).map_err(|source| ConfigError::Unreadable {
             file: file.to_owned(),
@@ -241,7 +239,7 @@ impl SettingsLayer {
             reason,
         };
         let layer = read_yaml(&text).map_err(|error| malformed(error.to_string()))?;
-        // A template whose variable is empty writes this. Taken for "not given", it would open a listener.
+        // A template whose variable is empty writes this. Treated as "not given", it would open a listener.
         let values: BTreeMap<String, serde_json::Value> = read_yaml(&text).unwrap_or_default();
         let is_empty = |value: &serde_json::Value| value.is_null() || value == "";
         if let Some((name, _)) = values.iter().find(|(_, value)| is_empty(value)) {
@@ -252,7 +250,7 @@ impl SettingsLayer {
         Ok(layer)
     }
 
-    /// This layer where it says something, else the one below.
+    /// This layer's settings, and those of the layer below where this one has none.
     pub(crate) fn merged_over(self, below: SettingsLayer) -> SettingsLayer {
         SettingsLayer {
             rules: self.rules.or(below.rules),

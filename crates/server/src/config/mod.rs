@@ -1,7 +1,7 @@
-//! What `serve` is told: flags and environment over a file over defaults.
+//! The settings of `serve`: flags and environment override a file, which overrides defaults.
 //!
-//! Every setting is an `Option` in [`SettingsLayer`], whichever layer it comes from; [`ServerSettings`] is what
-//! comes out, complete and checked. Unknown names are errors, in the file and in the environment.
+//! Every setting is an `Option` in [`SettingsLayer`], whichever layer it comes from. [`ServerSettings`] is the
+//! result, complete and checked. Unknown names are errors, in the file and in the environment.
 
 mod environment;
 mod layer;
@@ -36,12 +36,12 @@ use crate::net::tls::ListenerTlsFiles;
 use crate::store_choice::{StoreChoice, UnknownStoreError};
 use crate::xds::ControlPlane;
 
-/// Everything `serve` needs to know.
+/// All settings of `serve`.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerSettings {
     pub(crate) rules: RulesSource,
     pub(crate) merge_domains: bool,
-    /// What keeps the counters of descriptors apart from those of others in the same store.
+    /// Separates the counters of descriptors from those of other services in the same store.
     pub(crate) counter_prefix: Arc<str>,
     pub(crate) store: StoreChoice,
     pub(crate) require_store: bool,
@@ -75,23 +75,22 @@ pub(crate) struct ServerSettings {
     pub(crate) idle: Duration,
 }
 
-/// Where rules come from.
+/// The sources of rules.
 #[derive(Clone, Debug)]
 pub(crate) struct RulesSource {
-    /// A file, or a folder.
+    /// A file or a folder.
     pub(crate) path: Option<PathBuf>,
-    /// Which files of a folder count.
+    /// Which files of a folder are read.
     pub(crate) pick: FileFilter,
-    /// A control plane.
     pub(crate) xds: Option<ControlPlane>,
     /// Whether to start with files that cannot be used, and to decide nothing until they can.
     pub(crate) allow_bad_rules: bool,
-    /// Whether doors open before the control plane has said anything.
+    /// Whether listeners open before the control plane has sent anything.
     pub(crate) allow_late_control_plane: bool,
 }
 
 impl ServerSettings {
-    /// How rules are read.
+    /// The options for parsing rules.
     pub(crate) fn parse_options(&self) -> PolicyOptions {
         PolicyOptions {
             dialect: ParseOptions {
@@ -116,27 +115,27 @@ impl ServerSettings {
 /// Why settings cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
-    /// The file is not there or cannot be read.
+    /// The file is missing or unreadable.
     #[error("{}: {source}", file.display())]
     Unreadable {
         file: PathBuf,
         source: std::io::Error,
     },
-    /// The file does not say what a configuration says.
+    /// The file is not a valid configuration.
     #[error("{}: {reason}", file.display())]
     Malformed { file: PathBuf, reason: String },
-    /// A store there is no code for.
+    /// A store of an unknown kind.
     #[error(transparent)]
     UnknownStore(#[from] UnknownStoreError),
-    /// A variable that looks like a setting and is none.
+    /// A variable that looks like a setting but is not.
     #[error(transparent)]
     Variable(#[from] UnknownVariableError),
-    /// The environment of the reference service asks for what cannot be done.
+    /// The environment of the reference service sets something that is not supported.
     #[error(transparent)]
     Environment(#[from] EnvoyCompatError),
-    /// Nobody could reach it.
+    /// No listener is enabled.
     #[error(
-        "--http, --grpc, --resp and --admin are all off, so nobody could ask anything; open one of them"
+        "--http, --grpc, --resp and --admin are all off, so no client can connect; open one of them"
     )]
     NoListener,
     /// A setting that has no effect without another one.
@@ -145,31 +144,31 @@ pub(crate) enum ConfigError {
         given: &'static str,
         missing: &'static str,
     },
-    /// One node of several that would count alone.
+    /// `given` means several nodes, and this node would count alone.
     #[error(
         "{given} needs a store that nodes share, and counters are in memory; name one with --store, or leave {given} out"
     )]
     NeedsSharedStore { given: &'static str },
-    /// An alarm that would come before its warning.
+    /// The alarm would come before its warning.
     #[error(
-        "--clock-alarm {alarm} is below --clock-warn {warn}, so nobody would be warned; write more"
+        "--clock-alarm {alarm} is below --clock-warn {warn}, so the alarm would come before the warning; write more"
     )]
     AlarmBeforeWarning { warn: Nanos, alarm: Nanos },
-    /// Nothing where only something makes sense.
+    /// Zero has no meaning for this setting.
     #[error("{flag} is 0, which has no meaning; write 1 or more, or leave it out")]
     ZeroSetting { flag: &'static str },
-    /// A list of names with something in it that is none.
+    /// An entry of a list of names is not a name.
     #[error(
         "{flag} has `{found}`, which is no name; write whole names with commas between them, and no `*`"
     )]
     InvalidName { flag: &'static str, found: String },
-    /// Too little for the tables alone.
+    /// Less memory than the empty tables take.
     #[error("--memory-cap is below 16MiB, which a few thousand clients would fill; write more")]
     TooLittleMemory,
 }
 
 impl ConfigError {
-    /// Whether a file or the name of a variable is wrong, rather than what was asked for.
+    /// Whether a file or the name of a variable is wrong, rather than the value of a setting.
     pub(crate) fn is_file_error(&self) -> bool {
         matches!(
             self,

@@ -1,4 +1,4 @@
-//! Lists of names in a file of settings: a YAML list, or one text with commas as flags and the environment have it.
+//! Lists of names in a settings file: a YAML list, or one text with commas as flags and the environment have it.
 
 use std::fmt;
 

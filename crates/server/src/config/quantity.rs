@@ -1,20 +1,20 @@
-//! Durations and sizes as people write them, alike for flags, the environment and the file.
+//! Durations and sizes with units, the same for flags, the environment and the file.
 //!
-//! A duration has the units that rules have: `250ms`, `5s`, `10m`, `2h`, `1d`. A size has `KiB`, `MiB`, `GiB`
-//! and `TiB`, or short `K`, `M`, `G` and `T`, which are powers of 1024; `KB`, `MB`, `GB` and `TB` are powers
-//! of 1000. A plain number counts in the unit that the setting has always had.
+//! A duration has the units that rules have: `250ms`, `5s`, `10m`, `2h`, `1d`. A size has `KiB`, `MiB`, `GiB` and
+//! `TiB`, or short `K`, `M`, `G` and `T`, which are powers of 1024; `KB`, `MB`, `GB` and `TB` are powers of 1000. A
+//! plain number is in the original unit of the setting.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, de::Error};
 use tidegate_core::rules::parse_duration;
 
-/// A duration that counts in seconds when it is a plain number.
+/// A duration. A plain number is in seconds.
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     duration(text, Duration::from_secs, "10s")
 }
 
-/// A duration that counts in milliseconds when it is a plain number.
+/// A duration. A plain number is in milliseconds.
 pub(crate) fn millis(text: &str) -> Result<Duration, String> {
     duration(text, Duration::from_millis, "25ms")
 }
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plain_number_counts_in_the_unit_of_its_setting() {
+    fn a_plain_number_is_in_the_unit_of_its_setting() {
         assert_eq!(seconds("5"), Ok(Duration::from_secs(5)));
         assert_eq!(millis("5"), Ok(Duration::from_millis(5)));
         assert_eq!(seconds("0"), Ok(Duration::ZERO));
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_duration_is_rejected_with_what_to_write() {
+    fn an_invalid_duration_is_rejected_with_an_example() {
         for text in ["", "s", "-1", "1.5s", "5 parsecs", "99999999999999999999s"] {
             let error = seconds(text).unwrap_err();
             assert!(error.ends_with("such as 10s"), "{error}");

@@ -1,4 +1,4 @@
-//! From layers to settings: defaults, and what does not go together.
+//! Turns layers into settings: fills in defaults, and rejects combinations that do not work.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,15 +15,15 @@ use crate::net::supervisor::ConnectionAge;
 use crate::net::tls::ListenerTlsFiles;
 use crate::store_choice::StoreChoice;
 
-/// What the store needs to be of use.
+/// The minimum with which the store is useful.
 const MIN_MEMORY: u64 = 16 << 20;
-/// Several round trips within a zone, and nothing a client would notice.
+/// Several round trips within a zone, and too short for a client to notice.
 const DEFAULT_BUDGET: Duration = Duration::from_millis(25);
 const MIN_BUDGET: Duration = Duration::from_millis(1);
 const MIN_IDLE: Duration = Duration::from_secs(1);
 
 impl SettingsLayer {
-    /// Fills in the defaults. They are the design's; the reasons that are not obvious stand here.
+    /// Fills in the defaults. Reasons that are not obvious are beside them.
     pub(crate) fn resolve(self) -> Result<ServerSettings, ConfigError> {
         let grpc_tls = self.grpc_tls()?;
         self.check_zeros()?;
@@ -66,7 +66,7 @@ impl SettingsLayer {
             envoy: EnvoyOptions {
                 headers: self.envoy_headers.unwrap_or_default().limit_headers(),
                 dynamic_metadata: self.envoy_metadata.unwrap_or(false),
-                // A budget that somebody set holds for calls without a deadline too.
+                // A budget in the settings applies to calls without a deadline, too.
                 default_wait: self.store_budget.is_none().then_some(DEFAULT_WAIT),
                 ..EnvoyOptions::default()
             },
@@ -84,19 +84,19 @@ impl SettingsLayer {
             log_format: self.log_format.unwrap_or_default(),
             log_subjects: self.log_subjects.unwrap_or_default(),
             drain: self.drain.unwrap_or(Duration::from_secs(10)),
-            // A balancer that probes every second has seen /readyz once before the door closes.
+            // A balancer that probes every second has seen /readyz once before the listener closes.
             drain_delay: self.drain_delay.unwrap_or(Duration::from_secs(1)),
             reset: self.reset.unwrap_or_default(),
             max_connections: self.max_connections.unwrap_or(4096),
             max_connections_per_peer: self.max_connections_per_peer,
-            // Longer than most proxies keep an idle connection, so that they close first.
+            // Longer than most proxies keep an idle connection open, so that they close it first.
             idle: self.idle.unwrap_or(Duration::from_secs(60)).max(MIN_IDLE),
         })
     }
 }
 
 impl SettingsLayer {
-    /// A 0 is no way to write "without a limit" or "not at all".
+    /// A 0 does not mean "without a limit" or "not at all".
     fn check_zeros(&self) -> Result<(), ConfigError> {
         let zeros = [
             ("--max-connections", self.max_connections == Some(0)),
@@ -114,7 +114,7 @@ impl SettingsLayer {
         }
     }
 
-    /// A node that is one of several must not count alone because its store was forgotten.
+    /// A node of several must not count alone because its store was left out by mistake.
     fn check_shared(&self, store: &StoreChoice) -> Result<(), ConfigError> {
         if matches!(store, StoreChoice::Redis(_)) {
             return Ok(());
@@ -130,7 +130,8 @@ impl SettingsLayer {
         Ok(())
     }
 
-    /// Settings of a listener that was forgotten. One that is switched off may have them, in a file for example.
+    /// Rejects settings of a listener that was left out by mistake. A listener that is switched off may have them,
+    /// in a file for example.
     fn check_listeners(&self) -> Result<(), ConfigError> {
         let missing = |given, missing| Err(ConfigError::MissingSetting { given, missing });
         if self.resp.is_none() && self.resp_password_file.is_some() {
@@ -142,7 +143,7 @@ impl SettingsLayer {
         Ok(())
     }
 
-    /// The files of TLS on the gRPC door, if it is to have any.
+    /// The TLS files of the gRPC listener, if it has any.
     fn grpc_tls(&self) -> Result<Option<ListenerTlsFiles>, ConfigError> {
         let missing_half = |given, missing| Err(ConfigError::MissingSetting { given, missing });
         match (&self.grpc_cert, &self.grpc_key) {
@@ -165,8 +166,8 @@ impl SettingsLayer {
     }
 }
 
-/// The names that `flag` lists, without the blanks around commas. A name that nobody can have is an error: it would
-/// lock out whoever it is meant for.
+/// The names that `flag` lists, without the blanks around commas. A name that no client can have is an error: it
+/// would lock out the client that it is meant for.
 fn parse_names(flag: &'static str, listed: Option<&[String]>) -> Result<Vec<String>, ConfigError> {
     let listed = listed.unwrap_or_default().iter();
     let name = |text: &String| {
@@ -181,13 +182,13 @@ fn parse_names(flag: &'static str, listed: Option<&[String]>) -> Result<Vec<Stri
     listed.map(name).collect()
 }
 
-/// How old a connection gets. The defaults are the reference service's: long enough
-/// to cost nothing, short enough that a fleet that grew is found within a day.
+/// The maximum age of a connection. The defaults are the reference service's: long enough to cost nothing, short
+/// enough that clients find the new nodes of a fleet within a day.
 pub(super) fn connection_age(
     max: Option<Duration>,
     grace: Option<Duration>,
 ) -> Option<ConnectionAge> {
-    // A century is as good as any time beyond, and no sum with it wraps.
+    // A century is as good as any longer time, and no sum with it wraps.
     let bounded = |age: Duration| age.min(Duration::from_secs(u32::MAX.into()));
     let max = bounded(max.unwrap_or(Duration::from_secs(86_400)));
     (!max.is_zero()).then(|| ConnectionAge {

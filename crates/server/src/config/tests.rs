@@ -10,7 +10,7 @@ fn read_file(text: &str) -> Result<SettingsLayer, ConfigError> {
 }
 
 #[test]
-fn an_upper_layer_wins_where_it_speaks() {
+fn an_upper_layer_overrides_the_settings_that_it_has() {
     let flags = SettingsLayer {
         drain: Some(Duration::from_secs(3)),
         ..SettingsLayer::default()
@@ -29,13 +29,13 @@ fn an_upper_layer_wins_where_it_speaks() {
 }
 
 #[test]
-fn a_name_that_is_not_a_setting_is_refused_and_named() {
+fn an_unknown_name_is_rejected_and_shown() {
     let error = read_file("drian: 5\n").unwrap_err().to_string();
     assert!(error.contains("drian"), "{error}");
 }
 
 #[test]
-fn a_store_that_is_not_there_yet_is_refused_without_its_password() {
+fn an_unknown_store_is_rejected_without_showing_its_password() {
     let store = Some("mongodb://:secret@host".to_owned().into());
     let error = SettingsLayer {
         store,
@@ -50,7 +50,7 @@ fn a_store_that_is_not_there_yet_is_refused_without_its_password() {
 }
 
 #[test]
-fn a_password_is_never_repeated() {
+fn an_error_never_shows_a_password() {
     let texts = [
         "store: redis://:planted@host\ndrian: 5\n",
         "store: [redis://:planted@host]\n",
@@ -75,7 +75,7 @@ fn an_alarm_comes_no_sooner_than_its_warning() {
 }
 
 #[test]
-fn an_age_of_nothing_is_no_end_and_the_greatest_one_is_borne() {
+fn an_age_of_zero_means_no_limit_and_the_maximum_does_not_overflow() {
     assert_eq!(connection_age(Some(Duration::ZERO), None), None);
     let (day, hour) = (Duration::from_secs(86_400), Duration::from_secs(3_600));
     let default_age = ConnectionAge {
@@ -87,8 +87,7 @@ fn an_age_of_nothing_is_no_end_and_the_greatest_one_is_borne() {
     assert!(greatest.max * 300 > day && greatest.grace > day);
 }
 
-/// Rules took `5ms` and settings did not: `drain: 5s`, `256MB` and `8080` were rejected.
-/// A template with an empty variable: the store, a password or the rules were taken for not given.
+/// A template with an empty variable: the store, a password or the rules were treated as not given.
 #[test]
 fn a_name_without_a_value_is_an_error() {
     for text in [
@@ -109,8 +108,9 @@ fn a_switch_is_true_or_false() {
     assert!(read_file("shadow: yes").is_err() && read_file("shadow: 'on'").is_err());
 }
 
+/// Rules accepted `5ms` and settings did not: `drain: 5s`, `256MB` and `8080` were rejected.
 #[test]
-fn a_file_has_durations_sizes_and_addresses_as_people_write_them() {
+fn a_file_accepts_durations_sizes_and_addresses_with_units() {
     let text = "drain: 5s\ndrain_delay: 250ms\nidle: 2m\nstore_budget: 40ms\nclock_warn: 30\n\
                 grpc_max_age: 2h\ngrpc_max_age_grace: 90\nmemory_cap: 256MB\nhttp: 8080\nresp: :6380\n";
     let settings = read_file(text).unwrap().resolve().unwrap();
@@ -135,7 +135,7 @@ fn a_file_has_durations_sizes_and_addresses_as_people_write_them() {
 }
 
 #[test]
-fn zero_is_no_number_of_connections_nodes_or_milliseconds() {
+fn zero_connections_nodes_or_milliseconds_are_rejected() {
     for name in [
         "max_connections",
         "max_connections_per_peer",
@@ -150,7 +150,7 @@ fn zero_is_no_number_of_connections_nodes_or_milliseconds() {
     }
 }
 
-/// Such a node counted in its own memory, without a warning.
+/// Such a node counted in its own memory without a warning.
 #[test]
 fn one_node_of_several_needs_a_store_that_nodes_share() {
     let error_of = |text: &str| {
@@ -179,9 +179,9 @@ fn one_node_of_several_needs_a_store_that_nodes_share() {
     }
 }
 
-/// A client of the second name of `a, b` was denied, because its certificate has no ` b`.
+/// With the names `a, b`, a client of the second name was denied, because its certificate has no ` b`.
 #[test]
-fn blanks_around_names_do_not_count_and_what_is_no_name_is_an_error() {
+fn blanks_around_names_are_ignored_and_an_invalid_name_is_an_error() {
     let tls = "grpc_cert: c\ngrpc_key: k\ngrpc_client_ca: a\n";
     let resolved = |names: &str| {
         let text = format!("{tls}grpc_client_san: {names}\nadmin_host: {names}\n");

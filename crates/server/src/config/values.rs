@@ -1,11 +1,11 @@
-//! What settings are written in.
+//! The values that settings accept.
 
 use clap::ValueEnum;
 use serde::Deserialize;
 
 use crate::edges::envoy::LimitHeaders;
 
-/// The forms of log lines.
+/// The format of log lines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LogFormat {
@@ -18,25 +18,25 @@ pub(crate) enum LogFormat {
     Auto,
 }
 
-/// The least that is logged.
+/// The lowest level that is logged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LogLevel {
-    /// What needs someone.
+    /// Needs an operator.
     Error,
-    /// What may need someone.
+    /// May need an operator.
     Warn,
-    /// What happens.
+    /// Normal events.
     #[default]
     Info,
-    /// What happens inside.
+    /// Internal events.
     Debug,
     /// Everything.
     Trace,
 }
 
 impl LogLevel {
-    /// As a filter has it.
+    /// The name in a log filter.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             LogLevel::Error => "error",
@@ -48,7 +48,7 @@ impl LogLevel {
     }
 }
 
-/// How the log shows whose counter denied a request.
+/// How log lines show the subject of the counter that denied a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LogSubjects {
@@ -59,7 +59,7 @@ pub(crate) enum LogSubjects {
     Clear,
 }
 
-/// What `X-RateLimit-Reset` counts in.
+/// The unit of `X-RateLimit-Reset`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ResetFormat {
@@ -70,21 +70,20 @@ pub(crate) enum ResetFormat {
     Delta,
 }
 
-/// Headers that Envoy is asked to put on its answers.
+/// The headers that Envoy adds to its responses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum EnvoyHeaders {
-    /// Those of the other edges.
+    /// The headers of the other edges.
     #[default]
     Ours,
-    /// Those of the reference service.
+    /// The headers of the reference service.
     Reference,
-    /// None.
     Off,
 }
 
 impl EnvoyHeaders {
-    /// The headers themselves.
+    /// The headers of this choice.
     pub(super) fn limit_headers(self) -> LimitHeaders {
         match self {
             EnvoyHeaders::Ours => LimitHeaders::Standard,

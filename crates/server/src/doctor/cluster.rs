@@ -1,7 +1,7 @@
-//! A cluster: every primary is looked at like a single server, and what they say is put together.
+//! Examines a cluster: every primary like a single server, with the findings merged.
 //!
-//! One that is silent is a failure of its own and does not keep us from the others. Findings that
-//! several primaries share are told once.
+//! A silent primary is its own failure and does not stop the examination of the others. Findings that several
+//! primaries share are reported once.
 
 use tidegate::stores::redis::{AdminConnection, RedisConfig, RedisServer, RedisStoreError};
 
@@ -9,14 +9,14 @@ use super::finding::DoctorFinding;
 use super::probe::{ProbeResult, SilentServer, config_setting};
 use super::{DoctorOptions, Reached, announce_if_slow, examine_server, stopped_replying};
 
-/// Slots of any cluster.
+/// The number of hash slots of any cluster.
 const HASH_SLOTS: usize = 16_384;
 
 /// A cluster as it was found.
 pub(super) struct ClusterExamination {
     pub(super) primaries: Vec<RedisServer>,
     pub(super) unowned_slots: usize,
-    /// Servers that were written and tell nothing.
+    /// Configured servers that do not describe the cluster.
     pub(super) unreachable: Vec<(String, RedisStoreError)>,
 }
 
@@ -60,7 +60,7 @@ impl ClusterExamination {
             .into_iter()
             .for_each(&mut *report);
         if !is_secret_seen {
-            let found = "cannot be seen: nobody answers for the slot of tg:ctl:secret";
+            let found = "cannot be read: no server serves the hash slot of tg:ctl:secret";
             report(DoctorFinding::warn("secret", found, "see slots"));
         }
         if has_replied {
@@ -70,7 +70,7 @@ impl ClusterExamination {
         }
     }
 
-    /// Who answers, and who does not.
+    /// Which servers reply and which do not.
     fn reachability(
         &self,
         open: &[AdminConnection],
@@ -79,7 +79,7 @@ impl ClusterExamination {
         let mut findings = Vec::new();
         if !open.is_empty() {
             let replying: Vec<_> = open.iter().map(AdminConnection::address).collect();
-            let found = format!("{} answer", replying.join(", "));
+            let found = format!("{} reply", replying.join(", "));
             findings.push(DoctorFinding::ok("reach", found));
         }
         for (site, fault) in lost {
@@ -90,7 +90,7 @@ impl ClusterExamination {
         }
         for (seed, fault) in &self.unreachable {
             if lost.iter().all(|(site, _)| site.address() != *seed) {
-                let found = format!("does not tell of the cluster: {}", fault.problem());
+                let found = format!("does not describe the cluster: {}", fault.problem());
                 let cure = "name a server of the cluster in its place";
                 findings.push(DoctorFinding::warn("reach", found, cure).at(vec![seed.clone()]));
             }
@@ -99,7 +99,7 @@ impl ClusterExamination {
     }
 }
 
-/// Whether every slot has somebody who serves it.
+/// Whether every hash slot is served.
 fn hash_slots(unowned: usize, lost: &[&RedisServer]) -> DoctorFinding {
     let lost: Vec<_> = lost.iter().map(|s| (s.address(), s.hash_slots())).collect();
     judge_hash_slots(unowned, &lost)
@@ -117,11 +117,13 @@ fn judge_hash_slots(unowned: usize, lost: &[(String, usize)]) -> DoctorFinding {
         .collect();
     let mut cures = Vec::new();
     if !lost.is_empty() {
-        cures.push("bring the primary back or let a replica take over");
+        cures.push("restart the primary or fail over to a replica");
     }
     if unowned > 0 {
-        owners.push(format!("{unowned} of nobody"));
-        cures.push("give those of nobody to a primary with redis-cli --cluster fix HOST:PORT");
+        owners.push(format!("{unowned} without an owner"));
+        cures.push(
+            "assign those without an owner to a primary with redis-cli --cluster fix HOST:PORT",
+        );
     }
     let found = format!(
         "{unserved} of {HASH_SLOTS} are not served: {}",
@@ -147,13 +149,13 @@ fn coverage(required: &ProbeResult<String>) -> DoctorFinding {
             "while a primary is missing the others serve their keys",
         ),
         Ok(_) => {
-            let found = "while one primary is missing every key is refused";
+            let found = "while one primary is missing every key is rejected";
             DoctorFinding::warn(check, found, "CONFIG SET cluster-require-full-coverage no")
         }
     }
 }
 
-/// The findings of several servers, those of one check beside each other, each told once.
+/// Merges the findings of several servers: findings of one check are adjacent, and each is reported once.
 fn merge_findings(findings_by_server: Vec<(String, Vec<DoctorFinding>)>) -> Vec<DoctorFinding> {
     let servers = findings_by_server.len();
     let mut by_finding: Vec<(DoctorFinding, Vec<String>)> = Vec::new();
@@ -210,14 +212,14 @@ mod tests {
     }
 
     #[test]
-    fn slots_without_an_owner_and_of_a_silent_one_are_both_missing() {
+    fn hash_slots_without_an_owner_and_of_a_silent_primary_are_both_unserved() {
         let lost = [("a:1".to_owned(), 100)];
         for (unowned, lost, want) in [
             (0, &[][..], "ok    slots        all 16384 are served"),
             (
                 5,
                 &[],
-                "FAIL  slots        5 of 16384 are not served: 5 of nobody; ",
+                "FAIL  slots        5 of 16384 are not served: 5 without an owner; ",
             ),
             (
                 0,
@@ -236,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_that_refuses_all_for_the_lack_of_one_is_a_warning() {
+    fn a_cluster_that_rejects_every_key_without_one_primary_is_a_warning() {
         assert!(coverage(&Ok("no".to_owned())).line().starts_with("ok "));
         assert!(coverage(&Ok("yes".to_owned())).line().starts_with("warn"));
     }

@@ -1,18 +1,18 @@
-//! What a check found: how it is, what was seen, and the cure. Data, and how it is written.
+//! The finding of a check: its grade, the observation, and the cure. Plain data, and how it is printed.
 
 use serde_json::{Value, json};
 use tidegate::stores::redis::RedisStoreError;
 
 use crate::logs::is_unsafe;
 
-/// How something is.
+/// The grade of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Grade {
     /// As it should be.
     Ok,
-    /// It works, and someone should know.
+    /// It works, but the operator should know.
     Warn,
-    /// It does not do what it is there for.
+    /// It does not work.
     Fail,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct DoctorFinding {
     scope: FindingScope,
 }
 
-/// Which servers of a cluster it is about.
+/// The servers of a cluster that a finding is about.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum FindingScope {
     /// The store as a whole, or its only server.
@@ -71,7 +71,7 @@ impl DoctorFinding {
         }
     }
 
-    /// Something that we are not let see. No failure: counting does not need it.
+    /// Something that the user has no permission to see. Not a failure: counting does not need it.
     pub(super) fn hidden(
         check: &'static str,
         what: &str,
@@ -89,19 +89,19 @@ impl DoctorFinding {
         )
     }
 
-    /// The same of these servers.
+    /// The same finding, about these servers.
     pub(super) fn at(self, servers: Vec<String>) -> Self {
         let at = FindingScope::Some(servers);
         DoctorFinding { scope: at, ..self }
     }
 
-    /// The same of these, who are all.
+    /// The same finding, about these servers, which are all servers.
     pub(super) fn at_each(self, servers: Vec<String>) -> Self {
         let at = FindingScope::Each(servers);
         DoctorFinding { scope: at, ..self }
     }
 
-    /// Whether both are about one check.
+    /// Whether both belong to one check.
     pub(super) fn is_same_check(&self, other: &DoctorFinding) -> bool {
         self.check == other.check
     }
@@ -110,7 +110,7 @@ impl DoctorFinding {
         self.grade == Grade::Fail
     }
 
-    /// For people. What a server said cannot break the line.
+    /// The line for people. Text from a server cannot break the line.
     pub(crate) fn line(&self) -> String {
         let grade = match self.grade {
             Grade::Ok => "ok",
@@ -127,14 +127,17 @@ impl DoctorFinding {
             line.push_str("; ");
             line.push_str(cure);
         }
-        let escaped = |c: char| match is_unsafe(c) {
-            true => c.escape_unicode().to_string(),
-            false => c.to_string(),
+        let escaped = |c: char| {
+            if is_unsafe(c) {
+                c.escape_unicode().to_string()
+            } else {
+                c.to_string()
+            }
         };
         line.chars().map(escaped).collect()
     }
 
-    /// For programs.
+    /// The object for programs.
     pub(crate) fn json(&self) -> Value {
         let grade = match self.grade {
             Grade::Ok => "ok",
@@ -160,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_finding_is_one_line_whatever_a_server_said() {
+    fn a_finding_is_one_line_whatever_text_a_server_sent() {
         let finding = DoctorFinding::warn("version", "Redis 6\r\nok    secret", "use another");
         assert_eq!(
             finding.line(),

@@ -1,4 +1,4 @@
-//! Who counts in this store, and whether we would count with them.
+//! The nodes that count in this store, and whether a node with these settings would count with them.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::finding::DoctorFinding;
 use super::probe::{ProbeResult, SilentServer, unless_silent};
 use crate::secret_file;
 
-/// Nodes give a sign of life every 200 ms, and are taken from the register after this.
+/// Nodes send a heartbeat every 200 ms, and are removed from the register after this time without one.
 const HEARTBEAT_TIMEOUT: Nanos = Nanos::from_secs(3);
 
 pub(super) fn nodes(signed: &ProbeResult<Vec<RegisteredNode>>) -> DoctorFinding {
@@ -18,7 +18,7 @@ pub(super) fn nodes(signed: &ProbeResult<Vec<RegisteredNode>>) -> DoctorFinding 
     let signed = match signed {
         Ok(signed) => signed,
         Err(error) => {
-            return DoctorFinding::hidden(check, "who has signed in", error, "+hgetall +time");
+            return DoctorFinding::hidden(check, "the registered nodes", error, "+hgetall +time");
         }
     };
     match signed
@@ -26,13 +26,13 @@ pub(super) fn nodes(signed: &ProbeResult<Vec<RegisteredNode>>) -> DoctorFinding 
         .filter(|node| node.ago <= HEARTBEAT_TIMEOUT)
         .count()
     {
-        0 => DoctorFinding::ok(check, "none is signed in"),
-        1 => DoctorFinding::ok(check, "1 is signed in"),
-        some => DoctorFinding::ok(check, format!("{some} are signed in")),
+        0 => DoctorFinding::ok(check, "none is registered"),
+        1 => DoctorFinding::ok(check, "1 is registered"),
+        some => DoctorFinding::ok(check, format!("{some} are registered")),
     }
 }
 
-/// The secret in the store beside the one in `file`. What is wrong with the file is a finding too.
+/// Compares the secret in the store with the one in `file`. A bad file is a finding too.
 pub(super) async fn secret(
     console: &AdminConnection,
     file: Option<&Path>,
@@ -60,7 +60,7 @@ fn judge_secret(stored: &ProbeResult<StoredSecret>, own: Option<&Secret>) -> Doc
     match stored {
         StoredSecret::None if own.is_some() => DoctorFinding::ok(
             check,
-            "none there yet; --secret-file is what the first node brings",
+            "none there yet; the first node brings the one of --secret-file",
         ),
         StoredSecret::None => DoctorFinding::ok(check, "none there yet; the first node makes one"),
         StoredSecret::Ours => DoctorFinding::ok(check, "the one of --secret-file"),
@@ -94,15 +94,15 @@ mod tests {
     use tidegate_core::store::NodeId;
 
     #[test]
-    fn who_has_gone_silent_does_not_count() {
+    fn a_node_without_a_recent_heartbeat_does_not_count() {
         let signed = |secs| RegisteredNode {
             node: NodeId(secs),
             ago: Nanos::from_secs(secs),
         };
         for (ago, want) in [
-            (&[][..], "none is signed in"),
-            (&[1, 60], "1 is signed in"),
-            (&[0, 3, 4], "2 are signed in"),
+            (&[][..], "none is registered"),
+            (&[1, 60], "1 is registered"),
+            (&[0, 3, 4], "2 are registered"),
         ] {
             let line = nodes(&Ok(ago.iter().copied().map(signed).collect())).line();
             assert!(line.ends_with(want), "{line}");
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_that_is_not_theirs_is_a_failure() {
+    fn another_secret_than_the_nodes_have_is_a_failure() {
         for (stored, want) in [
             (StoredSecret::None, "ok "),
             (StoredSecret::Ours, "ok "),

@@ -1,4 +1,4 @@
-//! The keys: how many, how large, and whether each counter will go by itself.
+//! The keys: how many, how large, and whether each counter will expire.
 
 use std::time::{Duration, Instant};
 
@@ -8,39 +8,39 @@ use super::finding::DoctorFinding;
 use super::probe::{ProbeResult, ServerInfo, SilentServer, unless_silent};
 use crate::logs::SanitizedText;
 
-/// How long to look, and at how many keys: a sample, not a census of a server at work.
+/// Limits of the scan: a sample, not a census of a server at work.
 const SCAN_TIME: Duration = Duration::from_secs(5);
 const MAX_SCANNED_KEYS: u64 = 50_000;
-/// Keys of one step. Each blocks the server for a fraction of a millisecond.
+/// Keys per `SCAN`. Each call blocks the server for a fraction of a millisecond.
 const SCAN_COUNT: &[u8] = b"500";
-/// Keys whose memory is asked for.
+/// Maximum number of keys whose memory is measured.
 const MAX_MEASURED_KEYS: u64 = 100;
-/// Every key of ours, and every counter.
+/// The prefix of all Tidegate keys, and of counters.
 const KEY_PREFIX: &[u8] = b"tg:";
 const COUNTER_PREFIX: &[u8] = b"tg:{";
 
-/// What the two questions about a key take.
+/// The permissions that measuring memory and reading expiry need.
 const MEMORY_PERMISSION: &str = "+memory|usage";
 const TTL_PERMISSION: &str = "+ttl";
 
-/// What a look at some keys told.
+/// The result of a scan of some keys.
 #[derive(Clone, Debug, Default)]
 pub(super) struct KeySample {
     scanned: u64,
-    /// Whether these were all keys there are.
+    /// Whether the sample contains all keys.
     is_complete: bool,
     ours: u64,
     counters: u64,
-    /// Counters that never end, and one of them.
+    /// Counters without an expiry, and one of them.
     without_expiry: u64,
     example: Option<String>,
     measured: u64,
     bytes: u64,
-    /// What could not be asked.
+    /// Permissions that were denied.
     denied_permissions: Vec<&'static str>,
 }
 
-/// Looks at keys until all were seen, or it has been long or many enough.
+/// Scans until all keys are seen, or until the time or the number of keys reaches its maximum.
 pub(super) async fn sample_keys(
     console: &AdminConnection,
 ) -> Result<ProbeResult<KeySample>, SilentServer> {
@@ -68,7 +68,7 @@ pub(super) async fn sample_keys(
     Ok(Ok(sample))
 }
 
-/// The keys of one answer to `SCAN`, and where to go on.
+/// The keys of one `SCAN` reply, and the next cursor.
 fn parse_scan_reply(reply: RespValue, cursor: &mut Vec<u8>) -> Vec<Vec<u8>> {
     let mut parts = match reply {
         RespValue::List(parts) => parts.into_iter(),
@@ -89,7 +89,7 @@ fn parse_scan_reply(reply: RespValue, cursor: &mut Vec<u8>) -> Vec<Vec<u8>> {
 }
 
 impl KeySample {
-    /// Asks what some keys take.
+    /// Measures the memory of some keys.
     async fn measure_memory(
         &mut self,
         console: &AdminConnection,
@@ -107,7 +107,7 @@ impl KeySample {
         Ok(())
     }
 
-    /// Asks when counters end.
+    /// Reads the expiry of counters.
     async fn check_expiry(
         &mut self,
         console: &AdminConnection,
@@ -131,8 +131,8 @@ impl KeySample {
         Ok(())
     }
 
-    /// The number that the server answers about each key, if it answers with one. Nothing at all from
-    /// the first time on that we may not ask.
+    /// The number that the server replies for each key, if the reply is a number. Stops at the first permission
+    /// error.
     async fn query_each(
         &mut self,
         console: &AdminConnection,
@@ -167,7 +167,7 @@ impl KeySample {
 
 pub(super) fn expiry(sample: &ProbeResult<KeySample>) -> DoctorFinding {
     let check = "expiry";
-    let what = "whether every counter will go by itself";
+    let what = "whether every counter will expire";
     let sample = match sample {
         Ok(sample) => sample,
         Err(error) => return DoctorFinding::hidden(check, what, error, "+scan +ttl"),
@@ -177,18 +177,19 @@ pub(super) fn expiry(sample: &ProbeResult<KeySample>) -> DoctorFinding {
         return DoctorFinding::warn(check, found, format!("grant {TTL_PERMISSION} to see it"));
     }
     let counters = sample.counters;
-    let of = match sample.is_complete {
-        true => format!("{counters} counters"),
-        false => format!(
+    let of = if sample.is_complete {
+        format!("{counters} counters")
+    } else {
+        format!(
             "{counters} counters among the first {} keys",
             sample.scanned
-        ),
+        )
     };
     match &sample.example {
-        None => DoctorFinding::ok(check, format!("{of}, each will go by itself")),
+        None => DoctorFinding::ok(check, format!("{of}, each will expire")),
         Some(example) => {
             let found = format!(
-                "{of}, {} stay for ever, such as {example}",
+                "{of}, {} never expire, such as {example}",
                 sample.without_expiry
             );
             let cure = "delete them; another program wrote them, or removed their expiry";
@@ -205,7 +206,9 @@ pub(super) fn memory(
     let check = "memory";
     let sample = match sample {
         Ok(sample) => sample,
-        Err(error) => return DoctorFinding::hidden(check, "what our keys take", error, "+scan"),
+        Err(error) => {
+            return DoctorFinding::hidden(check, "the memory of our keys", error, "+scan");
+        }
     };
     let total_keys = info.as_ref().ok().and_then(|info| {
         let keys = info.subfield(&format!("db{database}"), "keys")?;
@@ -216,28 +219,29 @@ pub(super) fn memory(
         _ => sample.ours,
     };
     let about = if sample.is_complete { "" } else { "about " };
-    let others = match sample.is_complete {
-        true => sample.scanned - sample.ours,
-        false => total_keys.unwrap_or(sample.scanned).saturating_sub(keys),
+    let others = if sample.is_complete {
+        sample.scanned - sample.ours
+    } else {
+        total_keys.unwrap_or(sample.scanned).saturating_sub(keys)
     };
     let beside = format!("{about}{keys} keys tg:*, {others} others");
     if sample.denied_permissions.contains(&MEMORY_PERMISSION) {
         return DoctorFinding::ok(
             check,
-            format!("{beside}; what they take is seen with {MEMORY_PERMISSION}"),
+            format!("{beside}; their memory is seen with {MEMORY_PERMISSION}"),
         );
     }
     let bytes = scaled(sample.bytes, keys, sample.measured);
     DoctorFinding::ok(check, format!("{beside}; ours take about {}", size(bytes)))
 }
 
-/// `part` of `of`, for `whole`.
+/// `part` of `of`, scaled to `whole`.
 fn scaled(part: u64, whole: u64, of: u64) -> u64 {
     let scaled = u128::from(part) * u128::from(whole) / u128::from(of.max(1));
     u64::try_from(scaled).unwrap_or(u64::MAX)
 }
 
-/// Bytes as people read them.
+/// Bytes in a readable unit.
 pub(super) fn size(bytes: u64) -> String {
     match bytes {
         0..1_024 => format!("{bytes} B"),
@@ -257,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_stays_is_a_warning() {
+    fn a_counter_without_expiry_is_a_warning() {
         let mut sample = KeySample {
             scanned: 9,
             is_complete: true,
@@ -265,12 +269,12 @@ mod tests {
             counters: 5,
             ..KeySample::default()
         };
-        let fine = "ok    expiry       5 counters, each will go by itself";
+        let fine = "ok    expiry       5 counters, each will expire";
         check(expiry(&Ok(sample.clone())), fine);
         sample.without_expiry = 2;
         sample.example = Some("tg:{a}:b".to_owned());
         let line = expiry(&Ok(sample.clone())).line();
-        assert!(line.starts_with("warn") && line.contains("2 stay for ever, such as tg:{a}:b"));
+        assert!(line.starts_with("warn") && line.contains("2 never expire, such as tg:{a}:b"));
         sample.denied_permissions.push(TTL_PERMISSION);
         let line = expiry(&Ok(sample)).line();
         assert!(
@@ -280,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_looked_at_is_reckoned() {
+    fn keys_beyond_the_sample_are_estimated() {
         let mut sample = KeySample {
             scanned: 100,
             is_complete: true,
@@ -298,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_scan_is_read_and_nonsense_ends_it() {
+    fn a_scan_reply_is_parsed_and_an_invalid_one_ends_the_scan() {
         let key = |text: &str| RespValue::Text(text.as_bytes().to_vec());
         let mut cursor = b"0".to_vec();
         let reply = RespValue::List(vec![key("17"), RespValue::List(vec![key("a"), key("b")])]);

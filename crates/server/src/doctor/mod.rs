@@ -1,10 +1,11 @@
-//! `tidegate doctor`: looks at a store as the service would use it, and says what is wrong and the cure.
+//! `tidegate doctor`: examines a store as the service would use it, and reports what is wrong and the cure.
 //!
-//! One server, the primary that sentinels name, or every primary of a cluster.
-//! Each group of checks has a file: what it reads, and, apart from that, what follows from it. Nothing
-//! is changed but keys of its own, which it removes. Silence ends the look at a server; a refusal never
-//! does: what cannot be seen is said, with the permission that would show it. No finding tells a
-//! password or a secret.
+//! The store is one server, the primary that sentinels name, or every primary of a cluster. Each group of checks
+//! has a file, in which reading and judging are separate.
+//!
+//! Invariant: the doctor changes nothing but its own keys, which it removes. A server that does not reply ends its
+//! examination; a rejected command never does: the finding names what cannot be seen and the permission that would
+//! show it. No finding contains a password or a secret.
 
 mod cluster;
 mod finding;
@@ -34,13 +35,13 @@ pub(crate) use self::probe::SilentServer;
 use self::probe::{ServerInfo, unless_silent};
 use crate::store_choice::StoreUrl;
 
-/// Longer than any server takes that is of use, shorter than an operator waits.
+/// Longer than any usable server takes, shorter than an operator waits.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
-/// What takes longer than this is announced.
+/// Steps that take longer than this are announced.
 const ANNOUNCE_AFTER: Duration = Duration::from_secs(1);
 
-/// What to examine, and by which measure.
+/// What to examine, and the thresholds.
 pub(crate) struct DoctorOptions {
     pub(crate) store: StoreUrl,
     pub(crate) rules: Option<PathBuf>,
@@ -49,15 +50,15 @@ pub(crate) struct DoctorOptions {
     pub(crate) clock: ClockTolerance,
 }
 
-/// How an examination ended.
+/// Whether the store was reached.
 pub(crate) enum Reached {
-    /// The store was looked at.
+    /// The store was examined.
     Yes,
-    /// Nobody answered, or nobody any more.
+    /// No server replied, or the replies stopped.
     No,
 }
 
-/// Examines a store; every finding is told as soon as it is there, and so is what takes long.
+/// Examines a store. Each finding is reported as soon as it is there, and slow steps are announced.
 pub(crate) async fn examine(
     options: &DoctorOptions,
     report: &mut impl FnMut(DoctorFinding),
@@ -111,7 +112,7 @@ async fn examine_single(
         Ok(console) => console,
         Err(fault) => return report_unusable(&fault, report),
     };
-    let found = format!("{} answers", console.address());
+    let found = format!("{} replies", console.address());
     report(DoctorFinding::ok("reach", found));
     match examine_server(&console, options, report, announce).await {
         Ok(()) => Reached::Yes,
@@ -124,13 +125,14 @@ async fn examine_single(
 
 fn report_unusable(fault: &RedisStoreError, report: &mut impl FnMut(DoctorFinding)) -> Reached {
     report(unreachable_store(fault));
-    match fault.is_silence() {
-        true => Reached::No,
-        false => Reached::Yes,
+    if fault.is_silence() {
+        Reached::No
+    } else {
+        Reached::Yes
     }
 }
 
-/// The server could not be entered.
+/// The connection or the login failed.
 fn unreachable_store(fault: &RedisStoreError) -> DoctorFinding {
     let problem = fault.problem();
     let found = if fault.is_silence() {
@@ -141,14 +143,14 @@ fn unreachable_store(fault: &RedisStoreError) -> DoctorFinding {
     DoctorFinding::fail("reach", found, fault.cure())
 }
 
-/// The server replied, and then it did not any more. A check of its own: it was reached.
+/// The server stopped replying during the examination. A separate check, because it was reached.
 fn stopped_replying(fault: &RedisStoreError) -> DoctorFinding {
     let problem = fault.problem();
     let found = format!("the server stopped replying ({problem}), so nothing else could be seen");
     DoctorFinding::fail("silence", found, fault.cure())
 }
 
-/// Looks at one server.
+/// Examines one server.
 async fn examine_server(
     console: &AdminConnection,
     options: &DoctorOptions,
@@ -204,15 +206,15 @@ async fn examine_server(
     Ok(())
 }
 
-/// What our own keys begin with, with the tag that leads them to this server. Another doctor at the
-/// same time has others.
+/// The prefix of the doctor's own keys, with the hash tag that routes them to this server. Concurrent doctors have
+/// different prefixes.
 fn prefix(tag: Option<&str>) -> String {
     let random = getrandom::u64().unwrap_or(0);
     let tag = tag.map_or_else(String::new, |tag| format!("{{{tag}}}"));
     format!("tg:ctl:doctor:{tag}{random:016x}")
 }
 
-/// Does `work`, and says what it is at if that takes long.
+/// Runs `work`, and announces it if it takes long.
 async fn announce_if_slow<T>(
     what: &str,
     announce: &impl Fn(&str),

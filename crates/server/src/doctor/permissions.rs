@@ -1,22 +1,22 @@
-//! Whether the user may do what counting takes: every command is tried, under keys of our own.
+//! Whether the user has every permission that counting needs. Each command is tried, on the doctor's own keys.
 
 use tidegate::stores::redis::{AdminConnection, MissingPermission, RedisStoreError};
 
 use super::finding::DoctorFinding;
 use super::probe::{SilentServer, unless_silent};
 
-/// A script that does nothing, and what a server knows it by.
+/// A script that does nothing, and its hash.
 const NOOP_SCRIPT: &[u8] = b"return 1";
 const NOOP_SCRIPT_HASH: &[u8] = b"e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
-/// The subject of a key that nobody counts under, of the form that counters have.
+/// A subject that no rule uses, in the form that counters have.
 const SUBJECT: &str = "doctor";
-/// What is left over goes by itself.
+/// Keys that are left over expire.
 const TTL_SECS: &[u8] = b"60";
 const TTL_MILLIS: &[u8] = b"60000";
-/// A moment long gone: what is to expire then goes at once.
+/// A time in the past: a key with this expiry is deleted at once.
 const PAST_MILLIS: &[u8] = b"1";
 
-/// One command, tried.
+/// One command that was tried.
 #[derive(Clone, Debug)]
 pub(super) struct CommandTrial {
     /// As `ACL SETUSER` writes it, without the plus.
@@ -24,8 +24,8 @@ pub(super) struct CommandTrial {
     error: Option<RedisStoreError>,
 }
 
-/// Tries every command of the recipe in docs/redis.md, as far as this store takes it, on keys that begin
-/// with `prefix`, and removes them.
+/// Tries every command of the recipe in docs/redis.md that this kind of store needs, on keys that begin with
+/// `prefix`, and removes the keys.
 pub(super) async fn try_commands(
     console: &AdminConnection,
     prefix: &str,
@@ -50,7 +50,7 @@ pub(super) async fn try_commands(
         ("set", &[b"SET", text, b"1", b"EX", TTL_SECS]),
         ("get", &[b"GET", counter.as_bytes()]),
         ("get", &[b"GET", text]),
-        // Earlier than it expires, so that nothing changes.
+        // Earlier than the current expiry, so that nothing changes.
         ("expireat", &[b"EXPIREAT", text, b"1", b"GT"]),
         ("hset", &[b"HSET", hash, b"a", b"1"]),
         ("hsetnx", &[b"HSETNX", hash, b"b", b"1"]),
@@ -87,7 +87,7 @@ pub(super) fn permissions(trials: &[CommandTrial]) -> DoctorFinding {
     let errors = || {
         let all = trials.iter();
         all.filter_map(|trial| Some((trial.command, trial.error.as_ref()?)))
-            // Nothing was there to run: the command itself is permitted.
+            // There was no script to run: the command itself is permitted.
             .filter(|(_, fault)| fault.code() != "NOSCRIPT")
     };
     let denied_commands = |what| {
@@ -110,26 +110,27 @@ pub(super) fn permissions(trials: &[CommandTrial]) -> DoctorFinding {
     match (other.first(), read_only.is_empty()) {
         (Some((command, fault)), _) => DoctorFinding::fail(
             check,
-            format!("{command} is refused: {}", fault.problem()),
+            format!("{command} is rejected: {}", fault.problem()),
             fault.cure(),
         ),
         (None, false) => {
             let found = "commands that write cannot be tried on a replica";
-            DoctorFinding::warn(check, found, "ask the primary")
+            DoctorFinding::warn(check, found, "connect to the primary")
         }
         (None, true) => DoctorFinding::ok(check, "every command that counting takes, on keys tg:*"),
     }
 }
 
-/// Scripts that only read are run as such where that is permitted, and else like all others.
+/// Read-only scripts are run with `_ro` commands where these are permitted, and otherwise like all others.
 fn missing_commands(check: &'static str, commands: &[&str]) -> DoctorFinding {
     let permissions: Vec<String> = commands.iter().map(|name| format!("+{name}")).collect();
     let found = format!("the user may not run {}", commands.join(", "));
     let cure = format!("ACL SETUSER USER {}", permissions.join(" "));
     let is_optional =
         commands.contains(&"eval_ro") && commands.iter().all(|name| name.ends_with("_ro"));
-    match is_optional {
-        true => DoctorFinding::warn(check, found, cure),
-        false => DoctorFinding::fail(check, found, cure),
+    if is_optional {
+        DoctorFinding::warn(check, found, cure)
+    } else {
+        DoctorFinding::fail(check, found, cure)
     }
 }

@@ -1,4 +1,4 @@
-//! What becomes of counts: when memory is short, after a restart, and when the server is lost.
+//! What happens to counts when memory runs short, after a restart, and when the server is lost.
 
 use tidegate::stores::redis::AdminConnection;
 
@@ -6,12 +6,12 @@ use super::finding::DoctorFinding;
 use super::keys::size;
 use super::probe::{ProbeResult, ServerInfo, SilentServer, config_setting};
 
-/// So much of `maxmemory` in use is worth knowing, in hundredths.
+/// The percentage of `maxmemory` in use that is worth a warning.
 const NEARLY_FULL_PERCENT: u64 = 90;
-/// A replica that is heard of less often is not to be counted on. They report every second.
+/// Replicas report every second. A replica that has not reported for this long is not reliable.
 const MAX_LAG_SECS: u64 = 10;
 const REPLICATION: &str = "replication";
-/// However many a server claims to have.
+/// A bound on the number of replicas that a server reports.
 const MAX_REPLICAS: u64 = 100;
 
 pub(super) fn eviction(info: &ProbeResult<ServerInfo>) -> DoctorFinding {
@@ -24,7 +24,7 @@ pub(super) fn eviction(info: &ProbeResult<ServerInfo>) -> DoctorFinding {
     let Some((max, policy)) = info.number("maxmemory").zip(info.text("maxmemory_policy")) else {
         return DoctorFinding::warn(
             check,
-            "the server does not tell its policy",
+            "the server does not report its policy",
             "see its settings",
         );
     };
@@ -38,16 +38,15 @@ pub(super) fn eviction(info: &ProbeResult<ServerInfo>) -> DoctorFinding {
         let found = format!("{found}, {evicted} keys evicted: an evicted counter is forgotten");
         return DoctorFinding::warn(check, found, "CONFIG SET maxmemory-policy noeviction");
     }
-    match u128::from(used) * 100 >= u128::from(max) * u128::from(NEARLY_FULL_PERCENT) {
-        true => {
-            let found = found + ": when it is full, nodes decide by their shares";
-            DoctorFinding::warn(check, found, "raise maxmemory")
-        }
-        false => DoctorFinding::ok(check, found),
+    if u128::from(used) * 100 >= u128::from(max) * u128::from(NEARLY_FULL_PERCENT) {
+        let found = found + ": when it is full, nodes decide by their shares";
+        DoctorFinding::warn(check, found, "raise maxmemory")
+    } else {
+        DoctorFinding::ok(check, found)
     }
 }
 
-/// When the server writes to disk, as it is set.
+/// When the server writes to disk, by its settings.
 #[derive(Clone, Debug)]
 pub(super) struct PersistenceSettings {
     snapshots: String,
@@ -101,9 +100,9 @@ pub(super) fn persistence(
     DoctorFinding::ok(check, restart_loss(append_only, settings, info))
 }
 
-/// What a restart forgets, told plainly.
+/// What a restart forgets, in plain words.
 fn restart_loss(append_only: bool, settings: &PersistenceSettings, info: &ServerInfo) -> String {
-    let restore_note = "nodes put back what they last saw";
+    let restore_note = "nodes restore what they last saw";
     match (append_only, settings.fsync.as_str()) {
         (true, "always") => "append-only file, written at once: a restart forgets nothing".into(),
         (true, "no") => format!(
@@ -127,7 +126,7 @@ fn restart_loss(append_only: bool, settings: &PersistenceSettings, info: &Server
     }
 }
 
-/// A server of a cluster that was written as if it were alone.
+/// A server of a cluster that was configured as a single server.
 pub(super) fn cluster_member_alone(info: &ProbeResult<ServerInfo>) -> Option<DoctorFinding> {
     let info = info.as_ref().ok()?;
     (info.number("cluster_enabled") == Some(1)).then(|| {
@@ -140,12 +139,12 @@ pub(super) fn cluster_member_alone(info: &ProbeResult<ServerInfo>) -> Option<Doc
     })
 }
 
-/// Whom a server counts with.
+/// Whether a server is part of a cluster.
 #[derive(Clone, Copy)]
 pub(super) enum ServerTopology {
     /// It has every counter.
     Standalone,
-    /// It has some slots of a cluster.
+    /// It has some hash slots of a cluster.
     ClusterMember,
 }
 
@@ -190,12 +189,13 @@ fn replica_lag(check: &'static str, info: &ServerInfo, replicas: u64) -> DoctorF
         away += u64::from(info.subfield(&name, "state") != Some("online"));
     }
     let found = format!(
-        "primary of {replicas}, the last {behind} bytes behind and heard of {silent} s ago"
+        "primary of {replicas}, the last {behind} bytes behind and last seen {silent} s ago"
     );
     let cure = "see the logs of the replicas; what they lack is lost when they take over";
-    match away > 0 || silent >= MAX_LAG_SECS {
-        true => DoctorFinding::warn(check, format!("{found}, {away} not online"), cure),
-        false => DoctorFinding::ok(check, found),
+    if away > 0 || silent >= MAX_LAG_SECS {
+        DoctorFinding::warn(check, format!("{found}, {away} not online"), cure)
+    } else {
+        DoctorFinding::ok(check, found)
     }
 }
 
@@ -232,7 +232,7 @@ mod tests {
             "warn",
             "raise maxmemory",
         );
-        check(eviction(&info("")), "warn", "does not tell");
+        check(eviction(&info("")), "warn", "does not report");
     }
 
     #[test]
@@ -274,14 +274,14 @@ mod tests {
     }
 
     #[test]
-    fn a_server_of_a_cluster_is_not_to_be_written_as_one() {
+    fn a_cluster_member_configured_as_a_single_server_is_a_failure() {
         let found = cluster_member_alone(&info("role:master\ncluster_enabled:1"));
         check(found.unwrap(), "FAIL", "redis+cluster://HOST:PORT");
         assert_eq!(cluster_member_alone(&info("cluster_enabled:0")), None);
     }
 
     #[test]
-    fn a_replica_cannot_count_and_a_primary_says_who_follows_it() {
+    fn a_replica_cannot_count_and_a_primary_lists_its_replicas() {
         let finding_for = |text: &str| replication(&info(text), ServerTopology::Standalone);
         check(
             finding_for("role:slave\nmaster_host:h\nmaster_port:1"),
@@ -299,7 +299,7 @@ mod tests {
         check(
             finding_for(&good),
             "ok ",
-            "10 bytes behind and heard of 1 s ago",
+            "10 bytes behind and last seen 1 s ago",
         );
         check(
             finding_for(&with("ip=a,state=online,offset=80,lag=60")),

@@ -1,17 +1,17 @@
-//! What a server lets us see: an answer, a refusal, or nothing.
+//! The result of a query to a server: a reply, an error reply, or nothing.
 
 use std::collections::HashMap;
 
 use tidegate::stores::redis::{AdminConnection, RedisStoreError, RespValue};
 
-/// Nothing came back. There is no use in asking on.
+/// The server did not reply. Further queries are useless.
 #[derive(Debug)]
 pub(crate) struct SilentServer(pub(super) RedisStoreError);
 
-/// An answer, or why it was refused.
+/// A reply, or the error reply of the server.
 pub(super) type ProbeResult<T> = Result<T, RedisStoreError>;
 
-/// An answer or a refusal; silence ends the examination.
+/// Passes replies and error replies on; a missing reply ends the examination.
 pub(super) fn unless_silent<T>(
     result: Result<T, RedisStoreError>,
 ) -> Result<ProbeResult<T>, SilentServer> {
@@ -21,7 +21,7 @@ pub(super) fn unless_silent<T>(
     }
 }
 
-/// What `INFO` tells, by name.
+/// The fields of `INFO`, by name.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ServerInfo(HashMap<String, String>);
 
@@ -47,14 +47,14 @@ impl ServerInfo {
         self.text(name)?.parse().ok()
     }
 
-    /// One part of a value that has several: `slave0:ip=..,lag=1`.
+    /// One subfield of a value that has several: `slave0:ip=..,lag=1`.
     pub(super) fn subfield(&self, name: &str, key: &str) -> Option<&str> {
         let mut subfields = self.text(name)?.split(',');
         subfields.find_map(|one| one.strip_prefix(key)?.strip_prefix('='))
     }
 }
 
-/// One setting of the server.
+/// One configuration setting of the server.
 pub(super) async fn config_setting(
     console: &AdminConnection,
     name: &str,

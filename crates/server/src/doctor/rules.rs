@@ -8,14 +8,14 @@ use tidegate_core::store::Capabilities;
 use super::finding::DoctorFinding;
 use crate::policy_watcher;
 
-/// One finding for each fault and each warning, or one that says all is well.
+/// One finding for each fault and each warning, or one that reports success.
 pub(super) fn rules(path: &Path) -> Vec<DoctorFinding> {
     let check = "rules";
     let policy = match policy_watcher::load_policy(Some(path), Capabilities::SCRIPTS) {
         Ok(policy) => policy,
         Err(faults) => {
             let each = faults.lines();
-            let cure = "tidegate lint says the same without a store";
+            let cure = "tidegate lint reports the same without a store";
             return each
                 .map(|fault| DoctorFinding::fail(check, fault, cure))
                 .collect();
@@ -26,11 +26,12 @@ pub(super) fn rules(path: &Path) -> Vec<DoctorFinding> {
     let warnings: Vec<DoctorFinding> = warnings
         .map(|warning| DoctorFinding::warn(check, warning.to_string(), "see docs/rules.md"))
         .collect();
-    match warnings.is_empty() {
-        true => vec![DoctorFinding::ok(
+    if warnings.is_empty() {
+        vec![DoctorFinding::ok(
             check,
             format!("{}: {count} rules", path.display()),
-        )],
-        false => warnings,
+        )]
+    } else {
+        warnings
     }
 }

@@ -1,4 +1,4 @@
-//! Whether the scripts that decide can be loaded and do what they should.
+//! Whether the decision scripts can be loaded and decide correctly.
 
 use std::error::Error;
 
@@ -8,19 +8,19 @@ use tidegate_core::store::StoreError;
 use super::finding::DoctorFinding;
 use super::probe::{ProbeResult, ServerInfo, SilentServer, unless_silent};
 
-/// What was seen of the scripts.
+/// The result of the script checks.
 #[derive(Debug)]
 pub(super) struct ScriptCheck {
     total: usize,
-    /// How many the server had before we came, if it says.
+    /// How many scripts the server had cached before, if it reports it.
     cached: ProbeResult<usize>,
-    /// The first that it did not take.
+    /// The first script that the server did not load.
     unloaded: Option<(&'static str, RedisStoreError)>,
-    /// Whether two charges of one were decided as they should be.
+    /// Whether two charges against a limit of one were decided correctly.
     self_test: Result<bool, StoreError>,
 }
 
-/// Loads them, and decides by them in a record under `prefix` that is removed.
+/// Loads the scripts, and decides with them on a record under `prefix`, which is removed.
 pub(super) async fn self_test(
     console: &AdminConnection,
     prefix: &str,
@@ -67,12 +67,12 @@ pub(super) fn scripts(check_result: &ScriptCheck, info: &ProbeResult<ServerInfo>
     match &check_result.self_test {
         Ok(true) => DoctorFinding::ok(check, describe_cache(check_result, info)),
         Ok(false) => {
-            let found = "a limit of one did not pass one request and refuse the next";
+            let found = "a limit of one did not allow one request and deny the next";
             DoctorFinding::fail(check, found, "please report this")
         }
         Err(error) if redis_error_of(error).is_some_and(|fault| fault.code() == "READONLY") => {
             let found = "cannot be tried on a replica";
-            DoctorFinding::warn(check, found, "ask the primary")
+            DoctorFinding::warn(check, found, "connect to the primary")
         }
         Err(error) => {
             let (reason, cure) = match redis_error_of(error) {
@@ -92,7 +92,7 @@ fn cure_of(fault: &RedisStoreError) -> &'static str {
     }
 }
 
-/// What the server keeps of them.
+/// How many of the scripts the server has cached.
 fn describe_cache(check_result: &ScriptCheck, info: &ProbeResult<ServerInfo>) -> String {
     let had = match &check_result.cached {
         Ok(known) => format!("the server had {known} of {}", check_result.total),
@@ -111,7 +111,7 @@ fn describe_cache(check_result: &ScriptCheck, info: &ProbeResult<ServerInfo>) ->
     )
 }
 
-/// The error of the server behind one of the store.
+/// The Redis error behind a store error.
 fn redis_error_of(error: &StoreError) -> Option<&RedisStoreError> {
     error.source()?.downcast_ref()
 }

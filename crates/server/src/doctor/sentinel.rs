@@ -1,10 +1,10 @@
-//! Whether the sentinels agree on where the primary is.
+//! Whether the sentinels agree on the address of the primary.
 
 use tidegate::stores::redis::SentinelReport;
 
 use super::finding::DoctorFinding;
 
-/// `primary` is the one that most of them name, if there is one.
+/// `primary` is the address that most of them name, if there is one.
 pub(super) fn agreement(sentinels: &[SentinelReport], primary: Option<&str>) -> DoctorFinding {
     let check = "sentinels";
     let all = sentinels.len();
@@ -38,14 +38,14 @@ pub(super) fn agreement(sentinels: &[SentinelReport], primary: Option<&str>) -> 
     }
 }
 
-/// What one says instead.
-fn disagreement(witness: &SentinelReport, primary: Option<&str>) -> Option<String> {
-    match &witness.primary {
+/// What this sentinel reports instead.
+fn disagreement(report: &SentinelReport, primary: Option<&str>) -> Option<String> {
+    match &report.primary {
         Ok(Some(named)) if Some(named.as_str()) == primary => None,
         Ok(Some(named)) => Some(format!("names {named}")),
         Ok(None) => Some("knows none of that name".to_owned()),
-        Err(fault) if fault.is_silence() => Some("does not answer".to_owned()),
-        Err(fault) => Some(format!("refuses ({})", fault.problem())),
+        Err(fault) if fault.is_silence() => Some("does not reply".to_owned()),
+        Err(fault) => Some(format!("rejects the query ({})", fault.problem())),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The server itself: its version, how far away it is, and what time it thinks it is.
+//! The server itself: its version, its round trip time, and its clock.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -9,18 +9,18 @@ use tidegate_core::units::Nanos;
 use super::finding::DoctorFinding;
 use super::probe::{ProbeResult, ServerInfo, SilentServer, unless_silent};
 
-/// What the tests run.
+/// The versions that the tests run.
 const TESTED_VERSIONS: [(&str, &str); 4] = [
     ("Redis", "7.0"),
     ("Redis", "8.2"),
     ("Valkey", "8.1"),
     ("Valkey", "9.1"),
 ];
-/// Enough for a median that one hiccup does not move.
+/// Enough for a median that one outlier does not move.
 const MAX_PINGS: usize = 50;
-/// A server that is far away is asked less often.
+/// A distant server gets fewer pings.
 const PING_TIME: Duration = Duration::from_secs(3);
-/// As many as the watch remembers.
+/// As many as `ClockWatch` remembers.
 const CLOCK_EXCHANGES: usize = 8;
 
 pub(super) fn version(info: &ProbeResult<ServerInfo>) -> DoctorFinding {
@@ -38,26 +38,25 @@ pub(super) fn version(info: &ProbeResult<ServerInfo>) -> DoctorFinding {
         let rest = version.strip_prefix(line);
         *of == name && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
-    match TESTED_VERSIONS.iter().any(tested) {
-        true => DoctorFinding::ok(check, found),
-        false => {
-            let lines: Vec<String> = TESTED_VERSIONS
-                .iter()
-                .map(|(n, v)| format!("{n} {v}"))
-                .collect();
-            let cure = format!("tested are {}", lines.join(", "));
-            DoctorFinding::warn(check, found + ", which the tests do not run", cure)
-        }
+    if TESTED_VERSIONS.iter().any(tested) {
+        DoctorFinding::ok(check, found)
+    } else {
+        let lines: Vec<String> = TESTED_VERSIONS
+            .iter()
+            .map(|(n, v)| format!("{n} {v}"))
+            .collect();
+        let cure = format!("tested are {}", lines.join(", "));
+        DoctorFinding::warn(check, found + ", which the tests do not run", cure)
     }
 }
 
-/// How long some pings take.
+/// The round trip times of some pings.
 pub(super) async fn pings(console: &AdminConnection) -> Result<Vec<Duration>, SilentServer> {
     let began = Instant::now();
     let mut times = Vec::with_capacity(MAX_PINGS);
     while times.is_empty() || (times.len() < MAX_PINGS && began.elapsed() < PING_TIME) {
         let sent = Instant::now();
-        let _answered_or_refused = unless_silent(console.query(&[b"PING"]).await)?;
+        let _reply_or_error = unless_silent(console.query(&[b"PING"]).await)?;
         times.push(sent.elapsed());
     }
     Ok(times)
@@ -70,7 +69,7 @@ pub(super) fn round_trip(mut times: Vec<Duration>, budget: Duration) -> DoctorFi
     let median = times.get(times.len() / 2).copied().unwrap_or_default();
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     let found = format!(
-        "{:.2} ms in the middle of {} pings, {:.2} ms at most; a decision waits {} ms",
+        "{:.2} ms median of {} pings, {:.2} ms maximum; a decision waits {} ms",
         ms(median),
         times.len(),
         ms(max),
@@ -112,7 +111,9 @@ pub(super) fn clock(reading: &ProbeResult<Option<ClockReading>>) -> DoctorFindin
     let check = "clock";
     let reading = match reading {
         Ok(Some(reading)) => reading,
-        Ok(None) => return DoctorFinding::warn(check, "no time was told", "see the server's log"),
+        Ok(None) => {
+            return DoctorFinding::warn(check, "TIME returned no time", "see the server's log");
+        }
         Err(error) => return DoctorFinding::hidden(check, "the server's clock", error, "+time"),
     };
     let offset = reading.offset;

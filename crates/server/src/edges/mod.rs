@@ -1,4 +1,4 @@
-//! The doors: each speaks one protocol, asks the limiter, and knows neither stores nor the others.
+//! The edges: each speaks one protocol, calls the limiter, and knows neither stores nor other edges.
 
 pub(crate) mod admin;
 pub(crate) mod envoy;

@@ -1,5 +1,5 @@
-//! Reads values as the reference service does: its flags, durations and numbers. All faults are kept, so
-//! that an operator hears of them at once. What may be a secret is never repeated.
+//! Parses values like the reference service: flags, durations and numbers. All errors are collected, so that an
+//! operator sees them at once. Values that may be secrets are never repeated.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use super::table;
 
-/// Where variables come from: the environment, or a test.
+/// The source of variables: the environment, or a test.
 pub(crate) type EnvLookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// A variable that cannot be followed, and what to do about it.
+/// A variable with an invalid or unsupported value, and what to write instead.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct VariableError {
     name: &'static str,
@@ -27,7 +27,7 @@ impl fmt::Display for VariableError {
 pub(super) struct EnvValues<'a> {
     lookup: EnvLookup<'a>,
     pub(super) errors: Vec<VariableError>,
-    /// What an operator should know, though it is no fault.
+    /// Warnings for the operator.
     pub(super) warnings: Vec<String>,
 }
 
@@ -40,11 +40,11 @@ impl<'a> EnvValues<'a> {
         }
     }
 
-    /// A text. One that is set to nothing counts as not set.
+    /// A text. An empty value counts as not set.
     pub(super) fn text(&mut self, name: &'static str) -> Option<String> {
         debug_assert!(
             table::find(name).is_some_and(|known| known.support != table::VariableSupport::Ignored),
-            "{name} is read, and the table does not say so"
+            "{name} is read, but the table does not list it as read"
         );
         (self.lookup)(name).filter(|text| !text.is_empty())
     }
@@ -80,7 +80,7 @@ impl<'a> EnvValues<'a> {
         self.read(name, hint, |text| text.parse().ok())
     }
 
-    /// A text in the form that `read` knows; another is a fault.
+    /// A text that `read` parses. A text that it cannot parse is an error.
     pub(super) fn read<T>(
         &mut self,
         name: &'static str,
@@ -106,7 +106,7 @@ impl<'a> EnvValues<'a> {
     }
 }
 
-/// A duration as Go writes it: `1h30m`, `1.5s`, `0`. Nothing negative is of use here.
+/// A duration in the syntax of Go: `1h30m`, `1.5s`, `0`. Negative values are invalid.
 fn parse_duration(text: &str) -> Option<Duration> {
     if text == "0" {
         return Some(Duration::ZERO);
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read_as_go_writes_them() {
+    fn durations_are_parsed_in_the_syntax_of_go() {
         for (text, millis) in [
             ("0", 0),
             ("10s", 10_000),

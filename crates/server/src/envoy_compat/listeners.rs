@@ -1,5 +1,5 @@
-//! Where a reference deployment listens. Unlike ours its doors are open to all by default; only the
-//! admin port stays closed to others, because ours can do more than show.
+//! The listeners of a reference deployment. Unlike ours they are open to all by default. Only the admin port stays on
+//! loopback, because our admin listener can change things.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,7 +12,7 @@ const PORT_HINT: &str = "write a port between 0 and 65535";
 const ANY_HOST: &str = "0.0.0.0";
 const LOOPBACK_HOST: &str = "127.0.0.1";
 
-/// Addresses, and what holds for the gRPC one.
+/// Addresses, and the TLS settings of the gRPC listener.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct CompatListeners {
     pub(crate) http: ListenAddress,
@@ -21,18 +21,18 @@ pub(crate) struct CompatListeners {
     pub(crate) max_age: Option<Duration>,
     pub(crate) max_age_grace: Option<Duration>,
     pub(crate) tls: Option<GrpcTls>,
-    /// Where scrapers come, and for which page, if they do.
+    /// The address and path of the metrics page, if it is enabled.
     pub(crate) metrics: Option<(ListenAddress, String)>,
 }
 
-/// How the gRPC port is encrypted.
+/// TLS of the gRPC port.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct GrpcTls {
     pub(crate) certificate: PathBuf,
     pub(crate) key: PathBuf,
-    /// The authorities that clients must have a certificate of.
+    /// The authorities of client certificates.
     pub(crate) client_ca: Option<PathBuf>,
-    /// The name it must bear.
+    /// The name that a client certificate must have.
     pub(crate) client_san: Option<String>,
 }
 
@@ -58,7 +58,7 @@ fn metrics(values: &mut EnvValues<'_>) -> Option<(ListenAddress, String)> {
     let on = values.flag("USE_PROMETHEUS");
     let read = |text: &str| match text.strip_prefix(':') {
         Some(port) => port.parse().ok().map(|port| join(ANY_HOST, port)),
-        // Ours may be a port alone, theirs is not.
+        // `--metrics` may be a port alone, `PROMETHEUS_ADDR` may not.
         None => text.contains(':').then(|| text.parse().ok()).flatten(),
     };
     let address = values.read("PROMETHEUS_ADDR", "write [HOST]:PORT", read);
@@ -69,7 +69,7 @@ fn metrics(values: &mut EnvValues<'_>) -> Option<(ListenAddress, String)> {
     })
 }
 
-/// The debug port. The reference opens it to all; with our admin pages that takes a token.
+/// The debug port. The reference service opens it to all. Our admin pages need a token for that.
 fn admin(values: &mut EnvValues<'_>, token: AdminToken) -> ListenAddress {
     if token == AdminToken::Given {
         return address(values, "DEBUG_HOST", ANY_HOST, "DEBUG_PORT", 6070);
@@ -79,7 +79,7 @@ fn admin(values: &mut EnvValues<'_>, token: AdminToken) -> ListenAddress {
         return requested;
     }
     values.warn(
-        "DEBUG_HOST is beyond loopback, and there is no --admin-token-file: the admin port listens at 127.0.0.1 only",
+        "DEBUG_HOST is not loopback, and --admin-token-file is not set: the admin port listens on 127.0.0.1 only",
     );
     let port = values.number("DEBUG_PORT", PORT_HINT).unwrap_or(6070);
     join(LOOPBACK_HOST, port)
@@ -98,9 +98,10 @@ fn address(
 }
 
 fn join(host: &str, port: u16) -> ListenAddress {
-    match host.contains(':') && !host.starts_with('[') {
-        true => ListenAddress::Tcp(format!("[{host}]:{port}")),
-        false => ListenAddress::Tcp(format!("{host}:{port}")),
+    if host.contains(':') && !host.starts_with('[') {
+        ListenAddress::Tcp(format!("[{host}]:{port}"))
+    } else {
+        ListenAddress::Tcp(format!("{host}:{port}"))
     }
 }
 

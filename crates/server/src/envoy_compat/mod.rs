@@ -1,9 +1,9 @@
-//! The environment of the reference rate limit service, read as settings of this one.
+//! The environment of the reference rate limit service as settings of Tidegate.
 //!
-//! Under `--envoy-compat` a deployment swaps the image and nothing else: what its variables say becomes
-//! a layer below flags, `TIDEGATE_*` and the file, and above the defaults. Pure: variables in, settings
-//! out. A variable is honoured, or known and without meaning here, which is told once; or it asks for
-//! what is not here and would change limits, and then nothing starts. [`table`] has them all.
+//! With `--envoy-compat` a deployment only has to replace the image. Its variables become a settings layer below flags,
+//! `TIDEGATE_*` and the file, and above the defaults. Pure: variables in, settings out. A variable is honoured, or
+//! known and ignored, which is logged once. A variable that requests an unsupported feature which would change limits
+//! prevents the start. [`table`] lists all variables.
 
 mod env_values;
 mod listeners;
@@ -32,28 +32,28 @@ use response_options::ResponseOptions;
 use rules::{CompatRuleSource, CompatRules};
 use table::{EnvoyVariable, VARIABLES, VariableSupport};
 
-/// The longest wait for the store where `REDIS_TIMEOUT` is not set. The reference waits 10 s; its callers
-/// give up long before, and the deadline of each caps its own wait.
+/// The maximum wait for the store if `REDIS_TIMEOUT` is not set. The reference service waits 10 s, but its callers give
+/// up long before, and the deadline of each caps its own wait.
 const MAX_STORE_WAIT: Duration = Duration::from_secs(1);
 
-/// What the environment of a reference deployment asks for.
+/// The settings in the environment of a reference deployment.
 #[derive(Clone, Debug)]
 pub(crate) struct EnvoyCompat {
     pub(crate) listeners: CompatListeners,
     pub(crate) rules: CompatRules,
     pub(crate) response_options: ResponseOptions,
     pub(crate) store: Option<StoreUrl>,
-    /// Milliseconds.
+    /// How long a decision may wait for the store.
     pub(crate) store_budget: Duration,
     pub(crate) log_level: Option<LogLevel>,
     pub(crate) log_format: Option<LogFormat>,
-    /// What an operator should know.
+    /// Warnings for the operator.
     pub(crate) warnings: Vec<String>,
-    /// Variables that are set and mean nothing here.
+    /// Variables that are set and ignored.
     pub(crate) ignored: Vec<&'static EnvoyVariable>,
 }
 
-/// Why this environment cannot be followed: every fault at once.
+/// Why this environment cannot be used: all errors at once.
 #[derive(Debug, thiserror::Error)]
 #[error("--envoy-compat: {}", list(.0))]
 pub(crate) struct EnvoyCompatError(Vec<VariableError>);
@@ -63,16 +63,16 @@ fn list(errors: &[VariableError]) -> String {
     lines.join("\n  ")
 }
 
-/// Who may see the admin port.
+/// Who may use the admin port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AdminToken {
-    /// Whoever knows the token.
+    /// Clients with the token.
     Given,
-    /// This machine alone.
+    /// Clients on this machine alone.
     None,
 }
 
-/// Whether it was said which headers to send, other than by the environment of the reference.
+/// Whether the headers are configured other than by the environment of the reference service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum HeaderOverride {
     Set,
@@ -80,7 +80,7 @@ pub(crate) enum HeaderOverride {
 }
 
 impl AdminToken {
-    /// By the file that holds it.
+    /// From the path of the token file.
     pub(crate) fn of(file: Option<&Path>) -> Self {
         match file {
             Some(_) => AdminToken::Given,
@@ -90,10 +90,10 @@ impl AdminToken {
 }
 
 impl EnvoyCompat {
-    /// From the variables that `lookup` finds.
+    /// Reads the variables that `lookup` finds.
     ///
     /// # Errors
-    /// What cannot be read, and what is not here and would change limits.
+    /// Invalid values, and unsupported features that would change limits.
     pub(crate) fn read(lookup: EnvLookup<'_>, token: AdminToken) -> Result<Self, EnvoyCompatError> {
         let values = &mut EnvValues::new(lookup);
         let listeners = listeners::read(values, token);
@@ -103,13 +103,13 @@ impl EnvoyCompat {
         let store_budget = values.duration("REDIS_TIMEOUT");
         let levels = "write error, warn, info, debug or trace";
         let log_level = values.read("LOG_LEVEL", levels, log_level);
-        let log_format =
-            values
-                .text("LOG_FORMAT")
-                .map(|format| match format.eq_ignore_ascii_case("json") {
-                    true => LogFormat::Json,
-                    false => LogFormat::Text,
-                });
+        let log_format = values.text("LOG_FORMAT").map(|format| {
+            if format.eq_ignore_ascii_case("json") {
+                LogFormat::Json
+            } else {
+                LogFormat::Text
+            }
+        });
         let ignored = VARIABLES.iter().filter(|variable| {
             variable.support == VariableSupport::Ignored && values.is_set(variable.name)
         });
@@ -124,13 +124,14 @@ impl EnvoyCompat {
             ignored: ignored.collect(),
             warnings: std::mem::take(&mut values.warnings),
         };
-        match values.errors.is_empty() {
-            true => Ok(compat),
-            false => Err(EnvoyCompatError(std::mem::take(&mut values.errors))),
+        if values.errors.is_empty() {
+            Ok(compat)
+        } else {
+            Err(EnvoyCompatError(std::mem::take(&mut values.errors)))
         }
     }
 
-    /// What of it is a setting as flags have them.
+    /// The settings that have a flag.
     pub(crate) fn layer(&self) -> SettingsLayer {
         let listeners = &self.listeners;
         let tls = listeners.tls.as_ref();
@@ -167,7 +168,8 @@ impl EnvoyCompat {
         }
     }
 
-    /// What of it has no flag. `header_override` is what was said by flags and the like, which wins.
+    /// Applies the settings that have no flag. `header_override` is the value from flags and similar sources, which
+    /// takes precedence.
     pub(crate) fn apply(&self, header_override: HeaderOverride, settings: &mut ServerSettings) {
         let response_options = &self.response_options;
         settings.envoy.descriptor_options = response_options.descriptor_options;
@@ -184,7 +186,7 @@ impl EnvoyCompat {
         from.allow_bad_rules = true;
         from.allow_late_control_plane = self.rules.start_without_config;
         match &self.rules.source {
-            // Other rules than those of the deployment are read as ours.
+            // Rules other than those of the deployment are read in Tidegate's format.
             CompatRuleSource::Folder { path, dot_files } if from.path.as_ref() == Some(path) => {
                 let dot_files = *dot_files;
                 from.pick = FileFilter::Every { dot_files };
@@ -193,7 +195,7 @@ impl EnvoyCompat {
         }
     }
 
-    /// Tells what an operator should know.
+    /// Logs the warnings and the ignored variables.
     pub(crate) fn log_warnings(&self) {
         for warning in &self.warnings {
             warn!("{warning}");
@@ -207,15 +209,12 @@ impl EnvoyCompat {
                 .map(describe)
                 .collect::<Vec<_>>()
                 .join("; ");
-            info!(
-                variables,
-                "set for the reference service, without meaning here"
-            );
+            info!(variables, "ignored variables of the reference service");
         }
     }
 }
 
-/// The levels of the reference; those above `error` end its process, which nothing here does.
+/// The levels of the reference service. Those above `error` end its process, which no level here does.
 fn log_level(text: &str) -> Option<LogLevel> {
     Some(match text.to_ascii_lowercase().as_str() {
         "panic" | "fatal" | "error" => LogLevel::Error,

@@ -1,4 +1,4 @@
-//! How a reference deployment wants to be answered.
+//! The response options of a reference deployment.
 
 use http::HeaderName;
 use tidegate_core::envoy::{ChargeOnDenial, DescriptorOptions, ZeroHits};
@@ -6,25 +6,26 @@ use tidegate_core::envoy::{ChargeOnDenial, DescriptorOptions, ZeroHits};
 use super::env_values::EnvValues;
 use crate::edges::envoy::ReferenceHeaderNames;
 
-/// What is decided in which manner, and what is told beside the decision.
+/// How requests are decided, and the extra parts of a response.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct ResponseOptions {
     pub(crate) descriptor_options: DescriptorOptions,
-    /// The three headers of the reference, if they are wanted.
+    /// The three headers of the reference service, if they are enabled.
     pub(crate) headers: Option<ReferenceHeaderNames>,
-    /// Whether dynamic metadata is told.
+    /// Whether responses carry dynamic metadata.
     pub(crate) dynamic_metadata: bool,
-    /// From which part of a limit on it counts as nearly reached.
+    /// The fraction of a limit from which hits count as near it.
     pub(crate) near_ratio: f64,
-    /// Whether health waits for a configuration that names a domain.
+    /// Whether health requires a configuration with a domain.
     pub(crate) healthy_when_configured: bool,
 }
 
 pub(super) fn read(values: &mut EnvValues<'_>) -> ResponseOptions {
-    // The reference charges every limit of a refused request, unless it is told to stop.
-    let denied = match values.flag("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT") {
-        true => ChargeOnDenial::Violated,
-        false => ChargeOnDenial::All,
+    // The reference service charges every limit of a denied request, unless this is set.
+    let denied = if values.flag("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT") {
+        ChargeOnDenial::Violated
+    } else {
+        ChargeOnDenial::All
     };
     ResponseOptions {
         descriptor_options: DescriptorOptions {
@@ -61,6 +62,6 @@ fn near_ratio(values: &mut EnvValues<'_>) -> f64 {
         let ratio: f64 = text.parse().ok()?;
         (0.0..=1.0).contains(&ratio).then_some(ratio)
     };
-    let ratio = values.read("NEAR_LIMIT_RATIO", "write a part between 0 and 1", read);
+    let ratio = values.read("NEAR_LIMIT_RATIO", "write a number between 0 and 1", read);
     ratio.unwrap_or(0.8)
 }

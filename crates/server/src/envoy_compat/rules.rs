@@ -1,4 +1,4 @@
-//! Where a reference deployment has its limits: a folder, or a control plane.
+//! The rules of a reference deployment: a folder, or a control plane.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,25 +8,25 @@ use http::{HeaderName, HeaderValue};
 use super::env_values::EnvValues;
 use crate::xds::{Backoff, ControlPlane, XdsNodeInfo, XdsTlsFiles};
 
-/// Where limits come from, and how they are read.
+/// The source of rules, and how they are read.
 #[derive(Clone, Debug)]
 pub(crate) struct CompatRules {
     pub(crate) source: CompatRuleSource,
-    /// Whether several files may speak of one domain.
+    /// Whether several files may define one domain.
     pub(crate) merge_domains: bool,
-    /// What keeps the counters apart from those of others in the same store.
+    /// The prefix that separates the counters from those of others in the same store.
     pub(crate) counter_prefix: String,
-    /// Whether the doors are opened before the control plane has answered.
+    /// Whether the listeners open before the control plane has responded.
     pub(crate) start_without_config: bool,
 }
 
-/// Where limits come from.
+/// The source of rules.
 #[derive(Clone, Debug)]
 pub(crate) enum CompatRuleSource {
     /// Every file of a folder.
     Folder {
         path: PathBuf,
-        /// Whether names that begin with a dot count.
+        /// Whether files whose names begin with a dot are read.
         dot_files: bool,
     },
     /// An aggregated discovery service.
@@ -60,7 +60,7 @@ pub(super) fn read(values: &mut EnvValues<'_>) -> CompatRules {
 fn folder(values: &mut EnvValues<'_>) -> PathBuf {
     let mut text = |name, usual: &str| values.text(name).unwrap_or_else(|| usual.to_owned());
     let root = text("RUNTIME_ROOT", "/srv/runtime_data/current");
-    // Joined as one: a leading slash must not lead away from the root.
+    // Without a leading slash, so that the path stays inside the root.
     let within = |part: String| part.trim_start_matches('/').to_owned();
     PathBuf::from(root)
         .join(within(text("RUNTIME_SUBDIRECTORY", "")))
@@ -74,7 +74,10 @@ fn control_plane(values: &mut EnvValues<'_>) -> Option<ControlPlane> {
             .unwrap_or_else(|| "localhost:18000".to_owned()),
     );
     if plane.is_none() {
-        values.reject("CONFIG_GRPC_XDS_SERVER_URL", "is no HOST:PORT; write one");
+        values.reject(
+            "CONFIG_GRPC_XDS_SERVER_URL",
+            "is not an address; write HOST:PORT",
+        );
     }
     let node = node(values);
     let headers = headers(values);
@@ -102,7 +105,7 @@ fn control_plane(values: &mut EnvValues<'_>) -> Option<ControlPlane> {
     Some(plane.clone())
 }
 
-/// What we say of ourselves. Metadata is `NAME=VALUE,NAME=VALUE`; what is not is left out, as there.
+/// The node identity. Metadata is `NAME=VALUE,NAME=VALUE`. Invalid pairs are left out, as in the reference service.
 fn node(values: &mut EnvValues<'_>) -> XdsNodeInfo {
     let id = values.text("CONFIG_GRPC_XDS_NODE_ID");
     let metadata = values
@@ -117,7 +120,7 @@ fn node(values: &mut EnvValues<'_>) -> XdsNodeInfo {
     }
 }
 
-/// `NAME:VALUE,NAME:VALUE`. A value may be a token, so none is repeated.
+/// `NAME:VALUE,NAME:VALUE`. A value may be a token, so values are never repeated.
 fn headers(values: &mut EnvValues<'_>) -> Vec<(HeaderName, HeaderValue)> {
     const NAME: &str = "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS";
     let text = values.text(NAME).unwrap_or_default();
@@ -131,7 +134,7 @@ fn headers(values: &mut EnvValues<'_>) -> Vec<(HeaderName, HeaderValue)> {
     match pairs.map(read).collect() {
         Some(headers) => headers,
         None => {
-            values.reject(NAME, "are no headers; write NAME:VALUE,NAME:VALUE");
+            values.reject(NAME, "are not valid headers; write NAME:VALUE,NAME:VALUE");
             Vec::new()
         }
     }

@@ -1,13 +1,13 @@
-//! The store's address from the variables that name a Redis. A password goes into the address only.
+//! The store's address from the variables of a Redis. A password only goes into the address.
 
 use super::env_values::EnvValues;
 use crate::store_choice::StoreUrl;
 
-/// Whom to tell, where nothing says where the counters are.
-const IN_MEMORY: &str = "REDIS_URL is not set: counters are in the memory of this node alone, and each node admits \
+/// The warning for an environment without a store.
+const IN_MEMORY: &str = "REDIS_URL is not set: counters are in the memory of this node alone, and each node allows \
      the whole limit; set it, or TIDEGATE_STORE";
 
-/// Where counters are kept. Nothing: in memory.
+/// The address of the store. `None`: in memory.
 pub(super) fn address(values: &mut EnvValues<'_>) -> Option<StoreUrl> {
     warn_of_ignored(values);
     backend(values);
@@ -73,8 +73,8 @@ fn warn_of_ignored(values: &mut EnvValues<'_>) {
     }
     if values.flag("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION") {
         values.warn(
-            "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION is ignored: certificates are always verified; give the store one \
-             that bears its name",
+            "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION is ignored: certificates are always verified; use one for the store \
+             that has its name",
         );
     }
 }
@@ -84,14 +84,14 @@ fn backend(values: &mut EnvValues<'_>) {
         None | Some("redis") => {}
         Some("memcache") => values.reject(
             "BACKEND_TYPE",
-            "is `memcache`, and there is no such store; write redis and set REDIS_URL, or set TIDEGATE_STORE",
+            "is `memcache`, which is not supported; write redis and set REDIS_URL, or set TIDEGATE_STORE",
         ),
         Some(_) => values.reject("BACKEND_TYPE", "is unknown; write redis"),
     }
 }
 
-/// Whether a single server is met through the file system. Nothing: it cannot be told. A port can never
-/// have worked as the path that the reference takes it for if nothing else is said.
+/// Whether a single server is on a unix socket. `None` if the kind is unknown. Without a kind the reference service
+/// takes the address for a path, and `HOST:PORT` can never have worked as one.
 fn is_socket(kind: Option<&str>, url: &str) -> Option<bool> {
     match kind {
         Some("unix") => Some(true),
@@ -125,7 +125,7 @@ fn single_address(url: &str, login: &RedisLogin, tls: &StoreTls) -> String {
     tls.to_url(&format!("://{own}{rest}"), &[])
 }
 
-/// A user and a password, as far as there are any.
+/// An optional user and an optional password.
 struct RedisLogin {
     user: Option<String>,
     password: Option<String>,
@@ -145,7 +145,7 @@ impl RedisLogin {
         RedisLogin { user, password }
     }
 
-    /// As it stands before hosts.
+    /// In the form before the hosts of an address.
     fn userinfo(&self) -> String {
         let Some(password) = &self.password else {
             return String::new();
@@ -154,7 +154,7 @@ impl RedisLogin {
         format!("{user}:{}@", percent_encode(password))
     }
 
-    /// As it stands among options.
+    /// In the form of query options.
     fn options(
         &self,
         user: &'static str,
@@ -164,7 +164,7 @@ impl RedisLogin {
     }
 }
 
-/// Whether the way is encrypted, and the files for it.
+/// Whether the connection is encrypted, and the files for it.
 #[derive(Clone)]
 struct StoreTls {
     enabled: bool,
@@ -200,13 +200,16 @@ fn query(options: &[(&'static str, Option<String>)]) -> String {
     }
 }
 
-/// Safe in every part of an address.
+/// Percent-encodes a text for any part of an address.
 fn percent_encode(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     text.bytes()
-        .map(|byte| match plain(byte) {
-            true => char::from(byte).to_string(),
-            false => format!("%{byte:02X}"),
+        .map(|byte| {
+            if plain(byte) {
+                char::from(byte).to_string()
+            } else {
+                format!("%{byte:02X}")
+            }
         })
         .collect()
 }

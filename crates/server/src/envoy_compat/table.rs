@@ -1,25 +1,24 @@
-//! Every environment variable of the reference service, and what becomes of it here.
+//! Every environment variable of the reference service, and its effect here.
 //!
-//! The only list there is: what is read must stand in it as read, the notes about what is set and means
-//! nothing are made from it, and so is the table in `docs/envoy-compat.md`.
+//! The only list of them. A variable that is read must be listed as read. The notes about ignored variables and the
+//! table in `docs/envoy-compat.md` are made from it.
 
-/// What becomes of a variable.
+/// How a variable is supported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum VariableSupport {
-    /// It does here what it does there.
+    /// It has the same effect as in the reference service.
     Honoured,
-    /// It does something here, but not all of what it does there.
+    /// It has a part of that effect.
     Partly,
-    /// It is known, and changes nothing here.
+    /// It is known, and has no effect here.
     Ignored,
 }
 
-/// One variable.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EnvoyVariable {
     pub(crate) name: &'static str,
     pub(crate) support: VariableSupport,
-    /// What it does here, or why it does nothing.
+    /// Its effect here, or why it has none.
     pub(crate) meaning: &'static str,
 }
 
@@ -55,15 +54,15 @@ pub(crate) fn find(name: &str) -> Option<&'static EnvoyVariable> {
     VARIABLES.iter().find(|variable| variable.name == name)
 }
 
-const POOL: &str = "connections to the store are ours to choose";
+const POOL: &str = "Tidegate manages its connections to the store";
 const ONE_STORE: &str = "there is one store for all windows";
 const MEMCACHE: &str = "there is no Memcached store";
 const STATSD: &str = "metrics are Prometheus text";
 const NAMES: &str = "names are those of the usual mapper";
-const TRACING: &str = "there are no traces";
-const START: &str = "the service starts without its store and meets it when it can";
+const TRACING: &str = "there is no tracing";
+const START: &str = "the service starts without its store and connects as soon as possible";
 
-/// All of them, in the order of the contract.
+/// All variables, in the order of the contract.
 pub(crate) const VARIABLES: &[EnvoyVariable] = &[
     honoured("HOST", "`--http` with `PORT`; 0.0.0.0"),
     honoured("PORT", "8080"),
@@ -72,12 +71,12 @@ pub(crate) const VARIABLES: &[EnvoyVariable] = &[
     honoured("GRPC_UDS", "`--grpc unix:PATH`, instead of the port"),
     partly(
         "DEBUG_HOST",
-        "`--admin` with `DEBUG_PORT`; 127.0.0.1 whatever it says unless there is `--admin-token-file`",
+        "`--admin` with `DEBUG_PORT`; always 127.0.0.1 without `--admin-token-file`",
     ),
     honoured("DEBUG_PORT", "6070"),
     honoured("GRPC_MAX_CONNECTION_AGE", "`--grpc-max-age`"),
     honoured("GRPC_MAX_CONNECTION_AGE_GRACE", "`--grpc-max-age-grace`"),
-    honoured("GRPC_SERVER_USE_TLS", "whether the next four count"),
+    honoured("GRPC_SERVER_USE_TLS", "whether the next four apply"),
     honoured("GRPC_SERVER_TLS_CERT", "`--grpc-cert`"),
     honoured("GRPC_SERVER_TLS_KEY", "`--grpc-key`"),
     honoured("GRPC_CLIENT_TLS_CACERT", "`--grpc-client-ca`"),
@@ -93,11 +92,11 @@ pub(crate) const VARIABLES: &[EnvoyVariable] = &[
         "RUNTIME_IGNOREDOTFILES",
         "whether files `.x` are left out; names that begin with `..` always are",
     ),
-    ignored("RUNTIME_WATCH_ROOT", "both kinds of change are seen"),
+    ignored("RUNTIME_WATCH_ROOT", "both kinds of change are detected"),
     honoured("MERGE_DOMAIN_CONFIG", "whether files may share a domain"),
     honoured(
         "FORCE_START_WITHOUT_INITIAL_CONFIG",
-        "whether to open the doors before a first xDS answer",
+        "whether to open the listeners before the first xDS response",
     ),
     honoured("CONFIG_GRPC_XDS_SERVER_URL", "`--xds xds://HOST:PORT`"),
     honoured("CONFIG_GRPC_XDS_NODE_ID", "`?node=ID`; default"),
@@ -108,31 +107,37 @@ pub(crate) const VARIABLES: &[EnvoyVariable] = &[
     ),
     honoured(
         "CONFIG_GRPC_XDS_SERVER_USE_TLS",
-        "whether the next four count",
+        "whether the next four apply",
     ),
-    honoured("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "whom to trust"),
+    honoured("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "authorities to trust"),
     honoured("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "the name to expect"),
-    honoured("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "our certificate"),
+    honoured("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "client certificate"),
     honoured("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "its key"),
     ignored(
         "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
-        "one back-off paces connecting and asking",
+        "one back-off for connecting and subscribing",
     ),
     honoured("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "10s"),
     honoured("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "60s"),
     ignored("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "waits double"),
-    ignored("XDS_CLIENT_BACKOFF_JITTER", "waits are always spread"),
+    ignored("XDS_CLIENT_BACKOFF_JITTER", "waits always have jitter"),
     honoured("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "4 MiB, at most 64 MiB"),
     honoured(
         "SHADOW_MODE",
-        "over limit is told of descriptors, never of the request",
+        "descriptors may be over limit, the request never is",
     ),
-    honoured("QUOTA_MODE", "every descriptor is a budget"),
-    honoured("RESPONSE_DYNAMIC_METADATA", "whether metadata is told"),
-    honoured("NEAR_LIMIT_RATIO", "from where `near_limit` counts; 0.8"),
+    honoured("QUOTA_MODE", "every descriptor is a quota"),
+    honoured(
+        "RESPONSE_DYNAMIC_METADATA",
+        "whether responses carry metadata",
+    ),
+    honoured(
+        "NEAR_LIMIT_RATIO",
+        "fraction from which `near_limit` counts; 0.8",
+    ),
     honoured(
         "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT",
-        "a refused request pays the limits that refuse it, else all",
+        "a denied request charges only the limits that deny it, otherwise all",
     ),
     honoured(
         "LIMIT_RESPONSE_HEADERS_ENABLED",
@@ -143,21 +148,18 @@ pub(crate) const VARIABLES: &[EnvoyVariable] = &[
     honoured("LIMIT_RESET_HEADER", "RateLimit-Reset"),
     honoured(
         "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED",
-        "whether health waits for a configuration with a domain",
+        "whether health requires a configuration with a domain",
     ),
     ignored(
         "EXPIRATION_JITTER_MAX_SECONDS",
-        "records expire by themselves",
+        "records have an expiry of their own",
     ),
-    ignored(
-        "LOCAL_CACHE_SIZE_IN_BYTES",
-        "refusals are always remembered",
-    ),
+    ignored("LOCAL_CACHE_SIZE_IN_BYTES", "denials are always cached"),
     honoured(
         "CACHE_KEY_PREFIX",
         "deployments in one Redis with different prefixes have counters of their own",
     ),
-    partly("BACKEND_TYPE", "`redis`; `memcache` is a fault"),
+    partly("BACKEND_TYPE", "`redis`; `memcache` is an error"),
     honoured("REDIS_TYPE", "`single`, `sentinel` or `cluster`"),
     honoured(
         "REDIS_URL",
@@ -241,7 +243,7 @@ pub(crate) const VARIABLES: &[EnvoyVariable] = &[
     ignored("TRACING_SAMPLING_RATE", TRACING),
 ];
 
-/// The table as the docs have it.
+/// The table in the docs.
 #[cfg(test)]
 pub(crate) fn markdown() -> String {
     let mut text = "| variable | | here |\n|---|---|---|\n".to_owned();
@@ -249,7 +251,7 @@ pub(crate) fn markdown() -> String {
         let support = match known.support {
             VariableSupport::Honoured => "honoured",
             VariableSupport::Partly => "in part",
-            VariableSupport::Ignored => "no meaning here",
+            VariableSupport::Ignored => "ignored",
         };
         text += &format!("| `{}` | {support} | {} |\n", known.name, known.meaning);
     }

@@ -1,4 +1,4 @@
-//! What each variable of the reference service does here.
+//! The effect of each variable of the reference service.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -45,7 +45,7 @@ fn check_store(given: &[(&str, &str)], want: &str) {
 }
 
 #[test]
-fn what_the_table_calls_read_is_read_and_nothing_else() {
+fn exactly_the_variables_of_the_table_are_read() {
     let looked_up = RefCell::new(BTreeSet::new());
     let lookup = |name: &str| {
         looked_up.borrow_mut().insert(name.to_owned());
@@ -53,7 +53,7 @@ fn what_the_table_calls_read_is_read_and_nothing_else() {
     };
     EnvoyCompat::read(&lookup, AdminToken::Given).unwrap();
     let every = table::VARIABLES.iter().map(|known| known.name.to_owned());
-    // What means nothing is only looked for, to tell of it.
+    // Ignored variables are only looked up to log them.
     assert_eq!(looked_up.into_inner(), every.collect::<BTreeSet<_>>());
     let names: BTreeSet<_> = table::VARIABLES.iter().map(|known| known.name).collect();
     assert_eq!(names.len(), table::VARIABLES.len(), "one line for each");
@@ -71,7 +71,7 @@ fn the_docs_have_the_table() {
 }
 
 #[test]
-fn variables_without_meaning_are_reported_by_name() {
+fn ignored_variables_are_reported_by_name() {
     for known in table::VARIABLES {
         let lookup = |name: &str| (name == known.name).then(|| "1".to_owned());
         let Ok(compat) = EnvoyCompat::read(&lookup, AdminToken::None) else {
@@ -124,7 +124,7 @@ fn an_empty_environment_is_the_reference_with_its_defaults() {
 }
 
 #[test]
-fn listeners_are_where_they_were() {
+fn listeners_keep_their_addresses() {
     let compat = read(&[
         ("HOST", "127.0.0.1"),
         ("PORT", "1"),
@@ -158,7 +158,7 @@ fn listeners_are_where_they_were() {
 }
 
 #[test]
-fn scrapers_find_metrics_where_they_were() {
+fn metrics_keep_their_address() {
     let on = ("USE_PROMETHEUS", "true");
     let metrics_url = |given: &[(&str, &str)]| {
         let (address, path) = read(given).listeners.metrics.unwrap();
@@ -174,12 +174,12 @@ fn scrapers_find_metrics_where_they_were() {
     assert_eq!(
         read(&given[1..]).listeners.metrics,
         None,
-        "it is not asked for"
+        "it is not enabled"
     );
     check_bad(&[("PROMETHEUS_ADDR", "7")], &["write [HOST]:PORT"]);
 }
 
-/// Our admin port can change things; theirs could only show.
+/// Tidegate's admin port can change things. That of the reference service is read-only.
 #[test]
 fn the_admin_port_is_open_to_others_only_with_a_token() {
     let given = [("DEBUG_HOST", "0.0.0.0"), ("DEBUG_PORT", "7")];
@@ -193,14 +193,14 @@ fn the_admin_port_is_open_to_others_only_with_a_token() {
 }
 
 #[test]
-fn tls_is_as_it_was() {
+fn tls_files_are_kept() {
     let files = [
         ("GRPC_SERVER_TLS_CERT", "/c"),
         ("GRPC_SERVER_TLS_KEY", "/k"),
         ("GRPC_CLIENT_TLS_CACERT", "/ca"),
         ("GRPC_CLIENT_TLS_SAN", "envoy.example"),
     ];
-    assert_eq!(read(&files).listeners.tls, None, "it is not asked for");
+    assert_eq!(read(&files).listeners.tls, None, "it is not enabled");
     let on = [&files[..], &[("GRPC_SERVER_USE_TLS", "true")]].concat();
     let tls = read(&on).listeners.tls.unwrap();
     assert_eq!(
@@ -216,7 +216,7 @@ fn tls_is_as_it_was() {
 }
 
 #[test]
-fn rules_are_where_they_were() {
+fn rules_keep_their_folder() {
     let compat = read(&[
         ("RUNTIME_ROOT", "/data"),
         ("RUNTIME_SUBDIRECTORY", "/ratelimit"),
@@ -243,7 +243,7 @@ fn rules_are_where_they_were() {
 }
 
 #[test]
-fn a_control_plane_is_met_as_it_was() {
+fn a_control_plane_keeps_its_settings() {
     let given = [
         ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
         ("CONFIG_GRPC_XDS_SERVER_URL", "plane:18000"),
@@ -286,7 +286,7 @@ fn a_control_plane_is_met_as_it_was() {
     assert_eq!(usual.backoff.first, Duration::from_secs(10));
     check_bad(
         &[("CONFIG_GRPC_XDS_SERVER_URL", "plane")],
-        &["is no HOST:PORT"],
+        &["write HOST:PORT"],
     );
     check_bad(
         &[("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "planted")],
@@ -295,7 +295,7 @@ fn a_control_plane_is_met_as_it_was() {
 }
 
 #[test]
-fn response_options_are_as_they_were() {
+fn response_options_are_kept() {
     let compat = read(&[
         ("SHADOW_MODE", "true"),
         ("QUOTA_MODE", "true"),
@@ -323,7 +323,7 @@ fn response_options_are_as_they_were() {
     let names = [names.limit, names.remaining, names.reset];
     assert_eq!(names, ["X-Limit", "X-Left", "RateLimit-Reset"]);
     let disabled = read(&[("LIMIT_LIMIT_HEADER", "X-Limit")]).response_options;
-    assert_eq!(disabled.headers, None, "they are not asked for");
+    assert_eq!(disabled.headers, None, "they are not enabled");
     check_bad(&[("NEAR_LIMIT_RATIO", "2")], &["between 0 and 1"]);
     check_bad(&[("LIMIT_RESET_HEADER", "a b")], &["the name of a header"]);
 }
@@ -378,9 +378,9 @@ fn the_store_is_the_same_redis() {
     assert_eq!(without_timeout.store_budget, Duration::from_secs(1));
 }
 
-/// What is made here is read there.
+/// The addresses built here are parsed by the store.
 #[tokio::test]
-async fn every_address_is_one_that_the_store_takes() {
+async fn every_address_is_accepted_by_the_store() {
     let urls = [
         vec![("REDIS_URL", "r:1"), ("REDIS_AUTH", "u:p@/:,#%?&+ ")],
         vec![
@@ -407,10 +407,10 @@ async fn every_address_is_one_that_the_store_takes() {
 }
 
 #[test]
-fn a_store_that_is_not_here_is_a_fault_with_its_cure() {
+fn an_unsupported_store_is_an_error_with_its_remedy() {
     check_bad(
         &[("BACKEND_TYPE", "memcache")],
-        &["no such store", "set REDIS_URL"],
+        &["not supported", "set REDIS_URL"],
     );
     check_bad(&[("BACKEND_TYPE", "etcd")], &["BACKEND_TYPE is unknown"]);
     check_bad(
@@ -436,7 +436,7 @@ fn a_store_that_is_not_here_is_a_fault_with_its_cure() {
 }
 
 #[test]
-fn what_is_ignored_though_it_matters_is_warned_of() {
+fn ignored_variables_that_matter_cause_a_warning() {
     for name in ["REDIS_PERSECOND", "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION"] {
         let warnings = read(&[(name, "1"), ("REDIS_URL", "a:1")]).warnings;
         assert!(
@@ -447,7 +447,7 @@ fn what_is_ignored_though_it_matters_is_warned_of() {
 }
 
 #[test]
-fn logs_are_as_loud_as_they_were() {
+fn log_levels_are_kept() {
     let compat = read(&[("LOG_LEVEL", "WARN"), ("LOG_FORMAT", "JSON")]);
     assert_eq!(compat.log_level, Some(LogLevel::Warn));
     assert_eq!(compat.log_format, Some(LogFormat::Json));

@@ -1,4 +1,4 @@
-//! Reads a request's body, up to a size and a time.
+//! Reads a request's body, up to a maximum size and a timeout.
 
 use std::future::{Future, poll_fn};
 use std::ops::Deref;
@@ -15,15 +15,15 @@ use super::body_pool::{BodyPermit, BodyPool};
 /// How long a body may take to arrive: many round trips even on a bad line.
 pub(crate) const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Bodies up to this size are taken as they come.
+/// Bodies up to this size are read as they arrive.
 pub(crate) const MAX_SMALL_BODY: usize = 64 << 10;
 
-/// Larger bodies held at the same time.
+/// Larger bodies in memory at the same time.
 pub(crate) const MAX_LARGE_BODIES: usize = 64;
 
 static LARGE_BODIES: BodyPool = BodyPool::new(MAX_LARGE_BODIES);
 
-/// A body that waits for its rest holds so much without being counted.
+/// A body that waits for its rest may hold this much without a permit.
 const MAX_UNCOUNTED_BODY: usize = 4 << 10;
 
 /// Bodies above that, up to [`MAX_SMALL_BODY`], that wait at the same time.
@@ -31,7 +31,7 @@ pub(crate) const MAX_WAITING_BODIES: usize = 512;
 
 static WAITING_BODIES: BodyPool = BodyPool::new(MAX_WAITING_BODIES);
 
-/// A body that has arrived. One that had to wait keeps its room until this is dropped.
+/// A body that has arrived. A body that had to wait keeps its permit until this is dropped.
 pub(crate) struct ReceivedBody {
     bytes: Bytes,
     permit: Option<BodyPermit>,
@@ -46,7 +46,7 @@ impl Deref for ReceivedBody {
 }
 
 impl ReceivedBody {
-    /// Waits for `other` with the body in memory. Meanwhile the body counts as one that stalls.
+    /// Waits for `other` with the body in memory. Meanwhile the body counts as stalled.
     pub(crate) async fn wait_with_body<F: Future>(
         &mut self,
         other: F,
@@ -74,27 +74,23 @@ impl ReceivedBody {
     }
 }
 
-/// Why there is no body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum BodyError {
-    /// It has more bytes than it may.
+    /// It has more bytes than allowed.
     #[error("the body has more than {max_bytes} bytes")]
-    TooLarge {
-        /// The most it may have.
-        max_bytes: usize,
-    },
+    TooLarge { max_bytes: usize },
     /// It did not arrive in time.
     #[error("the body did not arrive within {}s", BODY_TIMEOUT.as_secs())]
     TooSlow,
-    /// Others wait, and it was the slowest.
-    #[error("the body came too slowly while others waited; send it again")]
+    /// Other bodies wait, and this one was the slowest.
+    #[error("the body arrived too slowly while others waited; send it again")]
     Evicted,
     /// The connection broke, or the framing is wrong.
     #[error("the body ended early or is badly framed")]
     Broken,
 }
 
-/// The whole body. A body that has arrived with its head, the usual case, sets no timer.
+/// Reads the whole body. A body that has arrived with its head, the usual case, sets no timer.
 pub(crate) async fn read<B>(body: B, max_bytes: usize) -> Result<ReceivedBody, BodyError>
 where
     B: Body<Data = Bytes> + Unpin,
@@ -109,16 +105,16 @@ where
     }
 }
 
-/// What is left of a body whose content does not matter.
+/// The remainder of a discarded body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Discarded {
     /// Nothing: it had arrived whole.
     Whole,
-    /// Something is still to come, or there is too much of it. An HTTP/1 connection cannot go on.
+    /// More is still to come, or there is too much of it. An HTTP/1 connection cannot continue.
     Partly,
 }
 
-/// Discards what has arrived of a body, up to [`MAX_SMALL_BODY`].
+/// Discards the part of a body that has arrived, up to [`MAX_SMALL_BODY`].
 pub(crate) async fn discard<B>(mut body: B) -> Discarded
 where
     B: Body<Data = Bytes> + Unpin,
@@ -155,8 +151,8 @@ async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
     .await
 }
 
-/// A body that says that it will be large waits for its room before more of it is read, and holds little meanwhile. One
-/// that does not say so is large when it has become so.
+/// Reads a body. A body that announces a large size waits for its permit before more of it is read, and holds little
+/// memory meanwhile. A body without a size counts as large once it has become large.
 async fn collect<B>(mut body: B, max_bytes: usize) -> Result<ReceivedBody, BodyError>
 where
     B: Body<Data = Bytes> + Unpin,
@@ -185,14 +181,14 @@ where
             permit = Some(WAITING_BODIES.acquire().await);
         }
         let is_last = body.is_end_stream();
-        // Most bodies are one piece, which then is not copied.
+        // Most bodies are one frame, which then is not copied.
         if is_last && all.is_empty() {
             return Ok(ReceivedBody {
                 bytes: data,
                 permit,
             });
         }
-        // The rest may never come, and an HTTP/2 piece holds the whole block that it arrived in.
+        // The rest may never arrive, and an HTTP/2 frame holds the whole block that it arrived in.
         all.extend_from_slice(&data);
         if is_last {
             break;
@@ -202,7 +198,7 @@ where
     Ok(ReceivedBody { bytes, permit })
 }
 
-/// Room for a large body. One that had room as a small one waits there, and can lose it meanwhile.
+/// Acquires the permit of a large body. A body with a small permit keeps it while it waits, and can lose it meanwhile.
 async fn upgrade_permit(small_permit: Option<BodyPermit>) -> Result<BodyPermit, BodyError> {
     let Some(small) = small_permit else {
         return Ok(LARGE_BODIES.acquire().await);
@@ -216,7 +212,7 @@ async fn upgrade_permit(small_permit: Option<BodyPermit>) -> Result<BodyPermit, 
 
 type FrameResult<B> = Result<hyper::body::Frame<Bytes>, <B as Body>::Error>;
 
-/// The next piece, unless another gets its room before it comes.
+/// The next frame, unless the body is evicted before it arrives.
 async fn next_frame<B>(
     body: &mut B,
     permit: Option<&BodyPermit>,
@@ -258,7 +254,7 @@ mod tests {
         }
     }
 
-    /// A body that comes in `pieces` of 80 KiB, one every `gap`.
+    /// A body that arrives in `pieces` of 80 KiB, one every `gap`.
     async fn upload(pieces: usize, gap: Duration) -> Result<Bytes, BodyError> {
         let (sender, receiver) = mpsc::channel(1);
         tokio::spawn(async move {
@@ -274,10 +270,9 @@ mod tests {
         received.map(|body| body.bytes)
     }
 
-    /// 64 uploads that stalled kept out all others until they were cut off, and then it was the turn
-    /// of the next 64.
+    /// 64 stalled uploads kept out all others until they timed out, and then came the next 64.
     #[tokio::test(start_paused = true)]
-    async fn who_sends_passes_those_who_stall_and_only_they_are_cut() {
+    async fn active_uploads_evict_stalled_ones_and_no_others() {
         let stalls = Duration::from_secs(6);
         let stalled: Vec<_> = (0..4 * MAX_LARGE_BODIES)
             .map(|_| tokio::spawn(upload(3, stalls)))
@@ -300,7 +295,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_is_discarded_as_far_as_it_has_arrived() {
+    async fn the_arrived_part_of_a_body_is_discarded() {
         let pieces = |count: usize, size: usize| {
             let (sender, receiver) = mpsc::channel(8);
             for _ in 0..count {
@@ -319,7 +314,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slow_upload_that_is_in_nobodys_way_has_the_whole_deadline() {
+    async fn a_slow_upload_without_competition_has_the_whole_timeout() {
         assert!(upload(3, Duration::from_secs(3)).await.is_ok());
         let late = upload(3, Duration::from_secs(4)).await;
         assert_eq!(late, Err(BodyError::TooSlow));

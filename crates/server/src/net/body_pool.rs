@@ -1,8 +1,8 @@
-//! Large bodies that are being received, bounded so that they cannot fill the memory between them.
+//! A bounded number of bodies that are being received, so that they cannot exhaust the memory.
 //!
-//! A body that finds no room gets that of another that does not use it: of those that moved less than
-//! [`PROGRESS_BYTES`] in the last [`STALL_TIMEOUT`], the one that has for longest. So clients that stall or trickle
-//! cannot keep out clients that send, and one that sends at more than that pace is never cut off.
+//! A body without a permit gets the permit of a stalled one: of the bodies that moved less than [`PROGRESS_BYTES`] in
+//! the last [`STALL_TIMEOUT`], the one that has stalled longest is evicted. So clients that stall or trickle cannot
+//! keep out clients that send, and an upload that is faster than that is never evicted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -12,13 +12,13 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
-/// Less than this is no progress.
+/// Fewer bytes than this are no progress.
 const PROGRESS_BYTES: usize = 16 << 10;
-/// How long one may take for a step. Together 80 KiB a second: slower than that, the largest body
-/// would not arrive by its deadline anyway.
+/// Maximum time of a step. Together 80 KiB a second: slower than that, the largest body would not arrive before its
+/// timeout anyway.
 const STALL_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// A number of large bodies.
+/// The permits of one kind of body.
 pub(crate) struct BodyPool {
     max: usize,
     in_flight: Mutex<Vec<Arc<BodyProgress>>>,
@@ -27,7 +27,7 @@ pub(crate) struct BodyPool {
 
 struct BodyProgress {
     begun: Instant,
-    /// When the last step was made, in milliseconds since it began.
+    /// When the last step was made, in milliseconds since `begun`.
     progressed_ms: AtomicU64,
     evicted: Notify,
 }
@@ -39,11 +39,11 @@ impl BodyProgress {
     }
 }
 
-/// One of them, until it is dropped or outpaced by another.
+/// Permits one body, until it is dropped or evicted.
 pub(crate) struct BodyPermit {
     pool: &'static BodyPool,
     progress: Arc<BodyProgress>,
-    /// Bytes moved, and how many they were at the last step.
+    /// Bytes received, and their number at the last step.
     received: usize,
     counted: usize,
 }
@@ -57,20 +57,19 @@ impl BodyPool {
         }
     }
 
-    /// Room for one.
+    /// Waits for a permit.
     pub(crate) async fn acquire(&'static self) -> BodyPermit {
         loop {
             let released = self.released.notified();
             if let Some(permit) = self.try_acquire(STALL_TIMEOUT) {
                 return permit;
             }
-            // Look again when one has ended, and when one may have run out of patience.
+            // Checks again when a permit is released, and when a body may have stalled.
             let _ = timeout(STALL_TIMEOUT / 4, released).await;
         }
     }
 
-    /// Room for a body that is there already, and takes memory from now on: that of the slowest, if there
-    /// is no other.
+    /// A permit for a body that is in memory already: that of the slowest body, if no other is free.
     pub(crate) fn acquire_now(&'static self) -> Option<BodyPermit> {
         self.try_acquire(Duration::ZERO)
     }
@@ -105,7 +104,7 @@ impl BodyPool {
 }
 
 impl BodyPermit {
-    /// Tells that so many bytes more have moved.
+    /// Records `bytes` received.
     pub(crate) fn record_received(&mut self, bytes: usize) {
         self.received += bytes;
         if self.received - self.counted >= PROGRESS_BYTES {
@@ -120,7 +119,7 @@ impl BodyPermit {
         self.progress.progressed_ms.store(since, Relaxed);
     }
 
-    /// Ends when another got its room.
+    /// Completes when the body is evicted.
     pub(crate) async fn evicted(&self) {
         self.progress.evicted.notified().await;
     }

@@ -1,8 +1,8 @@
-//! Keeps one connection from holding a thread: how much of it is read in one turn is bounded.
+//! Bounds the bytes read from one connection in one turn, so that it cannot occupy a thread.
 //!
-//! The runtime counts reads, and a turn ends after 128 of them. But one read may bring thousands of
-//! frames, each of which is work, so a flood of them had turns of a tenth of a second, for which all
-//! others waited. Here a read counts as often as it brings [`BUDGET_UNIT_BYTES`] bytes.
+//! The runtime counts reads, and a turn ends after 128 of them. But one read may bring thousands of frames, each of
+//! which is work, so a flood of them had turns of a tenth of a second, for which all other connections waited. Here a
+//! read counts once for each [`BUDGET_UNIT_BYTES`] bytes.
 
 use std::io;
 use std::pin::Pin;
@@ -15,10 +15,10 @@ use tokio::task::coop;
 use super::frame_scanner::FrameScanner;
 use super::unread_responses::ConnectionUnread;
 
-/// What one read may bring. A turn has 128 of them: 64 KiB, some thousands of the smallest frames.
+/// Bytes per unit of budget. A turn has 128 units: 64 KiB, some thousands of the smallest frames.
 const BUDGET_UNIT_BYTES: usize = 512;
 
-/// What is read of a connection in one turn, give or take one read.
+/// Bytes read from a connection in one turn, give or take one read.
 #[cfg(test)]
 pub(crate) const TURN_BYTES: usize = 128 * BUDGET_UNIT_BYTES;
 
@@ -30,7 +30,7 @@ pub(crate) struct BudgetedIo<I> {
 }
 
 impl<I> BudgetedIo<I> {
-    /// What is read is shown to `frames`, and `unread` learns whether the socket takes what is written.
+    /// Bytes that are read pass through `frames`. `unread` records whether the socket accepts writes.
     pub(crate) fn new(io: I, frames: FrameScanner, unread: Arc<ConnectionUnread>) -> Self {
         BudgetedIo { io, frames, unread }
     }
@@ -48,7 +48,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for BudgetedIo<I> {
         for _ in 0..(buffer.filled().len() - before) / BUDGET_UNIT_BYTES {
             match coop::poll_proceed(cx) {
                 Poll::Ready(unit) => unit.made_progress(),
-                // The turn is over, and the next read will say so.
+                // The turn is over, and the next read returns `Pending`.
                 Poll::Pending => break,
             }
         }
@@ -97,7 +97,7 @@ mod tests {
     use std::future::poll_fn;
     use tokio::sync::Semaphore;
 
-    /// How much comes of a connection that always has more, before others have their turn.
+    /// The bytes read in one turn from a connection that always has more.
     async fn read_in_one_turn(
         mut io: impl AsyncRead + Unpin + Send + 'static,
         at_once: usize,
@@ -127,9 +127,9 @@ mod tests {
         let budgeted = || BudgetedIo::new(tokio::io::repeat(7), frames(), Arc::default());
         let read = read_in_one_turn(budgeted(), 8 << 10).await;
         assert!((56 << 10..=64 << 10).contains(&read), "{read}");
-        // A read larger than a turn is one all the same.
+        // A read larger than a turn still succeeds.
         assert_eq!(read_in_one_turn(budgeted(), 1 << 20).await, 1 << 20);
-        // Small ones count once each, as ever.
+        // Small reads count once each.
         assert_eq!(read_in_one_turn(budgeted(), 100).await, 128 * 100);
     }
 }

@@ -1,7 +1,7 @@
-//! Which clients are let in by the names in their certificates.
+//! Admits clients by the names in their certificates.
 //!
-//! The authority says that a certificate is genuine; this says that its holder is one of those who are
-//! meant. Without names everyone the authority has signed for is.
+//! The certificate authority proves that a certificate is genuine. The names limit which genuine certificates are
+//! accepted. Without names every certificate of the authority is.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 use webpki::EndEntityCert;
 
-/// Lets in whom `inner` lets in, if the certificate has one of `names`.
+/// Accepts a certificate that `inner` accepts and that has one of `names`.
 #[derive(Debug)]
 pub(super) struct ClientNameVerifier {
     pub(super) inner: Arc<dyn ClientCertVerifier>,
@@ -43,13 +43,14 @@ impl ClientCertVerifier for ClientNameVerifier {
             .verify_client_cert(end_entity, intermediates, now)?;
         let bad = |_| Error::InvalidCertificate(CertificateError::BadEncoding);
         let certificate = EndEntityCert::try_from(end_entity).map_err(bad)?;
-        match self
+        let matches = self
             .names
             .iter()
-            .any(|name| Self::is_for(&certificate, name))
-        {
-            true => Ok(verified),
-            false => Err(CertificateError::ApplicationVerificationFailure.into()),
+            .any(|name| Self::is_for(&certificate, name));
+        if matches {
+            Ok(verified)
+        } else {
+            Err(CertificateError::ApplicationVerificationFailure.into())
         }
     }
 

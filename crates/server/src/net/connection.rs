@@ -1,7 +1,7 @@
 //! One connection, HTTP/1 or HTTP/2, and its requests.
 //!
-//! Kept true: a panic while handling one request is answered and counted, and neither the connection
-//! nor the process ends by it. Its silence and its end are `watch`'s.
+//! Invariant: a panic while handling one request gets a response and is counted, and ends neither the connection nor
+//! the process. Idle time and shutdown are handled by `supervisor`.
 
 use std::future::{Future, poll_fn};
 use std::net::IpAddr;
@@ -32,26 +32,24 @@ use crate::net::stream_queue::{ConnectionWithStreams, StreamExecutor, StreamQueu
 use crate::net::supervisor::{self, Activity, ConnectionContext, ConnectionLimits};
 use crate::net::unread_responses::ConnectionUnread;
 
-/// The most bytes of a request's head.
 pub(crate) const MAX_HEAD_BYTES: usize = 32 << 10;
-/// The most streams that an HTTP/2 connection may have open.
 pub(crate) const MAX_STREAMS: u32 = 128;
-/// Streams that the client has reset and that wait to be taken up: whoever opens streams to reset them
-/// at once has its connection ended.
+/// Streams that the client has reset and that wait to be served. A client that opens streams to reset them at once has
+/// its connection closed.
 pub(crate) const MAX_PENDING_RESETS: usize = 20;
-/// Streams that may be reset because of what the client did.
+/// Streams that may be reset because of errors of the client.
 pub(crate) const MAX_ERROR_RESETS: usize = 1024;
 
-/// An HTTP/1 connection holds one response at a time, or few small ones. Up to this size they are not counted,
-/// which would cost an allocation each.
+/// An HTTP/1 connection holds one response at a time, or few small ones. Up to this size they are not counted, which
+/// would cost an allocation each.
 const MAX_UNCOUNTED_RESPONSE: usize = 4 << 10;
 
-/// An answer, whole.
+/// A complete response.
 pub(crate) type HttpResponse = Response<ResponseBody>;
 
-/// What answers requests.
+/// Handles the requests of a listener.
 pub(crate) trait HttpHandler: Clone + Send + Sync + 'static {
-    /// Answers one request that came from `peer`. What its connection holds for the peer is in `unread`.
+    /// Handles one request from `peer`. The unread responses of its connection are in `unread`.
     fn handle(
         &self,
         peer: &EndpointAddress,
@@ -59,22 +57,21 @@ pub(crate) trait HttpHandler: Clone + Send + Sync + 'static {
         request: Request<Incoming>,
     ) -> impl Future<Output = HttpResponse> + Send;
 
-    /// Answers a request whose handling panicked.
+    /// The response to a request whose handling panicked.
     fn panic_response(&self) -> HttpResponse;
 
-    /// Whether this peer speaks for others, and may have as many connections as there are.
+    /// Whether this peer is a trusted proxy. A trusted peer may use all connections.
     fn is_trusted(&self, peer: IpAddr) -> bool;
 
-    /// What it wants to be asked in.
     fn protocol(&self) -> HttpProtocol {
         HttpProtocol::Http
     }
 }
 
-/// What is spoken on a connection.
+/// The protocol of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum HttpProtocol {
-    /// HTTP/1 or HTTP/2, as its first bytes say.
+    /// HTTP/1 or HTTP/2, by its first bytes.
     Http,
     /// HTTP/2 only.
     Http2,
@@ -88,7 +85,6 @@ struct ConnectionState<H> {
     heads: Arc<HeadMemory>,
 }
 
-/// Serves one connection to its end.
 pub(crate) async fn serve<I, H>(
     io: I,
     peer: EndpointAddress,
@@ -114,7 +110,7 @@ pub(crate) async fn serve<I, H>(
         if let Ok(Some(head)) = &counted {
             head_size.set(head.bytes());
         }
-        // A request that is not served leaves memory here.
+        // Drops a rejected request, which frees its memory.
         let served = counted.map(|head| (request, head));
         respond(Arc::clone(&requests), served)
     });
@@ -144,7 +140,7 @@ pub(crate) async fn serve<I, H>(
     )
     .await;
     if let Some(Err(error)) = ended {
-        debug!(%error, "connection ended badly");
+        debug!(%error, "connection failed");
     }
 }
 
@@ -162,8 +158,8 @@ fn builder(protocol: HttpProtocol, executor: StreamExecutor) -> Builder<StreamEx
         .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
         .max_local_error_reset_streams(MAX_ERROR_RESETS)
         .initial_stream_window_size(64 << 10)
-        // What a connection holds of bodies that nobody has looked at yet. Twice as much as a stream, so that one body
-        // that waits for room does not hold up the others.
+        // Memory for bodies of a connection that no handler has read yet. Twice the window of a stream, so that one
+        // body that waits for a permit does not block the others.
         .initial_connection_window_size(128 << 10)
         .max_send_buf_size(64 << 10);
     builder
@@ -182,7 +178,7 @@ impl<H> ConnectionState<H> {
     }
 }
 
-/// Responds to a request, or to one whose head is more than is held in memory.
+/// Responds to a request, or rejects it if its head takes too much memory.
 async fn respond<H: HttpHandler>(
     state: Arc<ConnectionState<H>>,
     served: Result<(Request<Incoming>, Option<HeadReservation>), HeadError>,
@@ -199,7 +195,7 @@ async fn respond<H: HttpHandler>(
             state.activity.unread.count_bodiless();
             Ok(response)
         }
-        // The client may send it again: nothing of it was done.
+        // The client may send the request again: nothing of it was done.
         HeadError::TooManyBytes => Err(h2::Reason::REFUSED_STREAM.into()),
     }
 }
@@ -214,7 +210,7 @@ async fn respond_caught<H: HttpHandler>(
     let work = pin!(state.handler.handle(&state.peer, unread, request));
     let mut response = catch_panic(work).await.unwrap_or_else(|| {
         state.metrics.panics.inc();
-        error!("handling a request panicked");
+        error!("request handler panicked");
         state.handler.panic_response()
     });
     if version < Version::HTTP_2 && state.activity.is_leaving() {
@@ -228,10 +224,10 @@ async fn respond_caught<H: HttpHandler>(
     response
 }
 
-/// What `work` gives, or nothing if it panicked. It is not polled again after that.
+/// The output of `work`, or `None` if it panicked. It is not polled again after that.
 ///
-/// It is borrowed: an async function has room for its arguments beside that for what it makes of them, and
-/// every idle connection has the room for a request.
+/// The work is borrowed: an async function reserves space for its arguments beside the space for its own state, and
+/// every idle connection has the space for a request.
 pub(crate) async fn catch_panic<F: Future>(mut work: Pin<&mut F>) -> Option<F::Output> {
     poll_fn(
         |cx| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
@@ -346,10 +342,10 @@ mod tests {
 
     async fn get(client: &mut DuplexStream, path: &str) -> String {
         let response = try_get(client, path).await;
-        response.expect("a connection that is open")
+        response.expect("the connection is open")
     }
 
-    /// The answer, unless the connection is closed.
+    /// The response, unless the connection is closed.
     async fn try_get(client: &mut DuplexStream, path: &str) -> Option<String> {
         let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n");
         client.write_all(request.as_bytes()).await.ok()?;
@@ -366,7 +362,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_is_one_answer_and_the_connection_goes_on() {
+    async fn a_panic_is_one_response_and_the_connection_continues() {
         let mut served = served();
         assert!(
             get(&mut served.client, "/panic")
@@ -382,7 +378,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn silence_and_trickling_headers_are_cut_off_but_a_busy_client_is_not() {
+    async fn idle_and_trickling_connections_are_closed_but_a_busy_one_is_not() {
         let mut served = served();
         for _ in 0..10 {
             tokio::time::sleep(Duration::from_secs(55)).await;
@@ -426,12 +422,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_is_old_is_cut_off_when_its_grace_has_passed() {
+    async fn an_aged_connection_is_closed_after_its_grace() {
         let mut served = served_until(Some(ConnectionAge {
             max: Duration::from_secs(20),
             grace: Duration::from_secs(10),
         }));
-        // A body that never comes keeps the request under way.
+        // A body that never arrives keeps the request in flight.
         let head = b"POST /stuck HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n";
         served.client.write_all(head).await.unwrap();
         let begun = Instant::now();
@@ -466,10 +462,9 @@ mod tests {
         served.done.await.unwrap();
     }
 
-    /// A peer that never speaks, or never confirms that it has seen the end, made every end of the service last as long as
-    /// it may.
+    /// A peer that never sent anything, or never confirmed the end, made every shutdown last as long as its timeout.
     #[tokio::test(start_paused = true)]
-    async fn closing_cuts_off_peers_that_do_not_react() {
+    async fn closing_ends_connections_of_peers_that_do_not_react() {
         const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
         for (protocol, sent) in [
             (HttpProtocol::Http2, &b""[..]),
@@ -479,7 +474,7 @@ mod tests {
         ] {
             let mut served = served_in(protocol, None);
             served.client.write_all(sent).await.unwrap();
-            // Until it has been read.
+            // Until the server has read it.
             tokio::time::sleep(Duration::from_secs(1)).await;
             let begun = Instant::now();
             served.phase.send_replace(ShutdownPhase::Closing);
@@ -503,9 +498,9 @@ mod tests {
         served.done.await.unwrap();
     }
 
-    /// It was never asked to close, because the change came before it looked.
+    /// Such a connection was never shut down, because the phase changed before it looked.
     #[tokio::test(start_paused = true)]
-    async fn one_that_comes_while_the_service_closes_is_closed() {
+    async fn a_connection_accepted_while_the_service_closes_is_closed() {
         let served = served();
         // The task has not run yet.
         served.phase.send_replace(ShutdownPhase::Closing);

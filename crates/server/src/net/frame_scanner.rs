@@ -1,14 +1,14 @@
-//! The frames that an HTTP/2 connection receives, looked at on their way to the HTTP/2 library.
+//! Scans the frames that an HTTP/2 connection receives before the HTTP/2 library decodes them.
 //!
-//! The library decodes each frame of a head as it comes, and holds the fields until the last one. A client
-//! that never sends the last one makes a connection hold a hundred times what it sent. A head up to 16 KiB fits
-//! into one frame, which is decoded when it is whole. So few honest clients need more than one frame, and
-//! a listener lets [`MAX_UNFINISHED_HEADS`] connections wait for the rest of a head.
+//! The library decodes each frame of a head as it arrives, and holds the fields until the last one. A client that never
+//! sends the last one makes a connection hold a hundred times the bytes it sent. A head up to 16 KiB fits into one
+//! frame, which is decoded when it is whole. So few honest clients need more than one frame, and a listener allows
+//! [`MAX_UNFINISHED_HEADS`] connections to wait for the rest of a head.
 //!
-//! Header blocks are followed by [`HeaderBlocks`]. Of other frames only the headers are looked at. No length
-//! changes. What the library decodes and this does not, or the other way round, would make the count of
-//! `HeaderBlocks` wrong, so such frames end the connection: PUSH_PROMISE, which no client may send, and heads of a
-//! stream that depends on itself, which the library rejects undecoded.
+//! [`HeaderBlocks`] follows header blocks. Of other frames only the frame headers are read. No length changes. A frame
+//! that the library decodes and the scanner does not, or the other way round, would make the count of `HeaderBlocks`
+//! wrong, so such frames end the connection: PUSH_PROMISE, which no client may send, and heads of a stream that depends
+//! on itself, which the library rejects undecoded.
 
 use std::io;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::header_blocks::{AuthorityUse, HeaderBlocks};
 use super::waiting_streams::ConnectionStreams;
 
-/// Connections of one listener that wait for the rest of a head.
+/// Connections of one listener that may wait for the rest of a head.
 pub(crate) const MAX_UNFINISHED_HEADS: usize = 64;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -29,10 +29,10 @@ const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
 const PADDED: u8 = 8;
 const PRIORITY: u8 = 0x20;
-/// The length of the priority in a HEADERS frame: the stream that it depends on, and a weight.
+/// The length of the priority in a HEADERS frame: the parent stream and a weight.
 const PRIORITY_BYTES: usize = 5;
 const WEIGHT_BYTES: usize = 1;
-/// The bits of a stream's number. The first one is reserved.
+/// The bits of a stream id. The first one is reserved.
 const STREAM_BITS: u32 = u32::MAX >> 1;
 
 /// Follows the frames of one connection.
@@ -42,25 +42,24 @@ pub(crate) struct FrameScanner {
     unfinished_permit: Option<OwnedSemaphorePermit>,
     /// The stream of the head that is being received.
     stream: u32,
-    /// Whether its frame is the last one.
+    /// Whether the current frame is its last one.
     is_last: bool,
     blocks: HeaderBlocks,
     connection: Arc<ConnectionStreams>,
 }
 
-/// What the next byte belongs to.
+/// The part of the protocol that the next byte belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ScanState {
-    /// The preface, of which so many bytes have come.
+    /// The preface, with the number of bytes received.
     Preface(usize),
-    /// A frame's header, of which so many bytes have come.
+    /// A frame header, with the number of bytes received.
     Header([u8; FRAME_HEADER], usize),
-    /// A payload that does not matter, of which so many bytes are to come.
+    /// A payload to skip, with the number of bytes left.
     Payload(usize),
-    /// The length of a head's padding. So many bytes are to come after it, the first of which may be a priority.
+    /// The padding length of a head. `left` bytes follow it, of which the first `priority` are a priority.
     PadLength { left: usize, priority: usize },
-    /// The priority of a head, of which so many bytes are to come, and the stream that it depends on as far as it is
-    /// known.
+    /// The priority of a head, with the number of bytes left, and the parent stream as far as it is received.
     Priority {
         left: usize,
         dependency: u32,
@@ -72,7 +71,7 @@ enum ScanState {
     Other,
 }
 
-/// Bytes of a header block that are to come, and of the padding after it.
+/// Bytes left of a header block, and of the padding after it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct BlockRemaining {
     block: usize,
@@ -80,8 +79,8 @@ struct BlockRemaining {
 }
 
 impl FrameScanner {
-    /// For a connection of a listener whose unfinished heads are counted in `listener`. What its heads hold is
-    /// recorded in `connection`.
+    /// A scanner for a connection of a listener whose unfinished heads are counted in `listener`. The blocks that its
+    /// heads hold are recorded in `connection`.
     pub(super) fn new(
         authority: AuthorityUse,
         unfinished_permits: Arc<Semaphore>,
@@ -98,7 +97,7 @@ impl FrameScanner {
         }
     }
 
-    /// Looks at the next bytes. An error means that the connection has to end.
+    /// Scans the next bytes. On an error the connection has to end.
     pub(crate) fn scan(&mut self, mut bytes: &mut [u8]) -> io::Result<()> {
         while !bytes.is_empty() && self.state != ScanState::Other {
             let used = self.advance(bytes)?;
@@ -107,7 +106,7 @@ impl FrameScanner {
         Ok(())
     }
 
-    /// Uses the bytes of one place, at least one.
+    /// Consumes the bytes of one state, at least one.
     fn advance(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         match self.state {
             ScanState::Preface(have) => {
@@ -181,13 +180,13 @@ impl FrameScanner {
                 self.is_last = is_last;
                 self.begin_block(length, 0, 0);
             }
-            PUSH_PROMISE => return Err(io::Error::other("a client sends no PUSH_PROMISE")),
+            PUSH_PROMISE => return Err(io::Error::other("a client must not send PUSH_PROMISE")),
             _ => self.begin_payload(length),
         }
         Ok(())
     }
 
-    /// `length` bytes are to come of a priority and a header block, and then padding.
+    /// `length` bytes of a priority and a header block follow, and then padding.
     fn begin_block(&mut self, length: usize, priority: usize, padding: usize) {
         let left = priority.min(length);
         let after = BlockRemaining {
@@ -243,7 +242,7 @@ impl FrameScanner {
         used
     }
 
-    /// A head has ended when its last block has, and not before: the library decodes whole frames.
+    /// A head ends with its last block, and not before: the library decodes whole frames.
     fn enter_block(&mut self, remaining: BlockRemaining) {
         if remaining.block > 0 {
             self.state = ScanState::Block(remaining);
@@ -289,7 +288,7 @@ mod tests {
         scanner.scan(&mut bytes.to_vec())
     }
 
-    /// However the bytes are cut, the frames are the same. What looks like a frame in a payload is none.
+    /// The frames are the same however the bytes are split. Bytes in a payload that look like a frame are none.
     #[test]
     fn a_head_is_unfinished_until_its_last_frame() {
         let listener = Arc::new(Semaphore::new(1));
@@ -321,13 +320,13 @@ mod tests {
                 for part in bytes.chunks(size) {
                     scan(&mut scanner, part).unwrap();
                 }
-                assert_eq!(listener.available_permits(), free, "in parts of {size}");
+                assert_eq!(listener.available_permits(), free, "in pieces of {size}");
             }
         }
     }
 
     #[test]
-    fn a_listener_lets_so_many_wait_and_whole_heads_pass_all_the_time() {
+    fn unfinished_heads_are_limited_and_whole_heads_always_pass() {
         let listener = Arc::new(Semaphore::new(2));
         let begun = frame(HEADERS, 0, b"x");
         let (mut first, mut second) = (scanner(&listener), scanner(&listener));
@@ -340,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn other_protocols_are_not_looked_at() {
+    fn other_protocols_are_not_scanned() {
         let listener = Arc::new(Semaphore::new(0));
         for text in ["GET / HTTP/1.1\r\n\r\n", "PRI * HTTP/1.1\r\n\r\n", "P", ""] {
             let mut scanner = scanner_before_preface(&listener);
@@ -351,7 +350,7 @@ mod tests {
 
     /// A priority, padding, and a block in two frames: only the block's own bytes are followed.
     #[test]
-    fn inserted_paths_are_counted_wherever_the_block_lies() {
+    fn inserted_paths_are_counted_at_any_position_of_the_block() {
         // `:path` with a value of one byte, inserted.
         const PATH: [u8; 3] = [0x44, 1, b'/'];
         const PAIR: [u8; 6] = [0x44, 1, b'/', 0x44, 1, b'/'];
@@ -377,7 +376,7 @@ mod tests {
             for part in all.chunks(size) {
                 scan(&mut scanner, part).unwrap();
             }
-            assert_eq!(connection.held_blocks(), 6, "in parts of {size}");
+            assert_eq!(connection.held_blocks(), 6, "in pieces of {size}");
         }
     }
 
@@ -399,10 +398,10 @@ mod tests {
         }
     }
 
-    /// The library resets such a stream and decodes nothing of its head. What the head inserts made the count forget
-    /// what the table holds. A PUSH_PROMISE it decodes.
+    /// The library resets such a stream and decodes nothing of its head. Its insertions made the count lose entries
+    /// that the table still holds. The library does decode a PUSH_PROMISE.
     #[test]
-    fn what_the_library_decodes_otherwise_ends_the_connection() {
+    fn frames_that_the_library_decodes_differently_end_the_connection() {
         let listener = Arc::new(Semaphore::new(1));
         let head = |dependency: u32| {
             let payload = [&dependency.to_be_bytes()[..], &[7, 0x82]].concat();

@@ -1,18 +1,18 @@
 //! The header blocks of an HTTP/2 connection (RFC 7541), followed as they arrive.
 //!
-//! **Entries of the header table that hold memory are counted.** Clients have the server remember header fields
-//! and then name them by an index. The HTTP/2 library copies the fields that it remembers, but for `:authority`,
-//! `:scheme` and `:path`: of those it keeps the whole block that they arrived in, 8 KiB or more. A client that
-//! has another `:path` remembered in every block makes its connection hold as many blocks as the table has
-//! entries, about a hundred. A table of 4,096 bytes has at most 128 entries of at least 32 bytes each, so a bit for
-//! each of the last 128 insertions is enough. An index counts back from the last insertion, so that sizes and
-//! evictions need not be followed. Entries that are evicted already may be counted, none is missed.
+//! **Entries of the header table that hold memory are counted.** Clients store header fields in the server's table and
+//! then refer to them by an index. The HTTP/2 library copies the fields that it stores, except `:authority`, `:scheme`
+//! and `:path`: of those it keeps the whole block that they arrived in, 8 KiB or more. A client that inserts another
+//! `:path` with every block makes its connection hold as many blocks as the table has entries, about a hundred. A table
+//! of 4,096 bytes has at most 128 entries of at least 32 bytes each, so a bit for each of the last 128 insertions is
+//! enough. An index counts back from the last insertion, so that sizes and evictions need not be followed. Evicted
+//! entries may still be counted, and no held entry is missed.
 //!
 //! **The authority of a unix socket is made acceptable.** gRPC C-core (grpc-python, Ruby, PHP, C++, Envoy's
 //! `google_grpc`) sends the path of the socket as `:authority`, percent-encoded: `tmp%2Frls.sock`. RFC 3986 allows
-//! that, but the `http` crate does not, and the library resets the stream. The authority of a unix socket names
-//! nobody and no listener reads it. So every byte of it that is not an unreserved character becomes `-`. C-core
-//! sends it without Huffman coding, and so no length changes. A value with Huffman coding passes unchanged.
+//! that, but the `http` crate does not, and the library resets the stream. The authority of a unix socket identifies
+//! nothing and no listener reads it. So every byte of it that is not an unreserved character becomes `-`. C-core sends
+//! it without Huffman coding, and so no length changes. A value with Huffman coding passes unchanged.
 //!
 //! Input may be split anywhere. Malformed input passes: the library rejects it and ends the connection.
 
@@ -25,16 +25,16 @@ pub(super) struct HeaderBlocks {
     state: FieldState,
 }
 
-/// What becomes of `:authority`.
+/// How `:authority` is handled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum AuthorityUse {
-    /// It passes as it is.
+    /// It passes unchanged.
     Unchanged,
     /// It is the path of a unix socket and is made acceptable.
     UnixSocket,
 }
 
-/// What the next byte of a header block belongs to.
+/// The part of a header block that the next byte belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum FieldState {
     /// The first byte of a field.
@@ -43,13 +43,13 @@ enum FieldState {
     Integer(IntegerUse, HpackInteger),
     /// The length of a text.
     Length(FieldText),
-    /// The rest of a text, of which so many bytes are to come.
+    /// The rest of a text, with the number of bytes left.
     Text(FieldText, usize),
     /// Malformed.
     Invalid,
 }
 
-/// What an integer is for.
+/// The meaning of an integer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum IntegerUse {
     /// A field by its index, or the size of the table. Nothing follows.
@@ -70,17 +70,17 @@ enum FieldText {
     Value,
 }
 
-/// A name that is spelt out, as far as it has come.
+/// A literal name, as far as it is received.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct LiteralName {
     is_inserted: bool,
     is_huffman: bool,
     length: usize,
-    /// Whether all of it is the beginning of `:authority`.
+    /// Whether all of it is a prefix of `:authority`.
     is_authority: bool,
 }
 
-/// An integer, as far as it has come.
+/// An integer, as far as it is received.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct HpackInteger {
     value: u64,
@@ -88,15 +88,15 @@ struct HpackInteger {
 }
 
 const AUTHORITY: &[u8] = b":authority";
-/// The place of `:authority` in the static table.
+/// The index of `:authority` in the static table.
 const AUTHORITY_INDEX: u64 = 1;
-/// The places of `:authority`, `:path` and `:scheme` in the static table.
+/// The indexes of `:authority`, `:path` and `:scheme` in the static table.
 const HOLDERS: [u64; 5] = [AUTHORITY_INDEX, 4, 5, 6, 7];
 /// The first index after the static table.
 const FIRST_DYNAMIC: u64 = 62;
-/// `:` in the Huffman code, which has seven bits.
+/// The Huffman code of `:`, which has seven bits.
 const HUFFMAN_COLON: u8 = 0b101_1100;
-/// The library takes no larger integer.
+/// The library accepts no larger integer.
 const MAX_INTEGER: u64 = 1 << 28;
 
 impl HeaderBlocks {
@@ -108,12 +108,12 @@ impl HeaderBlocks {
         }
     }
 
-    /// How many blocks the header table may hold.
+    /// The number of blocks that the header table may hold.
     pub(super) fn held_blocks(&self) -> u32 {
         self.holders.count_ones()
     }
 
-    /// Begins a header block, whatever is missing of the one before.
+    /// Begins a header block, even if the previous one is incomplete.
     pub(super) fn begin(&mut self) {
         if self.state != FieldState::Invalid {
             self.state = FieldState::Start;
@@ -149,7 +149,7 @@ impl HeaderBlocks {
         }
     }
 
-    /// The first byte of a field says what the field is.
+    /// The first byte of a field determines its kind.
     fn begin_field(&mut self, byte: u8) {
         match byte {
             0x80.. => self.begin_integer(IntegerUse::Whole, byte, 7),
@@ -159,7 +159,7 @@ impl HeaderBlocks {
         }
     }
 
-    /// An integer begins in the last bits of a byte, and goes on if all of them are set.
+    /// An integer begins in the last bits of a byte, and continues if all of them are set.
     fn begin_integer(&mut self, purpose: IntegerUse, byte: u8, bits: u32) {
         let mask = (1 << bits) - 1;
         let value = u64::from(byte) & mask;
@@ -203,7 +203,7 @@ impl HeaderBlocks {
         };
     }
 
-    /// The next bytes of a text, before so many more.
+    /// Scans the next bytes of a text, of which `left` are still to come.
     fn text(&mut self, text: FieldText, left: usize, bytes: &mut [u8]) {
         let (text, after) = match text {
             FieldText::Name(name) => {
@@ -227,7 +227,7 @@ impl HeaderBlocks {
         };
     }
 
-    /// The next bytes of a name. Its first byte says whether the field can hold a block.
+    /// Scans the next bytes of a name. Its first byte shows whether the field can hold a block.
     fn name(&mut self, mut name: LiteralName, left: usize, bytes: &[u8]) -> LiteralName {
         let is_decided = name.length == 0 && (left == 0 || !bytes.is_empty());
         if name.is_inserted && is_decided {
@@ -320,8 +320,8 @@ mod tests {
     const NOT_INSERTED: u8 = 0;
     const NEVER_INDEXED: u8 = 0x10;
 
-    /// A field whose name is spelt out.
-    fn spelt(kind: u8, name: &str, value: &str) -> Vec<u8> {
+    /// A field with a literal name.
+    fn literal(kind: u8, name: &str, value: &str) -> Vec<u8> {
         [&[kind][..], &text(name.as_bytes()), &text(value.as_bytes())].concat()
     }
 
@@ -330,7 +330,7 @@ mod tests {
         [&[kind | index][..], &text(value.as_bytes())].concat()
     }
 
-    /// However the bytes are cut, they become the same.
+    /// Scans the fields in pieces of every size, with the same result each time.
     fn scanned(authority: AuthorityUse, fields: &[Vec<u8>]) -> (Vec<u8>, u32) {
         let mut results = [1, 2, 3, 7, 64, 100_000].map(|size| {
             let (mut bytes, mut blocks) = (fields.concat(), HeaderBlocks::new(authority));
@@ -371,24 +371,24 @@ mod tests {
         );
         check_held(
             &[
-                spelt(INSERTED, ":path", "/a"),
-                spelt(INSERTED, "x-id", ":path"),
+                literal(INSERTED, ":path", "/a"),
+                literal(INSERTED, "x-id", ":path"),
             ],
             1,
         );
         check_held(
             &[
-                spelt(NOT_INSERTED, ":path", "/a"),
-                spelt(NEVER_INDEXED, ":path", "/b"),
+                literal(NOT_INSERTED, ":path", "/a"),
+                literal(NEVER_INDEXED, ":path", "/b"),
             ],
             0,
         );
         check_held(&[indexed(NOT_INSERTED, 4, "/")], 0);
-        check_held(&[spelt(INSERTED, "", "nothing"), inserted(4, "")], 1);
+        check_held(&[literal(INSERTED, "", "nothing"), inserted(4, "")], 1);
     }
 
     #[test]
-    fn a_name_in_the_huffman_code_is_looked_at_too() {
+    fn a_huffman_coded_name_is_recognised() {
         let path = [
             &[INSERTED][..],
             &huffman(&[0xb9, 0x58, 0xd3, 0x3f]),
@@ -400,9 +400,9 @@ mod tests {
     }
 
     #[test]
-    fn a_name_by_a_dynamic_index_is_that_of_the_entry() {
+    fn a_dynamic_index_refers_to_the_name_of_its_entry() {
         let inserted = |index, value| indexed(INSERTED, index, value);
-        // 62 is what was inserted last.
+        // 62 is the last insertion.
         check_held(
             &[inserted(4, "/a"), inserted(62, "/b"), inserted(62, "/c")],
             3,
@@ -416,7 +416,7 @@ mod tests {
             ],
             1,
         );
-        // 63 goes on in a second byte.
+        // 63 continues in a second byte.
         let older = [&[0x7f, 0][..], &text(b"/")].concat();
         check_held(&[inserted(4, "/a"), inserted(16, "br"), older], 2);
     }
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn an_integer_without_end_is_followed_no_further() {
+    fn an_endless_integer_ends_the_scan() {
         check_held(
             &[vec![0x7f; 12], vec![0xff; 12], indexed(INSERTED, 4, "/a")],
             0,
@@ -457,20 +457,20 @@ mod tests {
     const WANT: &str = "tmp-2Fa-b.sock";
 
     #[test]
-    fn only_the_authority_changes_wherever_it_stands() {
+    fn only_the_authority_changes_at_any_position() {
         let fields = |authority: &str| {
             [
                 vec![0x83, 0x86, 0xff, 0x81, 0x01],
-                spelt(INSERTED, ":path", "/a%2Fb"),
+                literal(INSERTED, ":path", "/a%2Fb"),
                 [&[0x0f, 0x80, 0x01][..], &text(b"50%")].concat(),
-                spelt(INSERTED, "x-long", &"%".repeat(70_000)),
-                spelt(INSERTED, ":authority", authority),
-                spelt(INSERTED, ":authority-2", "50%"),
-                spelt(INSERTED, ":auth", "50%"),
+                literal(INSERTED, "x-long", &"%".repeat(70_000)),
+                literal(INSERTED, ":authority", authority),
+                literal(INSERTED, ":authority-2", "50%"),
+                literal(INSERTED, ":auth", "50%"),
                 indexed(INSERTED, 1, authority),
                 indexed(NOT_INSERTED, 1, authority),
                 indexed(NEVER_INDEXED, 1, authority),
-                spelt(INSERTED, ":path", "/a%2Fb"),
+                literal(INSERTED, ":path", "/a%2Fb"),
             ]
         };
         check_rewritten(&fields(GIVEN), &fields(WANT));

@@ -1,15 +1,15 @@
 //! The large connections of one listener: HTTP/2 connections that make the HTTP/2 library hold memory until they end.
 //!
-//! There are two kinds. What the library has allocated for the streams of a connection stays allocated: some
-//! 200 KiB for 120 streams. And it keeps whole blocks of what it has read for some entries of the header table, up to
-//! a hundred of 8 KiB or more (see `header_blocks`). So a client that does either and then keeps its connections open
-//! makes the process hold memory that nobody uses.
+//! There are two kinds. Memory that the library has allocated for the streams of a connection stays allocated: some 200
+//! KiB for 120 streams. And it keeps whole input blocks for some entries of the header table, up to a hundred of 8 KiB
+//! or more (see `header_blocks`). So a client that causes either and then keeps its connections open makes the process
+//! hold unused memory.
 //!
-//! Invariant: a listener has at most [`LargeKind::max`] connections of each kind, and
-//! [`LargeConnections::MAX_LEAVING`] that are leaving. One more makes the one of its kind leave that has been
-//! silent longest; one with requests in flight leaves only if all have some. A connection that
-//! leaves serves what is in flight and then ends. One more that leaves cuts off the one that has been silent
-//! longest. So a client that does not leave gains nothing.
+//! Invariant: a listener has at most [`LargeKind::max`] connections of each kind, and [`LargeConnections::MAX_LEAVING`]
+//! that are leaving. One more makes the connection of its kind leave that has been silent longest. A connection with
+//! requests in flight leaves only if all have some. A leaving connection serves the requests in flight and then ends.
+//! One more leaving connection closes the one that has been silent longest. So a client that does not leave gains
+//! nothing.
 //!
 //! Connections that stay small take no lock here.
 
@@ -25,7 +25,7 @@ pub(crate) struct LargeConnections {
     leaving: Arc<SilentConnections>,
 }
 
-/// What makes a connection large. A connection that is large in both ways counts as one with blocks.
+/// Why a connection is large. A connection that is large in both ways counts as one with blocks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum LargeKind {
     /// It has had more than [`MIN_STREAMS`](Self::MIN_STREAMS) streams at the same time.
@@ -38,18 +38,18 @@ impl LargeKind {
     /// A connection with more streams than this at the same time is large.
     pub(crate) const MIN_STREAMS: usize = 32;
 
-    /// So many connections with more than [`MIN_STREAMS`](Self::MIN_STREAMS) waiting streams are as many
-    /// streams as may wait on a listener.
+    /// This many connections with more than [`MIN_STREAMS`](Self::MIN_STREAMS) waiting streams have as many streams as
+    /// may wait on a listener.
     pub(crate) const MAX_WITH_STREAMS: usize = 256;
 
     /// A connection whose header table may hold more blocks than this is large. A client that calls one
     /// service needs one for each method, and one for the host.
     pub(crate) const MIN_BLOCKS: u32 = 4;
 
-    /// Few clients have paths indexed that differ from request to request.
+    /// Few clients index paths that differ from request to request.
     pub(crate) const MAX_WITH_BLOCKS: usize = 32;
 
-    /// How many connections of this kind a listener has.
+    /// Maximum connections of this kind on a listener.
     fn max(self) -> usize {
         match self {
             LargeKind::Streams => Self::MAX_WITH_STREAMS,
@@ -59,10 +59,10 @@ impl LargeKind {
 }
 
 impl LargeConnections {
-    /// Those that may be leaving.
+    /// Maximum leaving connections.
     pub(crate) const MAX_LEAVING: usize = 64;
 
-    /// A place for a connection that has become large.
+    /// Registers a connection that has become large.
     pub(super) fn register(&self, kind: LargeKind) -> SilentGuard {
         let table = match kind {
             LargeKind::Streams => &self.with_streams,
@@ -71,7 +71,7 @@ impl LargeConnections {
         SilentConnections::register_evicting(table, kind.max())
     }
 
-    /// A place for one that has to leave.
+    /// Registers a connection that has to leave.
     pub(super) fn register_leaving(&self) -> SilentGuard {
         SilentConnections::register_evicting(&self.leaving, Self::MAX_LEAVING)
     }

@@ -1,10 +1,10 @@
 //! Closes a connection so that its last response arrives.
 //!
-//! A socket that is closed over unread bytes is reset, and the reset destroys what the peer has not read
-//! yet. A proxy that sends a head that is too long then sees a failed connection instead of the 431, and
-//! may take the service for unavailable. So the end of the stream is sent first, and what the peer still
-//! sends is read and discarded, up to [`MAX_DISCARDED`] bytes and for [`MAX_LINGER`]. A connection that is
-//! idle is closed at once. Knows no protocol.
+//! A socket that is closed over unread bytes is reset, and the reset destroys the bytes that the peer has not read yet.
+//! A proxy that sends a head that is too long then sees a failed connection instead of the 431, and may take the
+//! service for unavailable. So the end of the stream is sent first, and further bytes of the peer are read and
+//! discarded, up to [`MAX_DISCARDED`] bytes and for [`MAX_LINGER`]. An idle connection is closed at once. Knows no
+//! protocol.
 
 use std::future::Future;
 use std::io;
@@ -17,26 +17,25 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::coop::has_budget_remaining;
 use tokio::time::{Sleep, sleep};
 
-/// The most bytes that are discarded: twice the largest head that common proxies send, and twice the
-/// largest body.
+/// Maximum discarded bytes: twice the largest head that common proxies send, and twice the largest body.
 pub(crate) const MAX_DISCARDED: usize = 2 << 20;
 
 /// How long the peer has to close its side.
 pub(crate) const MAX_LINGER: Duration = Duration::from_secs(1);
 
-/// What one read of discarded bytes takes.
+/// Buffer size of one read of discarded bytes.
 const DISCARD_BUFFER_BYTES: usize = 8 << 10;
 
 /// A connection that lingers when it is shut down.
 pub(crate) struct LingeringIo<I> {
     io: I,
-    /// Whether everything that was read has been answered and the next read found nothing.
+    /// Whether every request that was read has its response and the next read found nothing.
     idle: bool,
     read_since_write: bool,
     linger: Option<LingerState>,
 }
 
-/// What is left of the linger. It exists once the end of the stream is sent.
+/// The progress of the linger. It exists once the end of the stream is sent.
 struct LingerState {
     bytes_left: usize,
     /// Exists once a read found nothing.
@@ -60,7 +59,7 @@ impl<I> LingeringIo<I> {
 }
 
 impl<I: AsyncRead + Unpin> LingeringIo<I> {
-    /// Discards what comes until the peer closes its side or a bound is reached.
+    /// Discards input until the peer closes its side or a bound is reached.
     fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(linger) = &mut self.linger else {
             return Poll::Ready(());
@@ -80,7 +79,7 @@ impl<I: AsyncRead + Unpin> LingeringIo<I> {
                         return Poll::Ready(());
                     }
                 }
-                // A task without budget is told to wait even where there are bytes.
+                // A task without budget gets `Pending` even where there are bytes.
                 Poll::Pending if self.idle && has_budget_remaining() => return Poll::Ready(()),
                 Poll::Pending => break,
             }
@@ -155,7 +154,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
     use tokio::time::Instant;
 
-    /// The two ends of a connection. The server has read the beginning of a request and answered it.
+    /// The two ends of a connection. The server has read the beginning of a request and sent its response.
     async fn responded_early() -> (LingeringIo<DuplexStream>, DuplexStream) {
         let (server, mut client) = duplex(64 << 10);
         let mut server = LingeringIo::new(server);
@@ -175,7 +174,7 @@ mod tests {
     async fn a_peer_that_closes_ends_the_linger() {
         let (mut server, mut client) = responded_early().await;
         let peer = tokio::spawn(async move {
-            // It sends more than fits in between, and only then reads.
+            // It sends more than the buffer between them holds, and only then reads.
             client.write_all(&[b'x'; 500 << 10]).await.unwrap();
             let mut response = Vec::new();
             client.read_to_end(&mut response).await.unwrap();
@@ -186,7 +185,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_peer_that_stays_is_left_after_the_deadline() {
+    async fn the_linger_ends_after_the_deadline() {
         let (mut server, mut client) = responded_early().await;
         let took = shutdown_time(&mut server).await;
         assert!((MAX_LINGER..2 * MAX_LINGER).contains(&took), "{took:?}");
@@ -194,7 +193,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_peer_that_never_stops_sending_is_left_after_the_most_bytes() {
+    async fn the_linger_ends_after_the_maximum_of_bytes() {
         let (mut server, mut client) = responded_early().await;
         let peer = tokio::spawn(async move {
             let mut sent = 0;
@@ -216,7 +215,7 @@ mod tests {
     async fn an_idle_connection_closes_at_once_and_one_with_unread_bytes_does_not() {
         for unread in [false, true] {
             let (mut server, mut client) = responded_early().await;
-            // Nothing of a next request has come.
+            // No byte of a next request has arrived.
             let next = tokio::time::timeout(Duration::ZERO, server.read_u8()).await;
             assert!(next.is_err());
             if unread {

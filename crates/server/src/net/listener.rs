@@ -1,4 +1,4 @@
-//! Takes connections until told to stop. No error of a connection or of the operating system ends it.
+//! Accepts connections until shutdown. No error of a connection or of the operating system ends it.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -27,23 +27,23 @@ use super::waiting_streams::WaitingStreams;
 use crate::listen_address::{EndpointAddress, ListenAddress};
 use crate::shutdown::ShutdownPhase;
 
-/// How long to wait when the system has no more descriptors or memory: long enough for some to be
-/// freed, short enough that nobody notices once they are.
+/// How long to back off when the system has no more descriptors or memory: long enough for some to be freed, short
+/// enough to go unnoticed afterwards.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
-/// Connections that wait to be taken: a herd of clients after a restart of what is before us.
+/// Connections that wait to be accepted: many clients reconnect at once after a restart of the proxy in front.
 const BACKLOG: u32 = 1024;
 
-/// The connections of a small listener. Operators and scrapers have business there, and nobody else.
+/// Maximum connections of a small listener. Only operators and scrapers use one.
 pub(crate) const SMALL_CONNECTIONS: usize = 64;
 
-/// The connections of a small listener that one peer may have.
+/// Maximum connections of a small listener per peer.
 pub(crate) const SMALL_CONNECTIONS_PER_PEER: usize = 16;
 
 /// How long a connection of a small listener may take until its first request has begun.
 pub(crate) const SMALL_FIRST_REQUEST: Duration = Duration::from_secs(5);
 
-/// An open door.
+/// An open listening socket.
 #[derive(Debug)]
 pub(crate) enum Listener {
     /// On an address.
@@ -52,30 +52,30 @@ pub(crate) enum Listener {
     Unix(UnixListener, PathBuf),
 }
 
-/// What a listener keeps to.
+/// The limits of a listener.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ListenerLimits {
-    /// Connections at once.
+    /// Maximum connections.
     pub(crate) connections: usize,
-    /// Connections at once of one peer, if that is configured.
+    /// Maximum connections of one peer, if that is configured.
     pub(crate) per_peer: Option<usize>,
-    /// How each is kept.
+    /// Limits of each connection.
     pub(crate) connection_limits: ConnectionLimits,
     /// What happens to a connection beyond these.
     pub(crate) when_full: WhenFull,
 }
 
-/// What a listener does when it has all connections that it may have, or that one peer may have.
+/// What a listener does when all of its connections, or all connections of one peer, are in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WhenFull {
-    /// The next connection waits, or is closed if its peer has all it may have.
+    /// The next connection waits, or is closed if its peer has reached its maximum.
     RejectNew,
     /// The connection that has been silent longest is closed.
     EvictSilent,
 }
 
 impl ListenerLimits {
-    /// The same for a listener that few have business at.
+    /// These limits for a small listener: admin or metrics.
     pub(crate) fn for_small_listener(self) -> Self {
         let per_peer = self.per_peer.unwrap_or(SMALL_CONNECTIONS_PER_PEER);
         ListenerLimits {
@@ -98,16 +98,15 @@ impl ListenerLimits {
     }
 }
 
-/// How a listener hears of the end, and shows that it is not there yet.
+/// How a listener learns of the shutdown, and shows that it has not ended yet.
 #[derive(Debug)]
 pub(crate) struct ListenerShutdown {
-    /// How far along.
     pub(crate) phase: watch::Receiver<ShutdownPhase>,
     /// Held while anything is open.
     pub(crate) in_flight: mpsc::Sender<()>,
 }
 
-/// What is spoken at a door.
+/// The protocol of a listener.
 pub(crate) trait ConnectionHandler: Clone + Send + Sync + 'static {
     /// Serves one connection to its end.
     fn serve<I>(
@@ -120,7 +119,7 @@ pub(crate) trait ConnectionHandler: Clone + Send + Sync + 'static {
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
-    /// Whether this peer speaks for others, and may have as many connections as there are.
+    /// Whether this peer is a trusted proxy. A trusted peer may use all connections.
     fn is_trusted(&self, peer: IpAddr) -> bool;
 }
 
@@ -144,7 +143,7 @@ impl<H: HttpHandler> ConnectionHandler for H {
 }
 
 impl Listener {
-    /// Opens the door, if there is to be one.
+    /// Opens the listener, if it is enabled.
     pub(crate) async fn open(address: &ListenAddress) -> io::Result<Option<Self>> {
         match address {
             ListenAddress::Off => Ok(None),
@@ -163,7 +162,7 @@ impl Listener {
         }
     }
 
-    /// The same, but a socket in the file system is for this user alone from its first moment.
+    /// Opens the listener. A socket in the file system is accessible to this user alone from its first moment.
     pub(crate) async fn open_private(address: &ListenAddress) -> io::Result<Option<Self>> {
         let ListenAddress::Unix(path) = address else {
             return Self::open(address).await;
@@ -173,7 +172,7 @@ impl Listener {
         Ok(Some(Listener::Unix(listener, path.clone())))
     }
 
-    /// Where it really listens.
+    /// The address it is bound to.
     pub(crate) fn local_address(&self) -> EndpointAddress {
         match self {
             Listener::Tcp(_, address) => address.clone(),
@@ -181,7 +180,7 @@ impl Listener {
         }
     }
 
-    /// Serves until the end, in the open or only to those who speak `tls`.
+    /// Serves until shutdown, in plain text or only over `tls`.
     pub(crate) async fn serve<D: ConnectionHandler>(
         self,
         handler: D,
@@ -220,15 +219,15 @@ impl Listener {
             if let Err(error) = accepted {
                 metrics.accept_errors.inc();
                 if is_connection_error(&error) {
-                    debug!(%error, "connection lost before it was taken");
+                    debug!(%error, "connection lost before it was accepted");
                 } else {
-                    warn!(%error, "cannot take connections, waiting");
+                    warn!(%error, "cannot accept connections, backing off");
                     tokio::time::sleep(ACCEPT_BACKOFF).await;
                 }
             }
         }
         if let Listener::Unix(_, path) = &self {
-            // Somebody may have removed it before; then there is nothing left to do.
+            // An error means that the file was removed before.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -249,7 +248,7 @@ impl Listener {
                     context.peer_permit =
                         admission.acquire_peer_permit(peer.ip(), &context.metrics.network);
                     if context.peer_permit.is_none() {
-                        return Ok(()); // which closes it
+                        return Ok(()); // dropping the stream closes it
                     }
                 }
                 context.silent = admission.register(untrusted);
@@ -310,7 +309,7 @@ impl ConnectionAdmission {
         }
     }
 
-    /// Waits until the listener may have one more connection, of whatever peer.
+    /// Waits until the listener may have one more connection, of any peer.
     async fn acquire_permit(&self, permits: &Arc<Semaphore>) -> OwnedSemaphorePermit {
         if permits.available_permits() == 0
             && let Some(times) = self.full_log.count()
@@ -318,11 +317,11 @@ impl ConnectionAdmission {
             warn!(address = %self.local_address, times, "all connections are in use, the next one waits");
         }
         let permit = Arc::clone(permits).acquire_owned();
-        permit.await.expect("never closed")
+        permit.await.expect("the semaphore is never closed")
     }
 
-    /// A place among the connections of a small listener. If all are taken, another one is evicted. If a
-    /// request is in flight on every one of them, this is one more, and the next one waits.
+    /// Registers a connection of a small listener. If the table is full, another connection is evicted. If a request is
+    /// in flight on every one of them, this is one more, and the next one waits.
     fn register(&self, untrusted: Option<ClientIp>) -> Option<SilentGuard> {
         let silent_connections = self.silent_connections.as_ref()?;
         if silent_connections.open() >= self.max_connections {
@@ -331,7 +330,7 @@ impl ConnectionAdmission {
         Some(SilentConnections::register(silent_connections, untrusted))
     }
 
-    /// A seat for a connection of a peer that is not trusted, unless that exceeds a cap.
+    /// A permit for a connection of a peer that is not trusted, unless that exceeds a cap.
     fn acquire_peer_permit(&self, peer: IpAddr, metrics: &NetworkMetrics) -> Option<PeerPermit> {
         let exceeded = match self.peer_limit.acquire(peer) {
             Ok(permit) => return Some(permit),
@@ -358,20 +357,20 @@ impl ConnectionAdmission {
             }
         };
         counter.inc();
-        if let Some(refused) = log_limit.count() {
+        if let Some(rejected) = log_limit.count() {
             let what = match exceeded {
-                ExceededCap::Peer => "connection refused, its peer has all it may have",
+                ExceededCap::Peer => "connection closed, its peer has reached its maximum",
                 ExceededCap::Listener => {
-                    "connection refused, the rest is reserved for trusted peers"
+                    "connection closed, the remaining ones are reserved for trusted peers"
                 }
             };
-            warn!(address = %self.local_address, %peer, max, refused, "{what}");
+            warn!(address = %self.local_address, %peer, max, rejected, "{what}");
         }
         None
     }
 }
 
-/// Serves one connection, once it is known to be who it must be.
+/// Serves one connection, after its TLS handshake if there is one.
 async fn handshake_and_serve<I, D>(
     io: I,
     peer: EndpointAddress,
@@ -391,17 +390,17 @@ async fn handshake_and_serve<I, D>(
         () = wait_closing(&mut context.phase) => return,
     };
     match handshake {
-        // On the heap, so that those in the open do not carry the room for it.
+        // On the heap, so that plain connections do not carry its size.
         Ok(io) => Box::pin(handler.serve(io, peer, limits, context)).await,
         Err(error) => {
             context.metrics.accept_errors.inc();
-            debug!(%peer, %error, "no TLS with this peer");
+            debug!(%peer, %error, "TLS handshake failed");
         }
     }
 }
 
-/// Removes the socket that a killed process left behind, and nothing else: what is not a socket, or
-/// is one that somebody listens at, is refused.
+/// Removes the socket that a killed process left behind, and nothing else. A file that is not a socket, and a socket on
+/// which a process listens, are errors.
 async fn remove_stale_socket(path: &Path) -> io::Result<()> {
     let found = match std::fs::symlink_metadata(path) {
         Ok(found) => found,
@@ -411,7 +410,7 @@ async fn remove_stale_socket(path: &Path) -> io::Result<()> {
     let already_exists = |what: &str| Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
     if !found.file_type().is_socket() {
         return already_exists(
-            "there is a file that is not a socket; remove it or choose another path",
+            "the path is a file that is not a socket; remove it or choose another path",
         );
     }
     match UnixStream::connect(path).await {
@@ -423,11 +422,11 @@ async fn remove_stale_socket(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Binds a socket that nobody else can connect to. Between `bind` and a change of its mode others could,
-/// so that happens in a folder that only this user may enter. A link then puts it into its place.
+/// Binds a socket that no other user can connect to. Between `bind` and a change of its mode others could, so that
+/// happens in a folder that only this user may enter. A hard link then moves it to its path.
 fn bind_private(path: &Path) -> io::Result<UnixListener> {
     let parent = path.parent().unwrap_or(Path::new(""));
-    // A short name: the whole path of a socket has 107 bytes.
+    // A short name: the whole path of a socket has at most 107 bytes.
     let folder = parent.join(format!(".tg{}", std::process::id()));
     std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
     let hidden = folder.join("s");
@@ -436,21 +435,21 @@ fn bind_private(path: &Path) -> io::Result<UnixListener> {
         std::fs::hard_link(&hidden, path)?;
         Ok(listener)
     });
-    // What is left of it is harmless, and an error above is the one to report.
+    // A leftover is harmless, and an error above is the one to report.
     let _ = std::fs::remove_file(&hidden);
     let _ = std::fs::remove_dir(&folder);
     bound
 }
 
-/// The first of the addresses that `text` stands for that can be had.
+/// Binds the first usable address that `text` resolves to.
 async fn bind(text: &str) -> io::Result<TcpListener> {
-    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name stands for no address");
+    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name resolves to no address");
     for address in tokio::net::lookup_host(text).await? {
         let socket = match address {
             SocketAddr::V4(_) => TcpSocket::new_v4()?,
             SocketAddr::V6(_) => TcpSocket::new_v6()?,
         };
-        // A restart must not wait for the connections of the process before it to be forgotten.
+        // A restart must not wait until the kernel forgets the connections of the previous process.
         socket.set_reuseaddr(true)?;
         match socket.bind(address).and_then(|()| socket.listen(BACKLOG)) {
             Ok(listener) => return Ok(listener),
@@ -461,13 +460,13 @@ async fn bind(text: &str) -> io::Result<TcpListener> {
 }
 
 async fn wait_closing(phase: &mut watch::Receiver<ShutdownPhase>) {
-    // An error means that whoever ends the service is gone, which is the end as well.
+    // An error means that the sender is gone, which is a shutdown as well.
     let _ = phase
         .wait_for(|phase| *phase == ShutdownPhase::Closing)
         .await;
 }
 
-/// Whether only the connection being taken failed, so that the next can be tried at once.
+/// Whether only the accepted connection failed, so that the next can be accepted at once.
 fn is_connection_error(error: &io::Error) -> bool {
     use io::ErrorKind::{
         ConnectionAborted, ConnectionRefused, ConnectionReset, InvalidInput, NotConnected,

@@ -1,33 +1,33 @@
-//! Connections: taken, bounded, watched and brought to an end. Knows HTTP, not what is asked; what else
-//! is spoken is its edge's.
+//! Connections: accepted, bounded, supervised and shut down. Knows HTTP, but no request; other protocols belong to
+//! their edges.
 //!
-//! | what | bound | then |
+//! | resource | bound | beyond it |
 //! |---|---|---|
-//! | connections | `--max-connections`, and what the limit on open files leaves | the next one waits in the backlog |
-//! | connections of a small listener | [`listener::SMALL_CONNECTIONS`], [`listener::SMALL_CONNECTIONS_PER_PEER`] | the one that has been silent longest is closed |
+//! | connections | `--max-connections`, and the limit on open files | the next one waits in the backlog |
+//! | connections of a small listener | [`listener::SMALL_CONNECTIONS`], [`listener::SMALL_CONNECTIONS_PER_PEER`] | the connection that has been silent longest is closed |
 //! | first request of a connection of a small listener | [`listener::SMALL_FIRST_REQUEST`] | closed |
 //! | connections of all peers that are not trusted | seven eighths of that | the next one is closed |
 //! | connections of one such peer | `--max-connections-per-peer` | the next one is closed |
-//! | nothing sent, headers trickling, answer not read | `--idle` | closed |
+//! | idle or trickling input, unread responses | `--idle` | closed |
 //! | header bytes and fields of a request | [`connection::MAX_HEAD_BYTES`], [`request_heads::MAX_FIELDS`] | 431 |
 //! | heads of an HTTP/2 connection | [`request_heads::MAX_CONNECTION_BYTES`] | the stream is refused |
 //! | HTTP/2 connections of a listener that wait for the rest of a head | [`frame_scanner::MAX_UNFINISHED_HEADS`] | the connection ends |
-//! | HTTP/2 streams of a listener that wait | [`WaitingStreams::MAX_BYTES`](waiting_streams::WaitingStreams::MAX_BYTES) | the one that has waited longest is reset |
+//! | HTTP/2 streams of a listener that wait | [`WaitingStreams::MAX_BYTES`](waiting_streams::WaitingStreams::MAX_BYTES) | the stream that has waited longest is reset |
 //! | evicted streams of a connection | [`ConnectionStreams::MAX_EVICTED`](waiting_streams::ConnectionStreams::MAX_EVICTED) | the connection ends |
-//! | connections of a listener that have had more than 32 streams at once | [`LargeKind::MAX_WITH_STREAMS`](large_connections::LargeKind::MAX_WITH_STREAMS) | the one that has been silent longest is asked to close |
-//! | connections of a listener that have had more than 4 paths and hosts indexed | [`LargeKind::MAX_WITH_BLOCKS`](large_connections::LargeKind::MAX_WITH_BLOCKS) | the one that has been silent longest is asked to close |
+//! | connections of a listener that have had more than 32 streams at once | [`LargeKind::MAX_WITH_STREAMS`](large_connections::LargeKind::MAX_WITH_STREAMS) | the connection that has been silent longest gets `GOAWAY` |
+//! | connections of a listener that have had more than 4 paths and hosts indexed | [`LargeKind::MAX_WITH_BLOCKS`](large_connections::LargeKind::MAX_WITH_BLOCKS) | the connection that has been silent longest gets `GOAWAY` |
 //! | body | 64 KiB, lists 1 MiB | 413 |
-//! | body trickling | [`body::DEADLINE`] | 408 |
-//! | large bodies at once | [`body::MAX_LARGE_BODIES`] | the next one takes the room of one that stalls |
-//! | bodies above 4 KiB that wait | [`body::MAX_WAITING_BODIES`] | the next one takes the room of one that stalls |
+//! | body trickling | [`body::BODY_TIMEOUT`] | 408 |
+//! | large bodies at once | [`body::MAX_LARGE_BODIES`] | the next one evicts a stalled one |
+//! | incomplete bodies above 4 KiB | [`body::MAX_WAITING_BODIES`] | the next one evicts a stalled one |
 //! | unread responses of a connection | [`unread_responses::MAX_CONNECTION_BYTES`] | its lists wait |
 //! | unread responses of a listener | [`unread_responses::MAX_LISTENER_BYTES`] | the connection that has read nothing for longest is closed |
 //! | HTTP/2 streams per connection | [`connection::MAX_STREAMS`] | refused by the protocol |
-//! | streams opened and reset at once, errors made on purpose | [`connection::MAX_PENDING_RESETS`], [`connection::MAX_ERROR_RESETS`] | the connection ends |
-//! | bytes read of a connection in one turn | 64 KiB | others have theirs first |
+//! | streams opened and reset at once, protocol errors | [`connection::MAX_PENDING_RESETS`], [`connection::MAX_ERROR_RESETS`] | the connection ends |
+//! | bytes read of a connection in one turn | 64 KiB | other connections are served first |
 //! | bytes and time after the last response of a connection that is closed | [`lingering_close::MAX_DISCARDED`], [`lingering_close::MAX_LINGER`] | closed, unread bytes or not |
-//! | TLS not agreed on | [`tls::DEADLINE`] | closed |
-//! | age of a gRPC connection | `--grpc-max-age` | asked to close, cut off after its grace |
+//! | unfinished TLS handshake | [`tls::HANDSHAKE_TIMEOUT`] | closed |
+//! | age of a gRPC connection | `--grpc-max-age` | `GOAWAY`, closed after its grace |
 
 pub(crate) mod body;
 mod body_pool;

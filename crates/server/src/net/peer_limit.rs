@@ -1,9 +1,9 @@
-//! How the connections of a listener are shared among its peers, so that few cannot take them all.
+//! Shares the connections of a listener among its peers, so that a few peers cannot use them all.
 //!
-//! A peer is an IPv4 address or a /64 of IPv6, because the holder of one address there has all of them.
-//! Trusted peers (loopback, unix sockets, trusted proxies) are not counted here. They speak for many
-//! clients, and a part of the listener's connections is reserved for them.
-//! Bounded by the connections there are: a peer without one is not in the table.
+//! A peer is an IPv4 address or a /64 of IPv6, because the holder of one address there has all of them. Trusted peers
+//! (loopback, unix sockets, trusted proxies) are not counted here. They send requests of many clients, and a part of
+//! the listener's connections is reserved for them. The table is bounded by the number of connections: a peer without
+//! one is not in it.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,21 +12,21 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tidegate::identity::{ClientIp, IpNormalizer};
 
-/// How many connections peers may have that are not trusted.
+/// Maximum connections of peers that are not trusted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PeerCaps {
-    /// All of them together.
+    /// Of all such peers together.
     pub(crate) all: usize,
-    /// Each of them.
+    /// Of each such peer.
     pub(crate) each: usize,
 }
 
 impl PeerCaps {
-    /// The largest number of connections that are reserved for trusted peers.
+    /// Maximum number of connections reserved for trusted peers.
     const MAX_RESERVED: usize = 256;
 
-    /// Shares out the `connections` of a listener. An eighth is reserved for trusted peers. One peer has a
-    /// quarter of the rest, or `each` as configured, but never more than half.
+    /// Divides the `connections` of a listener. An eighth is reserved for trusted peers. One peer may have a quarter of
+    /// the rest, or `each` as configured, but never more than half.
     pub(crate) fn of(connections: usize, each: Option<usize>) -> Self {
         let all = connections - (connections / 8).min(Self::MAX_RESERVED);
         let each = each.unwrap_or(all / 4).min(all / 2).max(1);
@@ -46,18 +46,18 @@ struct OpenByPeer {
     each: HashMap<ClientIp, usize>,
 }
 
-/// One connection of a peer, as long as it is held.
+/// Permits one connection of a peer, until it is dropped.
 pub(crate) struct PeerPermit {
     limit: Arc<PeerLimit>,
     peer: ClientIp,
 }
 
-/// Which cap a connection exceeds.
+/// The cap that a connection exceeds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ExceededCap {
-    /// That of its peer.
+    /// The cap of its peer.
     Peer,
-    /// That of all peers that are not trusted.
+    /// The cap of all peers that are not trusted.
     Listener,
 }
 
@@ -69,7 +69,7 @@ impl PeerLimit {
         })
     }
 
-    /// A seat for one more connection of `address`.
+    /// A permit for one more connection of `address`.
     pub(crate) fn acquire(self: &Arc<Self>, address: IpAddr) -> Result<PeerPermit, ExceededCap> {
         let peer = peer_for(address);
         let open = self.open.lock();
@@ -87,8 +87,8 @@ impl PeerLimit {
         Ok(self.acquire_after_eviction(peer))
     }
 
-    /// A seat for a connection in place of one that was evicted. That one leaves its own seat soon, so until
-    /// then there is one more than the caps say.
+    /// A permit for a connection that replaces an evicted one. The evicted connection drops its own permit soon. Until
+    /// then there is one more than the caps allow.
     pub(crate) fn acquire_after_eviction(self: &Arc<Self>, peer: ClientIp) -> PeerPermit {
         let mut open = self.open.lock();
         open.all += 1;
@@ -100,7 +100,7 @@ impl PeerLimit {
     }
 }
 
-/// The peer that has this address.
+/// The peer of this address.
 pub(crate) fn peer_for(address: IpAddr) -> ClientIp {
     IpNormalizer::default().client(address)
 }
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_has_its_number_of_seats_and_gets_one_back_when_it_leaves() {
+    fn a_peer_has_a_number_of_permits_and_a_closed_connection_frees_one() {
         let peers = peers(100, 2);
         let acquire = |text: &str| peers.acquire(text.parse().unwrap());
         let (first, second) = (acquire("192.0.2.1"), acquire("::ffff:192.0.2.1"));
@@ -140,7 +140,7 @@ mod tests {
         assert!(again.is_ok());
         drop((second, again, other));
         let open = peers.open.lock();
-        assert!(open.each.is_empty() && open.all == 0, "no peer is kept");
+        assert!(open.each.is_empty() && open.all == 0, "the table is empty");
     }
 
     #[test]
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_together_leave_what_is_reserved() {
+    fn peers_together_leave_the_reserved_connections() {
         let peers = peers(3, 2);
         let acquire = |text: &str| peers.acquire(text.parse().unwrap());
         let held = [
@@ -167,7 +167,7 @@ mod tests {
         assert!(acquire("192.0.2.4").is_ok());
     }
 
-    /// With 1,024 open files a listener had 480 connections, and one peer might have 1,024 of them.
+    /// With 1,024 open files a listener had 480 connections, and one peer was allowed 1,024 of them.
     #[test]
     fn the_cap_of_a_peer_scales_with_the_listener() {
         let caps = |connections, each| {

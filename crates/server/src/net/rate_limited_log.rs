@@ -1,11 +1,11 @@
-//! Log lines about what any stranger can cause: one in a while, with a count of what it stands for.
+//! Log lines about events that any client can cause: one line per interval, with the number of events it stands for.
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Between two lines of the same kind: soon enough for a person who looks, and 360 lines an hour at most.
+/// Time between two lines of the same kind: short enough for an operator who watches, and 360 lines an hour at most.
 pub(crate) const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// One kind of line.
@@ -24,7 +24,7 @@ impl RateLimitedLog {
         }))
     }
 
-    /// Counts one event. Returns how many there were since the last line if it is time for a line.
+    /// Counts one event. Returns the number of events since the last line if the next line is due.
     pub(crate) fn count(&self) -> Option<u64> {
         let mut state = self.0.lock();
         state.events += 1;

@@ -1,26 +1,25 @@
-//! The heads of HTTP/2 requests, bounded by what they take in memory.
+//! The heads of HTTP/2 requests, bounded by their memory.
 //!
-//! A field takes one byte on the wire if the client has sent it before, and a hundred in memory. So the
-//! fields of a stream are counted, and the bytes of all heads of a connection. What the streams of a
-//! listener take together is bounded in `waiting_streams`. HTTP/1 has one head per connection, no larger
-//! than what was sent, and hyper bounds its fields.
+//! A field takes one byte on the wire if the client has sent it before, and a hundred in memory. So the fields of a
+//! stream are counted, and the bytes of all heads of a connection. `waiting_streams` bounds the memory of all streams
+//! of a listener. HTTP/1 has one head per connection, no larger than the bytes sent, and hyper bounds its fields.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use http::Request;
 
-/// The most header fields of a request. For HTTP/1 that is hyper's own bound. To set it there, even to
-/// the same value, would cost an allocation per request.
+/// Maximum header fields of a request. For HTTP/1 that is hyper's own bound. To set it there, even to the same value,
+/// would cost an allocation per request.
 pub(crate) const MAX_FIELDS: usize = 100;
 
-/// The most bytes of heads that one connection holds in memory. A stream beyond them is refused.
+/// Maximum memory of the heads of one connection. A stream beyond it is reset with `REFUSED_STREAM`.
 pub(crate) const MAX_CONNECTION_BYTES: usize = 1 << 20;
 
-/// A field in memory beside its name and value: an entry of `HeaderMap` and its place in the index.
+/// Memory of a field beside its name and value: an entry of `HeaderMap` and its place in the index.
 const FIELD_OVERHEAD_BYTES: usize = 128;
 
-/// Why a stream is not served.
+/// Why a stream is rejected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum HeadError {
     /// The request has more than [`MAX_FIELDS`].
@@ -29,7 +28,7 @@ pub(super) enum HeadError {
     TooManyBytes,
 }
 
-/// The bytes of heads that one connection holds.
+/// The memory of the heads of one connection.
 #[derive(Default, Debug)]
 pub(super) struct HeadMemory(AtomicUsize);
 
@@ -41,7 +40,6 @@ pub(super) struct HeadReservation {
 }
 
 impl HeadMemory {
-    /// Counts the head of `request`.
     pub(super) fn reserve<B>(
         this: &Arc<Self>,
         request: &Request<B>,
@@ -97,7 +95,7 @@ mod tests {
         loop {
             match HeadMemory::reserve(&heads, &request) {
                 Ok(head) if reserved.len() < 1_000 => reserved.push(head),
-                Ok(_) => panic!("no bound"),
+                Ok(_) => panic!("a bound must apply"),
                 Err(error) => return (reserved.len(), error),
             }
         }
@@ -112,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_holds_every_usual_head_and_only_some_large_ones() {
+    fn a_connection_holds_all_usual_heads_and_only_some_large_ones() {
         let (usual, error) = reserved_until_error(40, &"x".repeat(30));
         assert!(usual >= 128, "{usual}");
         assert_eq!(error, HeadError::TooManyBytes);
@@ -121,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_that_is_dropped_leaves_its_room() {
+    fn a_dropped_head_frees_its_memory() {
         let (heads, large) = (Arc::default(), request(100, &"x".repeat(300)));
         for _ in 0..1_000 {
             assert!(HeadMemory::reserve(&heads, &large).is_ok());

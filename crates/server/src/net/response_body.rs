@@ -1,5 +1,5 @@
-//! The body of an answer. A large one goes out in pieces, so that it can be seen whether its peer reads. What
-//! is counted is held by the connection until the last byte of it is sent.
+//! Response bodies. A large body is sent in chunks, so that the supervisor can see whether the peer reads. A counted
+//! body is held by the connection until its last byte is sent.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -12,22 +12,22 @@ use hyper::body::{Body, Frame, SizeHint};
 
 use super::unread_responses::{ConnectionUnread, HeldBytes};
 
-/// What is given to a connection at once.
+/// Maximum bytes given to a connection at once.
 const CHUNK_BYTES: usize = 16 << 10;
 
-/// The body of an answer, as far as it was not sent yet.
+/// The part of a response body that is not sent yet.
 pub(crate) struct ResponseBody {
     rest: BodyRest,
 }
 
 enum BodyRest {
     Whole(Bytes),
-    /// With a line after it.
+    /// With a trailer after it.
     WithTrailer {
         whole: Bytes,
         trailer: Option<(HeaderName, HeaderValue)>,
     },
-    /// In pieces. The whole stays in memory until the last of them is dropped.
+    /// In chunks. The whole body stays in memory until the last of them is dropped.
     Chunks {
         rest: Bytes,
         held: Arc<HeldBytes>,
@@ -40,7 +40,7 @@ struct CountedBody {
     _held: HeldBytes,
 }
 
-/// A piece of a body. Whoever drops it has sent it, or gives it up.
+/// A chunk of a body. Dropping it means that it is sent or abandoned.
 struct CountedChunk {
     bytes: Bytes,
     held: Arc<HeldBytes>,
@@ -73,7 +73,7 @@ impl From<Bytes> for ResponseBody {
 }
 
 impl ResponseBody {
-    /// A body with a header that comes after it.
+    /// A body with a trailer.
     pub(crate) fn with_trailer(whole: Bytes, name: HeaderName, value: HeaderValue) -> Self {
         ResponseBody {
             rest: BodyRest::WithTrailer {
@@ -83,7 +83,6 @@ impl ResponseBody {
         }
     }
 
-    /// Its bytes.
     pub(super) fn len(&self) -> usize {
         match &self.rest {
             BodyRest::Whole(whole) | BodyRest::WithTrailer { whole, .. } => whole.len(),
@@ -91,7 +90,7 @@ impl ResponseBody {
         }
     }
 
-    /// Has its bytes counted in `unread` until they are sent.
+    /// Counts its bytes in `unread` until they are sent.
     pub(super) fn count_unread(&mut self, unread: &Arc<ConnectionUnread>) {
         match &mut self.rest {
             BodyRest::Whole(whole) if whole.len() > CHUNK_BYTES => {
@@ -145,7 +144,7 @@ impl Body for ResponseBody {
 
     fn size_hint(&self) -> SizeHint {
         match &self.rest {
-            // No length is told of a message that says its own.
+            // No content length for a gRPC message: it carries its own.
             BodyRest::WithTrailer { .. } => SizeHint::new(),
             _ => SizeHint::with_exact(self.len() as u64),
         }

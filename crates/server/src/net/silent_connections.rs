@@ -1,14 +1,13 @@
-//! A bounded number of connections, of which a new one can take the place of one that is silent.
+//! A bounded table of connections in which a new connection evicts the one that has been silent longest.
 //!
-//! The admin and metrics listeners have few connections, so that few silent strangers would take them all.
-//! When such a listener or the share of a peer is full, the connection that has been silent longest is
-//! evicted: no request of it is in flight, and since others were accepted it has neither begun a request
-//! nor read anything of a response. Time is counted in accepted connections, because only another accepted
-//! connection evicts one.
+//! The admin and metrics listeners have few connections, so a few silent clients could occupy them all. When such a
+//! listener or the share of a peer is full, the connection that has been silent longest is evicted: no request of it is
+//! in flight, and since others were accepted it has neither begun a request nor read anything of a response. Time is
+//! counted in accepted connections, because only another accepted connection evicts one.
 //!
-//! Every turn of a connection takes a lock here. On the listeners that decide requests the next connection
-//! waits or is closed, and only large connections are in such a table (see `large_connections`). Time is
-//! counted there in connections that have become large.
+//! Every turn of a connection takes a lock here. On the listeners that decide requests the next connection waits or is
+//! closed, and only large connections are in such a table (see `large_connections`). Time is counted there in
+//! connections that have become large.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,22 +26,22 @@ pub(crate) struct SilentConnections {
 
 #[derive(Default)]
 struct SilentTable {
-    /// Connections entered so far. Their numbers order them by age.
+    /// Connections registered so far. Their numbers order them by age.
     accepted: u64,
     connections: BTreeMap<u64, SilentEntry>,
 }
 
 struct SilentEntry {
-    /// Nothing for a trusted peer.
+    /// `None` for a trusted peer.
     peer: Option<ClientIp>,
-    /// How many connections had entered when something last happened on this one.
+    /// The number of connections registered when this one was last active.
     active_at: u64,
     progress: TurnProgress,
     is_in_flight: bool,
     waker: Option<Waker>,
 }
 
-/// What a connection has done so far. Only a change matters.
+/// The progress of a connection so far. Only a change matters.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct TurnProgress {
     /// Requests that have begun.
@@ -54,27 +53,27 @@ pub(crate) struct TurnProgress {
 /// Which connections may be evicted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum EvictionScope {
-    /// Those of one peer.
+    /// The connections of one peer.
     Peer(ClientIp),
-    /// Those of all peers that are not trusted.
+    /// The connections of all peers that are not trusted.
     Untrusted,
-    /// All.
+    /// All connections.
     Listener,
 }
 
-/// The place of one connection. It leaves the table when this is dropped.
+/// The entry of one connection. Dropping it removes the entry.
 pub(crate) struct SilentGuard {
     listener: Arc<SilentConnections>,
     number: u64,
 }
 
 impl SilentConnections {
-    /// How many connections are open that have not been evicted.
+    /// The number of open connections that have not been evicted.
     pub(crate) fn open(&self) -> usize {
         self.table.lock().connections.len()
     }
 
-    /// A place for a connection that was just accepted. A trusted one has no `peer`.
+    /// Registers a connection that was just accepted. A trusted one has no `peer`.
     pub(crate) fn register(this: &Arc<Self>, peer: Option<ClientIp>) -> SilentGuard {
         let mut table = this.table.lock();
         table.accepted += 1;
@@ -93,8 +92,8 @@ impl SilentConnections {
         }
     }
 
-    /// A place in a table of at most `max` connections. If all are taken, the connection that has been silent
-    /// longest is evicted. If requests are in flight on all of them, the one whose progress is oldest is.
+    /// Registers a connection in a table of at most `max`. If the table is full, the connection that has been silent
+    /// longest is evicted. If requests are in flight on all of them, the one with the oldest progress is.
     pub(crate) fn register_evicting(this: &Arc<Self>, max: usize) -> SilentGuard {
         if this.open() >= max && this.evict(EvictionScope::Listener).is_none() {
             let mut table = this.table.lock();
@@ -133,7 +132,7 @@ impl SilentConnections {
 }
 
 impl SilentEntry {
-    /// Lets an evicted connection see that it is.
+    /// Wakes an evicted connection.
     fn wake(self) {
         if let Some(waker) = self.waker {
             waker.wake();
@@ -146,7 +145,7 @@ impl SilentEntry {
 pub(crate) struct EvictedConnection;
 
 impl SilentGuard {
-    /// To be called when the connection can do nothing more for now. `waker` wakes it when it is evicted.
+    /// Called when the connection can do nothing more for now. `waker` wakes it when it is evicted.
     pub(super) fn end_turn(
         &self,
         progress: TurnProgress,
@@ -191,7 +190,7 @@ mod tests {
         guard.end_turn(progress, is_in_flight, Waker::noop())
     }
 
-    /// Whether it was evicted. A turn without progress changes nothing else.
+    /// Whether the connection was evicted. A turn without progress changes nothing else.
     fn is_evicted(guard: &SilentGuard) -> bool {
         !guard
             .listener
@@ -202,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_that_has_been_silent_longest_is_evicted() {
+    fn the_connection_that_has_been_silent_longest_is_evicted() {
         let listener = Arc::new(SilentConnections::default());
         let enter = || SilentConnections::register(&listener, Some(peer(1)));
         let (silent, sends, reads, waits) = (enter(), enter(), enter(), enter());
@@ -213,7 +212,7 @@ mod tests {
         let evict = || listener.evict(EvictionScope::Listener).is_some();
         assert!(evict() && is_evicted(&silent));
         assert_eq!(end_turn(&silent, 0, 0, false), TurnEnd::Evicted);
-        // A connection that did something since is as young as the newcomer was.
+        // A connection that was active since is as young as the newcomer was.
         assert_eq!(end_turn(&sends, 2, 0, false), TurnEnd::Continue);
         assert!(evict() && is_evicted(&reads));
         assert!(evict() && evict() && is_evicted(&sends) && is_evicted(&newcomer));

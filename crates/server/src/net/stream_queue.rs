@@ -5,10 +5,9 @@
 //! to read, so that the responses to requests that arrive together leave together. One after another,
 //! each would be a write of its own, and its client would send one by one from then on.
 //!
-//! Ownership: the connection owns the queue, and hyper's executors only refer to it. Every stream
-//! contains an executor. An executor that owned the queue would keep itself and all queued requests in
-//! memory once the connection has ended. This way a connection drops its queue in whatever way it ends.
-//! Knows no protocol.
+//! Ownership: the connection owns the queue, and hyper's executors only refer to it. Every stream contains an executor.
+//! An executor that owned the queue would keep itself and all queued requests in memory once the connection has ended.
+//! This way a connection drops its queue however it ends. Knows no protocol.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -22,7 +21,7 @@ use super::waiting_streams::{ConnectionStreams, StreamWork, WaitingStreams};
 
 /// The streams of a connection whose work has not begun.
 pub(super) struct StreamQueue {
-    /// Each with the bytes that its request's head takes.
+    /// Each with the bytes of its request's head.
     queued: Arc<Mutex<QueuedStreams>>,
     waiting: Arc<WaitingStreams>,
     connection: Arc<ConnectionStreams>,
@@ -31,15 +30,15 @@ pub(super) struct StreamQueue {
 #[derive(Default)]
 struct QueuedStreams {
     works: Vec<(StreamWork, usize)>,
-    /// The bytes of the head that was read last.
+    /// The bytes of the last head read.
     head_bytes: usize,
 }
 
-/// Puts the work of streams into the queue of their connection, for as long as that exists.
+/// Adds the work of streams to the queue of their connection, while the connection exists.
 #[derive(Clone)]
 pub(super) struct StreamExecutor(Weak<Mutex<QueuedStreams>>);
 
-/// Tells the queue how much memory the head of the next stream takes.
+/// Sets the memory that the head of the next stream takes.
 pub(super) struct NextHeadSize(Weak<Mutex<QueuedStreams>>);
 
 impl<F: Future<Output = ()> + Send + 'static> Executor<F> for StreamExecutor {
@@ -84,7 +83,7 @@ impl StreamQueue {
         let works = std::mem::take(&mut self.queued.lock().works);
         let any = !works.is_empty();
         self.connection.record_open(works.len());
-        // Nobody has to be woken: a task polls its work again.
+        // No waker is needed: a task polls its work again.
         let mut no_waker = Context::from_waker(Waker::noop());
         for (mut work, head_bytes) in works {
             if work.as_mut().poll(&mut no_waker).is_pending() {
@@ -136,7 +135,7 @@ impl<C: Future> Future for ConnectionWithStreams<'_, C> {
             this.turn = Some(Box::pin(Arc::clone(waiting).turn()));
         }
         if let Some(turn) = &mut this.turn {
-            // Before the turn is polled: whoever polls this looks at the evicted streams next.
+            // Before the turn is polled: the caller checks the evicted streams next.
             this.streams.connection.wait(cx.waker());
             ready!(turn.as_mut().poll(cx));
         }
@@ -163,7 +162,7 @@ mod tests {
         StreamQueue::new(waiting, Arc::default())
     }
 
-    /// A stream as hyper makes it: its work holds an executor, and here also something to count.
+    /// A stream as hyper builds it: its work holds an executor, and here also something to count.
     fn stream(
         executor: &StreamExecutor,
         held: &Arc<()>,
@@ -175,14 +174,14 @@ mod tests {
         }
     }
 
-    /// The executor owned the queue, the queue the work and the work an executor: the requests of a
-    /// connection that ended before they began stayed in memory for ever.
+    /// The executor owned the queue, the queue the work and the work an executor: the requests of a connection that
+    /// ended before they began stayed in memory for ever.
     #[test]
     fn a_connection_that_ends_drops_the_streams_that_have_not_begun() {
         let (streams, held) = (queue(), Arc::new(()));
         let executor = streams.executor();
         (0..100).for_each(|_| executor.execute(stream(&executor, &held)));
-        assert_eq!(Arc::strong_count(&held), 101, "they are queued");
+        assert_eq!(Arc::strong_count(&held), 101, "all streams are queued");
         let connection = &mut ready(());
         let mut ended = ConnectionWithStreams::new(Pin::new(connection), streams);
         let polled = Pin::new(&mut ended).poll(&mut Context::from_waker(Waker::noop()));
@@ -195,7 +194,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stream_that_waits_too_long_among_too_many_is_dropped() {
+    async fn the_oldest_waiting_stream_is_dropped_when_there_are_too_many() {
         let waiting = WaitingStreams::new(2 * WaitingStreams::STREAM_BYTES, Arc::default());
         let streams = StreamQueue::new(waiting, Arc::default());
         let executor = streams.executor();

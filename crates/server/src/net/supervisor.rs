@@ -1,15 +1,13 @@
-//! The watch over one connection, whatever is spoken on it: its silence, its end, its place in the
-//! numbers.
+//! Supervises one connection of any protocol: idle time, age, eviction, and its place in the metrics.
 //!
-//! Kept true: a connection on which nothing begins and nothing is under way for the idle time is asked
-//! to finish and cut off soon after, whatever it is doing meanwhile (sending nothing, trickling,
-//! not reading its answers). It is one timer per connection, not one per request. One that has reached
-//! its age is asked to finish too, and cut off when its grace has passed. One that holds responses of which
-//! nothing was sent for the idle time is cut off too, whatever else its peer sends, and at once if others
-//! need the memory of its responses. One that has lost many streams to others is cut
-//! off too, and on a small listener the one that has been silent longest when others need its place. A large
-//! one that has been silent longest is asked to finish when there are too many of them. When the service closes, all are
-//! asked to finish, and one that is then idle for `CLOSING_IDLE_TIME` is cut off: its peer may never react.
+//! Invariant: a connection on which no request begins and none is in flight for the idle time is shut down gracefully,
+//! and closed soon after, whatever its peer does meanwhile (send nothing, trickle, leave responses unread). There is
+//! one timer per connection, not one per request. A connection is also closed one grace period after its maximum age,
+//! when nothing of its unread responses was sent for the idle time, when too many of its streams were evicted, and at
+//! once when other connections need the memory of its unread responses. On a small listener the connection that has
+//! been silent longest is closed when another one needs its place. When a listener has too many large connections, the
+//! one that has been silent longest is shut down gracefully. When the service closes, all connections are shut down
+//! gracefully. One that is then idle for `CLOSING_IDLE_TIME` is closed: its peer may never react.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -32,47 +30,48 @@ use crate::net::unread_responses::{
 use crate::net::waiting_streams::{ConnectionStreams, WaitingStreams};
 use crate::shutdown::ShutdownPhase;
 
-/// The idle time is counted in so many parts: a connection is asked to close when that many have
-/// passed since its last request, and cut off one part later. A request itself reads no clock.
+/// The idle time is counted in quarters. A connection is shut down gracefully when all quarters have passed since its
+/// last request, and closed one quarter later. A request itself reads no clock.
 const QUARTERS: u32 = 4;
 
-/// How long a connection may be idle while the service closes. A peer that reads has seen by then that it should close.
+/// How long a connection may be idle while the service closes. By then a peer that reads has seen that it should close.
 const CLOSING_IDLE_TIME: Duration = Duration::from_secs(1);
 
 /// Longer than any process runs.
 const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
 
-/// How connections are kept.
+/// Time limits of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionLimits {
-    /// How long one may send nothing.
+    /// How long a connection may be idle.
     pub(crate) idle: Duration,
-    /// How old one gets, if there is an end to it.
+    /// Maximum age, if there is one.
     pub(crate) age: Option<ConnectionAge>,
-    /// How long one may take until its first request has begun, if that is less than `idle`.
+    /// How long a connection may take until its first request has begun, if that is less than `idle`.
     pub(crate) first_request: Option<Duration>,
 }
 
-/// How old a connection gets.
+/// Maximum age of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ConnectionAge {
-    /// Then it is asked to close; each a tenth sooner or later, so that not all come back at once.
+    /// Age at which a connection is shut down gracefully. Each varies by up to a tenth, so that not all reconnect at
+    /// once.
     pub(crate) max: Duration,
-    /// How long after that what is under way may take.
+    /// How long after that requests in flight may take.
     pub(crate) grace: Duration,
 }
 
 impl ConnectionAge {
-    /// How old this one gets.
+    /// The maximum age of this connection.
     fn jittered(self) -> Duration {
         let mut jitter = [128];
-        // Without randomness all of them are of the same age, which is bearable.
+        // Without randomness all connections get the same age, which is acceptable.
         let _ = getrandom::fill(&mut jitter);
         self.max * (230 + u32::from(jitter[0]) / 5) / 256
     }
 }
 
-/// What a connection holds until it is finished.
+/// State that a connection holds until it ends.
 pub(crate) struct ConnectionContext {
     pub(crate) _permit: OwnedSemaphorePermit,
     pub(crate) peer_permit: Option<PeerPermit>,
@@ -81,30 +80,30 @@ pub(crate) struct ConnectionContext {
     pub(crate) metrics: Arc<Metrics>,
     /// The waiting HTTP/2 streams of its listener.
     pub(crate) waiting_streams: Arc<WaitingStreams>,
-    /// Room for the connections of its listener that wait for the rest of a head.
+    /// Permits for the connections of its listener that wait for the rest of a head.
     pub(crate) unfinished_heads: Arc<Semaphore>,
-    /// The connections of its listener whose responses are not read.
+    /// The connections of its listener with unread responses.
     pub(crate) unread: Arc<UnreadResponses>,
-    /// Its place among the connections of a small listener.
+    /// Its entry among the connections of a small listener.
     pub(crate) silent: Option<SilentGuard>,
     /// The large connections of its listener.
     pub(crate) large: Arc<LargeConnections>,
 }
 
-/// Where a connection has a place that it may lose to another.
+/// The table from which a connection may be evicted.
 enum EvictionState {
-    /// Nowhere.
+    /// None.
     Unplaced,
-    /// Among the connections of a small listener.
+    /// The connections of a small listener.
     Small(SilentGuard),
-    /// Among the large ones of its listener.
+    /// The large connections of its listener.
     Large(LargeKind, SilentGuard),
-    /// Among those that were large and have to leave.
+    /// The large connections that are shutting down.
     Leaving(SilentGuard),
 }
 
 impl EvictionState {
-    /// Gives a connection that has become large its place among the large ones. Once there it stays.
+    /// Registers a connection that has become large. Large connections stay registered.
     fn update_size(&mut self, activity: &Activity, large: &LargeConnections) {
         let known = match self {
             EvictionState::Unplaced => None,
@@ -117,7 +116,7 @@ impl EvictionState {
     }
 }
 
-/// A connection that is counted as open, until this is dropped. A panic drops it too.
+/// Counts a connection as open until it is dropped. A panic drops it too.
 struct OpenConnection(Arc<Metrics>);
 
 impl OpenConnection {
@@ -134,36 +133,36 @@ impl Drop for OpenConnection {
     }
 }
 
-/// What the watch over a connection needs to know about its requests.
+/// The state of a connection's requests that its supervisor needs.
 #[derive(Debug, Default)]
 pub(crate) struct Activity {
     begun: AtomicU64,
     in_flight: AtomicU32,
     leaving: AtomicBool,
-    /// What the connection holds for its peer.
+    /// Unread responses of the connection.
     pub(crate) unread: Arc<ConnectionUnread>,
-    /// What is known about its streams.
+    /// Streams of the connection.
     pub(crate) streams: Arc<ConnectionStreams>,
 }
 
-/// A request under way, until it is dropped.
+/// A request in flight, until it is dropped.
 pub(crate) struct RequestInFlight<'a>(&'a Activity);
 
 impl Activity {
-    /// A request begins.
+    /// Begins a request.
     pub(crate) fn begin(&self) -> RequestInFlight<'_> {
         self.begun.fetch_add(1, Relaxed);
         self.in_flight.fetch_add(1, Relaxed);
         RequestInFlight(self)
     }
 
-    /// Work is in flight that does not count as a request.
+    /// Begins work that does not count as a request.
     pub(crate) fn begin_uncounted(&self) -> RequestInFlight<'_> {
         self.in_flight.fetch_add(1, Relaxed);
         RequestInFlight(self)
     }
 
-    /// What makes it large, if it is. As many responses that are not read count as many streams.
+    /// Why the connection is large, if it is. Unread responses count like streams.
     fn large_kind(&self) -> Option<LargeKind> {
         if self.streams.held_blocks() > LargeKind::MIN_BLOCKS {
             return Some(LargeKind::Blocks);
@@ -175,7 +174,7 @@ impl Activity {
         many.then_some(LargeKind::Streams)
     }
 
-    /// Ends a turn of a connection that has a place which it may lose.
+    /// Ends a turn of a connection that may be evicted.
     fn end_turn(&self, place: &SilentGuard, waker: &Waker) -> TurnEnd {
         let progress = TurnProgress {
             requests: self.begun.load(Relaxed),
@@ -184,7 +183,7 @@ impl Activity {
         place.end_turn(progress, self.in_flight.load(Relaxed) > 0, waker)
     }
 
-    /// Whether the service is about to end, and would rather be left.
+    /// Whether the service is shutting down and clients should reconnect elsewhere.
     pub(crate) fn is_leaving(&self) -> bool {
         self.leaving.load(Relaxed)
     }
@@ -196,17 +195,17 @@ impl Drop for RequestInFlight<'_> {
     }
 }
 
-/// Why a connection has to make room for others.
+/// Why a connection is evicted.
 enum Eviction {
     /// Its responses are not read.
     Unread,
     /// Too many of its streams were evicted.
     Streams,
-    /// It has been silent for longer than the others of its listener.
+    /// It has been silent longer than the other connections of its listener.
     Silent,
-    /// It is large and has been silent for longer than the other large ones.
+    /// It is large and has been silent longer than the other large connections.
     Large,
-    /// It was asked to leave and has not left.
+    /// Its graceful shutdown has not ended in time.
     Leaving,
 }
 
@@ -217,12 +216,12 @@ struct SilenceCounter {
     sent: usize,
     /// Quarters in which nothing began, nothing was in flight and nothing was sent.
     still: u32,
-    /// Quarters in which nothing was sent of what there is to send.
+    /// Quarters in which unread responses existed and nothing was sent.
     unread: u32,
 }
 
 impl SilenceCounter {
-    /// Looks at what the last quarter has brought.
+    /// Counts the last quarter.
     fn next_quarter(&mut self, activity: &Activity) -> u32 {
         let begun = activity.begun.load(Relaxed);
         let sent = activity.unread.progress();
@@ -240,10 +239,10 @@ impl SilenceCounter {
     }
 }
 
-/// The watch over a connection while the service closes.
+/// Watches a connection while the service closes.
 struct ClosingWatch {
     silence: SilenceCounter,
-    /// On the heap, so that a connection that is served has no room for it.
+    /// On the heap, so that connections in normal service do not carry its size.
     tick: Pin<Box<Sleep>>,
 }
 
@@ -272,7 +271,7 @@ impl ClosingWatch {
     }
 }
 
-/// Waits until a connection that is closing is idle, and for ever if it is not closing.
+/// Waits until a closing connection is idle. Never completes for a connection that is not closing.
 async fn idle_while_closing(closing: Option<&mut ClosingWatch>, activity: &Activity) {
     match closing {
         Some(closing) => closing.until_idle(activity).await,
@@ -280,8 +279,8 @@ async fn idle_while_closing(closing: Option<&mut ClosingWatch>, activity: &Activ
     }
 }
 
-/// Lets `connection` go on to its end, and gives what it ends with unless it is cut off. `finish` asks
-/// it to end once it has answered what it has read.
+/// Polls `connection` to its end and returns its output, or `None` if it was closed early. `finish` makes the
+/// connection end after the responses to all requests that it has read.
 pub(crate) async fn supervise<C: Future>(
     mut connection: Pin<&mut C>,
     finish: impl Fn(Pin<&mut C>),
@@ -291,7 +290,7 @@ pub(crate) async fn supervise<C: Future>(
     mut context: ConnectionContext,
 ) -> Option<C::Output> {
     let open = OpenConnection::count(&context.metrics);
-    // The change itself may have come before this connection.
+    // The phase may have changed before this connection began.
     let phase = *context.phase.borrow_and_update();
     activity
         .leaving
@@ -324,7 +323,7 @@ pub(crate) async fn supervise<C: Future>(
         tokio::select! {
             biased;
             ended = connection.as_mut() => break Some(ended),
-            // Here the conversation has done all it can for now.
+            // At this point the connection has done all it can for now.
             eviction = poll_fn(|cx| {
                 if unread_guard.end_turn(cx.waker()) == TurnEnd::Evicted {
                     return Poll::Ready(Eviction::Unread);

@@ -1,8 +1,8 @@
-//! TLS in front of a listener: who we are, and whom we let in.
+//! TLS of a listener: the server certificate, and the client certificates it accepts.
 //!
-//! The files are looked at every second, and read again when they have changed, so that a certificate
-//! is renewed without a restart. Kept true: what cannot be used is told once and the one before stays
-//! in use; connections that are open keep what they were agreed on.
+//! The files are checked every second and read again when they have changed, so that a certificate is renewed without a
+//! restart. Invariant: files that cannot be used are logged once, and the previous certificate stays in use. Open
+//! connections keep the configuration of their handshake.
 
 use std::fs;
 use std::io;
@@ -25,47 +25,46 @@ use tracing::{info, warn};
 use super::client_names::ClientNameVerifier;
 use super::rate_limited_log::RateLimitedLog;
 
-/// How long a client may take to agree on a connection: many round trips even on a bad line.
+/// Maximum time of a handshake: many round trips even on a bad line.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often the files are looked at.
+/// How often the files are checked.
 const FILE_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Where the certificates are.
+/// Paths of the certificate files.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ListenerTlsFiles {
-    /// Ours, and those between it and the authority.
+    /// The server certificate, and the intermediate certificates up to the authority.
     pub(crate) certificate: PathBuf,
-    /// Its key.
     pub(crate) key: PathBuf,
-    /// Those whose clients are let in; without it everyone is.
+    /// The authorities of client certificates. Without them every client is accepted.
     pub(crate) client_authorities: Option<PathBuf>,
-    /// The names of which a client must have one; without any every client of the authorities is.
+    /// The names of which a client certificate must have one. Without names every certificate of the authorities is
+    /// accepted.
     pub(crate) client_names: Vec<String>,
 }
 
 /// Certificates that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TlsFilesError {
-    /// A file is not there, or is not what it should be.
+    /// A file is missing or invalid.
     #[error("{}: {reason}", file.display())]
     File { file: PathBuf, reason: String },
-    /// Each is well, but not with the others.
+    /// Each file is valid, but they do not match.
     #[error("the certificate in {} cannot be used: {reason}", file.display())]
     Mismatch { file: PathBuf, reason: String },
 }
 
-/// What is shown to clients at this moment.
+/// The TLS configuration in use.
 pub(crate) struct ListenerTls {
     files: ListenerTlsFiles,
-    /// As the files looked before they were read for the first time.
+    /// The stamps of the files before they were read for the first time.
     first_stamps: [FileStamp; 3],
     config: ArcSwap<ServerConfig>,
     unknown_name_log: RateLimitedLog,
 }
 
 impl ListenerTls {
-    /// Reads the files.
     pub(crate) fn open(files: ListenerTlsFiles) -> Result<Self, TlsFilesError> {
         let first_stamps = files.stamps();
         let config = files.read()?;
@@ -77,7 +76,7 @@ impl ListenerTls {
         })
     }
 
-    /// Agrees on a connection.
+    /// Performs the TLS handshake.
     pub(crate) async fn accept<I>(&self, io: I) -> io::Result<TlsStream<I>>
     where
         I: AsyncRead + AsyncWrite + Unpin,
@@ -88,7 +87,7 @@ impl ListenerTls {
         accepted.inspect_err(|error| self.log_unknown_name(error))
     }
 
-    /// Logs that a genuine certificate was rejected for its names: more often a mistake in the settings than a stranger.
+    /// Logs that a genuine certificate was rejected for its names: more often a mistake in the settings than an attack.
     fn log_unknown_name(&self, error: &io::Error) {
         let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
         let of_names: rustls::Error = CertificateError::ApplicationVerificationFailure.into();
@@ -104,7 +103,7 @@ impl ListenerTls {
         }
     }
 
-    /// Follows the files for as long as anybody uses this.
+    /// Watches the files for as long as this is in use.
     pub(crate) fn watch_files(self: &Arc<Self>) {
         let tls = Arc::downgrade(self);
         let mut seen = self.first_stamps;
@@ -128,12 +127,12 @@ impl ListenerTls {
                 self.config.store(Arc::new(config));
                 info!(file = %self.files.certificate.display(), "certificate renewed");
             }
-            Err(error) => warn!(%error, "bad certificate, the one before stays in use"),
+            Err(error) => warn!(%error, "bad certificate, the previous one stays in use"),
         }
     }
 }
 
-/// What a file looks like from outside. A file that is replaced differs in one of these.
+/// The metadata of a file. A replaced file differs in one of these.
 type FileStamp = Option<(SystemTime, u64, u64)>;
 
 impl ListenerTlsFiles {
@@ -188,27 +187,28 @@ impl ListenerTlsFiles {
         let genuine = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
             .build()
             .map_err(|error| bad_file(file, &error))?;
-        Ok(match self.client_names.is_empty() {
-            true => genuine,
-            false => Arc::new(ClientNameVerifier {
+        Ok(if self.client_names.is_empty() {
+            genuine
+        } else {
+            Arc::new(ClientNameVerifier {
                 inner: genuine,
                 names: self.client_names.clone(),
-            }),
+            })
         })
     }
 }
 
-/// At least one certificate.
+/// Reads a file with at least one certificate.
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsFilesError> {
     let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let read = read.map_err(|error| bad_file(file, &error))?;
-    match read.is_empty() {
-        true => Err(bad_file(
+    if read.is_empty() {
+        return Err(bad_file(
             file,
-            &"there is no certificate in it; give a PEM file",
-        )),
-        false => Ok(read),
+            &"there is no certificate in it; use a PEM file",
+        ));
     }
+    Ok(read)
 }
 
 fn bad_file(file: &Path, reason: &dyn std::fmt::Display) -> TlsFilesError {
@@ -218,7 +218,7 @@ fn bad_file(file: &Path, reason: &dyn std::fmt::Display) -> TlsFilesError {
     }
 }
 
-/// The cryptography is ring's, as on the way to a store.
+/// ring, as for connections to a store.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
@@ -226,7 +226,7 @@ fn provider() -> Arc<CryptoProvider> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_parts::TestAuthority;
+    use tidegate_testkit::TestAuthority;
     use tokio::time::Instant;
 
     #[tokio::test(start_paused = true)]

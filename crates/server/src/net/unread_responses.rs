@@ -1,14 +1,14 @@
 //! Responses that a peer has not read, counted in bytes per connection and per listener.
 //!
-//! A peer that sends requests and does not read makes the service hold the responses: over HTTP/2 those
-//! of all streams of a connection, while the peer's windows are closed or the socket is full. When a
-//! connection has ended its turn it has written all it can, so what it still holds is unread. From
-//! [`MIN_TRACKED_BYTES`] on such a connection is in the table of its listener.
+//! A peer that sends requests and does not read makes the service hold the responses: over HTTP/2 those of all streams
+//! of a connection, while the peer's windows are closed or the socket is full. A connection that has ended its turn has
+//! written all it can, so the bytes it still holds are unread. A connection with at least [`MIN_TRACKED_BYTES`] of them
+//! is in the table of its listener.
 //!
-//! Invariant: the connections of the table hold no more than a bound together. A connection that exceeds it
-//! evicts those that have gone longest without sending anything, and an evicted connection is closed.
-//! So peers that do not read cannot keep out peers that do, and nobody waits for them. A connection
-//! whose responses are read takes no lock. Knows no protocol.
+//! Invariant: the connections of the table hold no more than a bound together. A connection that exceeds it evicts
+//! those that have gone longest without sending anything, and an evicted connection is closed. So peers that do not
+//! read cannot keep out peers that do, and no connection waits for them. A connection whose responses are read takes no
+//! lock. Knows no protocol.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,31 +23,31 @@ use tracing::warn;
 use super::rate_limited_log::RateLimitedLog;
 use crate::listen_address::EndpointAddress;
 
-/// What the unread responses of one listener may take.
+/// Maximum memory of the unread responses of one listener.
 pub(crate) const MAX_LISTENER_BYTES: usize = 32 << 20;
 
-/// What the unread responses of one connection may take before its lists have to wait: some dozen large ones.
+/// Maximum memory of the unread responses of one connection before its lists wait: some dozen large responses.
 pub(crate) const MAX_CONNECTION_BYTES: usize = 4 << 20;
 
-/// What a response takes beside its body: its head, and its stream in the HTTP/2 library.
+/// Memory of a response besides its body: its head, and its stream in the HTTP/2 library.
 pub(super) const RESPONSE_BYTES: usize = 2 << 10;
 
-/// A connection with less than this is not in the table. It is as much as a connection takes anyway.
+/// A connection with less than this is not in the table. Every connection takes as much anyway.
 const MIN_TRACKED_BYTES: usize = 8 << 10;
 
-/// The most responses without a body that a connection holds: HTTP/2 allows no more open streams.
+/// Maximum number of responses without a body that a connection holds: HTTP/2 allows no more open streams.
 const MAX_BODILESS: usize = super::connection::MAX_STREAMS as usize;
 
-/// Why a connection was closed whose responses were not read.
+/// Why a connection with unread responses was closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum UnreadCause {
-    /// Others needed its room.
+    /// Other connections needed its memory.
     Memory,
     /// It read nothing for the idle time.
     Idle,
 }
 
-/// The connections of one listener whose responses are not read.
+/// The connections of one listener with unread responses.
 pub(crate) struct UnreadResponses {
     max_bytes: usize,
     metrics: Arc<Metrics>,
@@ -69,14 +69,14 @@ struct UnreadEntry {
     waker: Waker,
 }
 
-/// What one connection holds for its peer.
+/// The unread responses of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionUnread {
     /// Bytes of responses that have a body, and of lists that are being decided.
     held: AtomicUsize,
-    /// Responses without a body since the socket last took all there was.
+    /// Responses without a body since the socket last accepted all bytes.
     bodiless: AtomicUsize,
-    /// Whether the socket took no more when it was last written to.
+    /// Whether the socket accepted no more bytes at the last write.
     is_blocked: AtomicBool,
     /// Bytes sent so far. It may wrap: only a change matters.
     sent: AtomicUsize,
@@ -93,7 +93,7 @@ pub(super) struct HeldBytes {
     bytes: usize,
 }
 
-/// Room for a response that is being made, until this is dropped.
+/// Bytes reserved for a response that is being built, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct ReservedBytes<'a> {
     connection: &'a ConnectionUnread,
@@ -101,7 +101,6 @@ pub(crate) struct ReservedBytes<'a> {
 }
 
 impl ConnectionUnread {
-    /// The bytes it holds.
     pub(crate) fn bytes(&self) -> usize {
         let bodiless = if self.is_blocked.load(Relaxed) {
             self.bodiless.load(Relaxed).min(MAX_BODILESS)
@@ -116,7 +115,7 @@ impl ConnectionUnread {
         self.sent.load(Relaxed)
     }
 
-    /// Counts a response whose body has so many bytes.
+    /// Counts a response with a body of `body_bytes`.
     pub(super) fn hold_response(self: &Arc<Self>, body_bytes: usize) -> HeldBytes {
         let bytes = RESPONSE_BYTES + body_bytes;
         self.held.fetch_add(bytes, Relaxed);
@@ -126,12 +125,12 @@ impl ConnectionUnread {
         }
     }
 
-    /// Counts a response without a body. The HTTP/2 library does not say when it is sent.
+    /// Counts a response without a body. The HTTP/2 library does not report when it is sent.
     pub(super) fn count_bodiless(&self) {
         self.bodiless.fetch_add(1, Relaxed);
     }
 
-    /// Bytes that the edge itself keeps for the peer, from `hold` to `release`.
+    /// Counts bytes that the edge itself keeps for the peer, from `hold` to `release`.
     pub(crate) fn hold(&self, bytes: usize) {
         self.held.fetch_add(bytes, Relaxed);
     }
@@ -147,14 +146,14 @@ impl ConnectionUnread {
         self.sent.fetch_add(bytes, Relaxed);
     }
 
-    /// Whether the socket took what was written.
+    /// Records whether the last write was blocked.
     pub(super) fn set_blocked(&self, is_blocked: bool) {
         if self.is_blocked.load(Relaxed) != is_blocked {
             self.is_blocked.store(is_blocked, Relaxed);
         }
     }
 
-    /// Room for a response of about so many bytes, once enough of the others are read.
+    /// Reserves about `bytes` for a response, once enough other responses are read.
     pub(crate) async fn reserve(&self, bytes: usize) -> ReservedBytes<'_> {
         if let Some(reserved) = self.try_reserve(bytes) {
             return reserved;
@@ -171,7 +170,7 @@ impl ConnectionUnread {
     }
 
     fn try_reserve(&self, bytes: usize) -> Option<ReservedBytes<'_>> {
-        // One that finds nothing before it is never too large.
+        // The first response is never too large.
         let fits = |held: usize| {
             let is_room = held == 0 || held + bytes <= MAX_CONNECTION_BYTES;
             is_room.then_some(held + bytes)
@@ -184,7 +183,7 @@ impl ConnectionUnread {
     }
 }
 
-/// Also a list that is dropped waits no longer.
+/// A waiting list. One that is dropped stops waiting too.
 struct CountedWaiter<'a>(&'a ConnectionUnread);
 
 impl Drop for CountedWaiter<'_> {
@@ -194,7 +193,7 @@ impl Drop for CountedWaiter<'_> {
 }
 
 impl HeldBytes {
-    /// A part of them was sent, and is held until the rest is.
+    /// Counts a part that was sent. Its memory is held until the rest is sent too.
     pub(super) fn record_sent(&self, bytes: usize) {
         self.connection.record_sent(bytes);
     }
@@ -223,7 +222,7 @@ impl UnreadResponses {
         })
     }
 
-    /// Counts and logs a connection that is closed with so many unread bytes.
+    /// Counts and logs a connection that is closed with `bytes` unread.
     pub(crate) fn record_closed(&self, cause: UnreadCause, peer: &EndpointAddress, bytes: usize) {
         let network = &self.metrics.network;
         let (counter, why) = match cause {
@@ -249,7 +248,7 @@ impl UnreadTable {
         self.connections.insert(number, entry);
     }
 
-    /// Takes out those that have gone longest without progress until the rest is within `max_bytes`.
+    /// Removes the entries that have gone longest without progress until the rest is within `max_bytes`.
     fn evict(&mut self, max_bytes: usize) -> Vec<UnreadEntry> {
         let mut evicted = Vec::new();
         while self.bytes > max_bytes
@@ -262,7 +261,7 @@ impl UnreadTable {
     }
 }
 
-/// What comes after a turn of a connection.
+/// What happens after a turn of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum TurnEnd {
     Continue,
@@ -270,7 +269,7 @@ pub(super) enum TurnEnd {
     Evicted,
 }
 
-/// The place of one connection in the table of its listener. It leaves the table when this is dropped.
+/// The entry of one connection in the table of its listener. Dropping it removes the entry.
 pub(super) struct UnreadGuard<'a> {
     listener: &'a UnreadResponses,
     connection: &'a Arc<ConnectionUnread>,
@@ -296,7 +295,7 @@ impl<'a> UnreadGuard<'a> {
         }
     }
 
-    /// To be called when the connection can do nothing more for now. `waker` wakes it when it is evicted.
+    /// Called when the connection can do nothing more for now. `waker` wakes it when it is evicted.
     pub(super) fn end_turn(&mut self, waker: &Waker) -> TurnEnd {
         let connection = self.connection;
         if connection.is_evicted.load(Relaxed) {
@@ -320,7 +319,7 @@ impl<'a> UnreadGuard<'a> {
         let mut table = self.listener.table.lock();
         let (bytes_before, before) = (table.bytes, self.registration);
         let number = match before {
-            // Without progress it keeps its place.
+            // Without progress the entry keeps its place.
             Some(registration) if registration.progress == progress => registration.number,
             _ => {
                 table.entered += 1;
@@ -385,7 +384,7 @@ mod tests {
         responses: Vec<HeldBytes>,
     }
 
-    /// A peer of a connection that has made one response of `bytes` in all.
+    /// A peer of a connection that has built one response of `bytes` in all.
     fn peer(bytes: usize) -> Peer {
         let connection = Arc::new(ConnectionUnread::default());
         let responses = vec![connection.hold_response(bytes - RESPONSE_BYTES)];
@@ -400,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_without_progress_makes_room_for_newer_ones() {
+    fn a_connection_without_progress_is_evicted_for_newer_ones() {
         let listener = UnreadResponses::new(100 * KIB, Arc::default());
         let gauge = || listener.metrics.network.unread_bytes.get();
         let (stalls, mut reads, newer) = (peer(40 * KIB), peer(40 * KIB), peer(40 * KIB));
@@ -410,7 +409,7 @@ mod tests {
         let mut second = guard(&stalls.connection);
         assert!(!is_evicted(&mut first) && !is_evicted(&mut second));
         assert_eq!(gauge(), 82 << 10);
-        // The older one sends something, so now the other has waited longer.
+        // The older connection sends something, so now the other has waited longer.
         reads.responses.pop();
         assert!(!is_evicted(&mut first));
         let mut third = guard(&newer.connection);
@@ -453,7 +452,7 @@ mod tests {
         assert!(list.as_mut().poll(&mut no_waker).is_pending());
         drop(unread);
         let Poll::Ready(reserved) = list.as_mut().poll(&mut no_waker) else {
-            panic!("it waits still");
+            panic!("the list must wait");
         };
         assert_ne!(connection.progress(), progress);
         assert_eq!(connection.bytes(), KIB);

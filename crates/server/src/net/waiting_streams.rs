@@ -1,18 +1,17 @@
-//! The HTTP/2 streams of one listener that wait: for a body, for the store, or for their response to be
+//! The HTTP/2 streams of one listener that wait: for a body, for the store, or for their response to be read.
+//!
+//! Invariant: the memory of all of them, as counted here, stays below a bound. A stream that exceeds the bound evicts
+//! those that have waited longest. So clients that open streams and let them wait cannot keep out clients that finish
+//! theirs. An evicted stream is reset.
+//!
+//! The work of an evicted stream is dropped at once, by the stream that needs its room. If its own task dropped it, the
+//! work of all evicted streams would stay in memory until the runtime has polled every connection that has something to
 //! read.
 //!
-//! Invariant: the memory of all of them, as counted here, stays below a bound. A stream that finds the
-//! bound reached evicts those that have waited longest. So clients that open streams and let them wait
-//! cannot keep out clients that finish theirs. An evicted stream is reset.
-//!
-//! The work of an evicted stream is dropped at once, by the stream that needs its room. Were it left to
-//! its own task, the work of all evicted streams would stay in memory until the runtime has polled every
-//! connection that has something to read.
-//!
-//! What the HTTP/2 library has allocated for the streams of a connection stays allocated until the
-//! connection ends. So a connection of which [`ConnectionStreams::MAX`] streams were evicted has to end. While
-//! more than [`MAX_LEAVING`] such connections have not ended yet, all others take turns: each waits until
-//! one of them has. Otherwise the runtime would first read all that has arrived on thousands of connections.
+//! Memory that the HTTP/2 library has allocated for the streams of a connection stays allocated until the connection
+//! ends. So a connection of which [`ConnectionStreams::MAX_EVICTED`] streams were evicted has to end. While more than
+//! [`MAX_LEAVING`] such connections have not ended yet, all others take turns: each waits until one of them has.
+//! Otherwise the runtime would first read all input that has arrived on thousands of connections.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -25,7 +24,7 @@ use parking_lot::Mutex;
 use tidegate::observe::Metrics;
 use tokio::sync::Notify;
 
-/// What is left to do for a stream.
+/// The remaining work of a stream.
 pub(super) type StreamWork = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The waiting streams of one listener.
@@ -42,50 +41,50 @@ pub(crate) struct WaitingStreams {
 #[derive(Default)]
 struct WaitingTable {
     bytes: usize,
-    /// Streams entered so far. Their numbers order them by age.
+    /// Streams registered so far. Their numbers order them by age.
     entered: u64,
     streams: BTreeMap<u64, (usize, Arc<WaitingWork>)>,
 }
 
 /// The work of one waiting stream, shared by its task and the table.
 ///
-/// Lock order: nothing that holds the lock of a work enters the table or locks another work.
+/// Lock order: code that holds the lock of a work neither locks the table nor another work.
 struct WaitingWork {
     state: Mutex<WorkState>,
     connection: Arc<ConnectionStreams>,
 }
 
 struct WorkState {
-    /// Nothing once the stream is evicted.
+    /// `None` once the stream is evicted.
     work: Option<StreamWork>,
     /// Wakes the task of the stream.
     waker: Waker,
 }
 
-/// Connections that have to end and may be left to run: a megabyte of memory or two.
+/// Connections that have to end and may still run: a megabyte of memory or two.
 const MAX_LEAVING: usize = 8;
 
-/// What is known about the streams of one connection.
+/// Counts of the streams of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionStreams {
-    /// Those that were evicted.
+    /// Evicted streams.
     evicted: AtomicUsize,
     turn: Mutex<ConnectionTurn>,
-    /// Streams of the connection that wait now.
+    /// Streams that wait now.
     waiting: AtomicUsize,
-    /// The largest number of streams that were open at the same time.
+    /// Maximum of streams open at the same time so far.
     max_open: AtomicUsize,
     /// Blocks that its header table may hold.
     held_blocks: AtomicU32,
 }
 
-/// What a connection is doing while others may make it end.
+/// Whether a connection runs or waits for its turn.
 #[derive(Debug, Default)]
 enum ConnectionTurn {
-    /// It has its turns, and a stream that is evicted wakes it.
+    /// It runs, and an evicted stream wakes it.
     #[default]
     Runs,
-    /// It waits for its turn, in which nothing else wakes it.
+    /// It waits for its turn. Meanwhile nothing else wakes it.
     Waits(Waker),
     Ended,
 }
@@ -99,7 +98,7 @@ impl ConnectionStreams {
         self.evicted.load(Relaxed) >= Self::MAX_EVICTED
     }
 
-    /// So many streams are to be run beside those that wait.
+    /// Records that `queued` streams are about to run beside those that wait.
     pub(super) fn record_open(&self, queued: usize) {
         let open = queued + self.waiting.load(Relaxed);
         if open > self.max_open.load(Relaxed) {
@@ -107,7 +106,7 @@ impl ConnectionStreams {
         }
     }
 
-    /// The largest number of streams that were open at the same time.
+    /// Maximum of streams open at the same time so far.
     pub(super) fn max_open(&self) -> usize {
         self.max_open.load(Relaxed)
     }
@@ -135,12 +134,12 @@ impl ConnectionStreams {
         listener.leaving.fetch_add(1, Relaxed);
     }
 
-    /// The connection waits for its turn, and `waker` wakes it.
+    /// Waits for a turn. `waker` wakes the connection.
     pub(super) fn wait(&self, waker: &Waker) {
         *self.turn.lock() = ConnectionTurn::Waits(waker.clone());
     }
 
-    /// To be called when the connection has ended.
+    /// Called when the connection has ended.
     pub(super) fn end(&self, listener: &WaitingStreams) {
         let mut turn = self.turn.lock();
         *turn = ConnectionTurn::Ended;
@@ -151,7 +150,7 @@ impl ConnectionStreams {
     }
 }
 
-/// One waiting stream. It completes when its work is done or dropped, and leaves the table with this.
+/// One waiting stream. It completes when its work is done or dropped. Dropping it removes it from the table.
 pub(super) struct WaitingStream {
     table: Arc<WaitingStreams>,
     number: u64,
@@ -159,10 +158,10 @@ pub(super) struct WaitingStream {
 }
 
 impl WaitingStreams {
-    /// What a waiting stream takes beside its head: its task, and its state in hyper and h2.
+    /// Memory of a waiting stream beside its head: its task, and its state in hyper and h2.
     pub(super) const STREAM_BYTES: usize = 8 << 10;
 
-    /// What the waiting streams of one listener may take. With small heads that is 8,192 streams.
+    /// Maximum memory of the waiting streams of one listener. With small heads that is 8,192 streams.
     pub(crate) const MAX_BYTES: usize = 64 << 20;
 
     pub(crate) fn new(max_bytes: usize, metrics: Arc<Metrics>) -> Arc<Self> {
@@ -175,8 +174,8 @@ impl WaitingStreams {
         })
     }
 
-    /// Adds a stream whose head takes `head_bytes`, and evicts the oldest ones if it must. When it is
-    /// evicted itself, that is counted in its `connection`.
+    /// Adds a stream whose head takes `head_bytes`, and evicts the oldest ones if it must. Its own eviction is counted
+    /// in its `connection`.
     pub(super) fn register(
         this: &Arc<Self>,
         work: StreamWork,
@@ -218,7 +217,7 @@ impl WaitingStreams {
         }
     }
 
-    /// Whether so many connections still have to end that others are not to be read.
+    /// Whether so many connections still have to end that other connections must not be read.
     pub(super) fn has_backlog(&self) -> bool {
         self.leaving.load(Relaxed) > MAX_LEAVING
     }
@@ -230,7 +229,7 @@ impl WaitingStreams {
         }
     }
 
-    /// Gives the turn to the next connection that waits for it, if any.
+    /// Passes the turn to the next waiting connection, if any.
     pub(super) fn end_turn(&self) {
         if !self.has_backlog() {
             self.turns.notify_one();
@@ -239,7 +238,7 @@ impl WaitingStreams {
 }
 
 impl WaitingWork {
-    /// Drops the work, which resets the stream. Its task has then nothing left to do.
+    /// Drops the work, which resets the stream. Its task then completes.
     fn evict(&self) {
         let mut state = self.state.lock();
         let (work, waker) = (state.work.take(), state.waker.clone());
@@ -288,7 +287,7 @@ mod tests {
     use std::future::pending;
     use std::sync::Weak;
 
-    /// A stream that waits for ever, and something that exists as long as its work does.
+    /// A stream that waits for ever, and a weak reference that lives as long as its work.
     fn enter(streams: &Arc<WaitingStreams>, head_bytes: usize) -> (WaitingStream, Weak<()>) {
         let held = Arc::new(());
         let weak = Arc::downgrade(&held);
@@ -300,21 +299,21 @@ mod tests {
         (entered, weak)
     }
 
-    /// Nothing but a newcomer runs here: the tasks of evicted streams used to free their memory later,
-    /// after all that had arrived was read, when there was half a gigabyte of them.
+    /// Only the new stream runs here: the tasks of evicted streams used to free their memory later, after all input
+    /// that had arrived was read, when there was half a gigabyte of them.
     #[test]
-    fn the_oldest_make_room_at_once_and_those_that_finish_leave_it() {
+    fn the_oldest_are_evicted_at_once_and_finished_streams_free_memory() {
         let streams = WaitingStreams::new(3 * WaitingStreams::STREAM_BYTES, Arc::default());
         let enter = |head_bytes| enter(&streams, head_bytes);
         let is_evicted = |(_, held): &(WaitingStream, Weak<()>)| held.strong_count() == 0;
         let (first, second, third) = (enter(0), enter(0), enter(0));
         drop(second);
         let fourth = enter(0);
-        assert!(!is_evicted(&first), "there was room");
+        assert!(!is_evicted(&first), "both fit");
         let fifth = enter(0);
         assert!(is_evicted(&first) && !is_evicted(&third));
         assert!(!is_evicted(&fourth) && !is_evicted(&fifth));
-        // A large head takes the room of several.
+        // A large head evicts several streams.
         let large = enter(WaitingStreams::STREAM_BYTES);
         assert!(is_evicted(&third) && is_evicted(&fourth) && !is_evicted(&fifth));
         drop((first, third, fourth, fifth, large));
@@ -323,7 +322,7 @@ mod tests {
         assert!(table.bytes == 0 && table.streams.is_empty());
     }
 
-    /// `leaving` comes back to where it was, in whatever order streams are evicted and connections end.
+    /// `leaving` returns to its initial value, in whatever order streams are evicted and connections end.
     #[tokio::test]
     async fn others_wait_while_many_connections_have_to_end() {
         let streams = WaitingStreams::new(0, Arc::default());

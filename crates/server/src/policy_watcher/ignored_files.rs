@@ -1,6 +1,6 @@
-//! Names files of a rules folder that are not read, in the log: once each, when they are first seen.
+//! Logs files of a rules folder that are not read, once each, when they are first seen.
 //!
-//! What reads like rules is the library's business; here is only when to look.
+//! The library decides which files look like rules; this module decides when to check.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, Weak};
@@ -11,11 +11,11 @@ use tracing::warn;
 
 use crate::logs::SanitizedText;
 
-/// How often to look for files of a rules folder that are not read.
+/// How often to scan for files of a rules folder that are not read.
 const SCAN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The files of a rules folder that are not read although they read like rules: named in the log when
-/// they are first seen, because a limit in one of them does not exist.
+/// The files of a rules folder that look like rules but are not read. Each is logged when it is first seen, because
+/// the limits in it do not exist.
 #[derive(Debug)]
 pub(super) struct IgnoredFiles {
     folder: Option<PathBuf>,
@@ -26,7 +26,7 @@ impl IgnoredFiles {
     pub(super) fn of(path: Option<&Path>, pick: FileFilter) -> Self {
         let path = path.map(Path::to_owned);
         IgnoredFiles {
-            // Where every file counts, none is left out.
+            // With other filters every file is read, so none is ignored.
             folder: path.filter(|_| pick == FileFilter::Rules),
             reported: Mutex::default(),
         }
@@ -49,7 +49,7 @@ impl IgnoredFiles {
     }
 }
 
-/// Names files that are added later, although nothing else has changed.
+/// Reports files that are added later, even if nothing else has changed.
 pub(super) async fn watch_for_ignored_files(ignored_files: Weak<IgnoredFiles>) {
     loop {
         tokio::time::sleep(SCAN_INTERVAL).await;

@@ -1,7 +1,7 @@
-//! Warns of limits and blocks that a reload takes away, and of counts that begin anew.
+//! Warns of limits and blocks that a reload removes, and of counts that start again from zero.
 //!
-//! It compares what is in force with what was in force before, from whatever source. It changes nothing, and does not know
-//! whether the loss was meant.
+//! Compares the policy in force with the previous one, from whatever source. Changes nothing, and does not know
+//! whether the loss was intended.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,8 +18,9 @@ use crate::config::LogSubjects;
 use crate::denials::listed_subject;
 use crate::service::Service;
 
-/// What a reload costs: rules and blocks that it drops or switches off, because nobody who lost a file of a rules folder would
-/// notice that its limits are gone, and rates that it moves, because counts are kept by the place of a rate in its list.
+/// Warnings about a reload. Removed or disabled rules and blocks, because an operator who lost a file of a rules
+/// folder would not notice that its limits are gone. Reordered rates, because counts are stored by the index of a
+/// rate in its list.
 #[derive(Default)]
 pub(super) struct ReloadWarnings {
     previous: Mutex<Option<PolicyInForce>>,
@@ -32,7 +33,7 @@ struct PolicyInForce {
 }
 
 impl ReloadWarnings {
-    /// How many are named.
+    /// Maximum number of names in one warning.
     const MAX_NAMED: usize = 10;
 
     pub(super) fn warn(&self, service: &Service) {
@@ -59,8 +60,8 @@ impl ReloadWarnings {
     }
 }
 
-/// Warns of rules of `before` that limit less in `after`, or count anew. Limits of descriptors may share a name:
-/// what is said of a rule holds for all rules that have its name now.
+/// Warns of rules of `before` that limit less in `after`, or start to count from zero. Limits of descriptors may
+/// share a name: a warning about a rule applies to all rules that have its name now.
 fn warn_of_lost_limits(before: &RuleSet, after: &RuleSet) {
     let mut found: HashMap<&str, Vec<&Rule>> = HashMap::new();
     for rule in after.rules() {
@@ -123,7 +124,7 @@ fn warn_of_lost_limits(before: &RuleSet, after: &RuleSet) {
     }
 }
 
-/// Whether a rate of `old` is still there, at another place.
+/// Whether a rate of `old` is still there at another index.
 fn is_reordered(old: &Rule, new: &Rule) -> bool {
     let windows = |rule: &Rule| -> Vec<Nanos> {
         let limits = rule.limits(None, "").iter();
@@ -161,7 +162,7 @@ fn warn_of_lifted_blocks(before: &RuleSet, after: &RuleSet, now: Nanos, shown: L
     }
 }
 
-/// Warns of keys that the lists blocked under the names that `before` gave them, and no longer do.
+/// Warns of keys that the lists blocked under their names in `before`, and no longer block.
 fn warn_of_unblocked_keys(
     rules: &RuleSet,
     before: &KeyTable,
@@ -185,7 +186,7 @@ fn warn_of_unblocked_keys(
     }
 }
 
-/// How many there are, and the first of them; nothing if there are none.
+/// The number of names and the first of them, or none if there are none.
 fn summarize(names: &[&str]) -> Option<(usize, String)> {
     let first = &names[..names.len().min(ReloadWarnings::MAX_NAMED)];
     (!names.is_empty()).then(|| (names.len(), first.join(", ")))

@@ -1,10 +1,9 @@
-//! Hostile messages: whatever the bytes, fields lie inside them, and what was read can be written and
-//! read again.
+//! Hostile messages: for any bytes, fields lie inside them, and decoded fields survive encoding and decoding.
 
 use super::*;
-use tidegate_mutations::{FuzzTarget, NumberEncoding, inputs};
+use tidegate_fuzz_inputs::{FuzzTarget, NumberEncoding, inputs};
 
-/// Every kind of field, and messages in messages.
+/// Every kind of field, and nested messages.
 const GOOD: &[&[u8]] = &[
     b"\x08\x96\x01",
     b"\x0a\x04shop\x12\x08\x0a\x06\x0a\x01a\x12\x01b",
@@ -26,7 +25,7 @@ const TOKENS: &[&[u8]] = &[
     b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02",
 ];
 
-/// The fields of the message and of all that can be taken for messages in it.
+/// Collects the fields of the message and of everything in it that parses as a message.
 fn walk<'a>(
     fields: ProtobufFields<'a>,
     found: &mut Vec<ProtobufField<'a>>,
@@ -34,7 +33,7 @@ fn walk<'a>(
     for field in fields {
         let field = field?;
         found.push(field);
-        // What is text to one is a message to another; that it is none is no fault.
+        // Bytes may be text or a message. Bytes that are not a message are no error here.
         if let Ok(inner) = field.message() {
             let _ = walk(inner, found);
         }
@@ -50,7 +49,7 @@ fn reencode(fields: ProtobufFields<'_>) -> Vec<u8> {
             ProtobufValue::Varint(number) => writer.uint(field.number, number),
             ProtobufValue::Fixed64(bits) => writer.double(field.number, f64::from_bits(bits)),
             ProtobufValue::Bytes(bytes) => writer.bytes(field.number, bytes),
-            // Nothing that we write has one.
+            // The writer has no method for it.
             ProtobufValue::Fixed32(_) => {}
         }
     }
@@ -58,7 +57,7 @@ fn reencode(fields: ProtobufFields<'_>) -> Vec<u8> {
 }
 
 #[test]
-fn no_message_panics_takes_long_or_is_lost_in_writing() {
+fn no_message_panics_is_slow_or_changes_in_reencoding() {
     let attack = FuzzTarget {
         parser: "protobuf",
         seed: 0x7062,
@@ -87,7 +86,7 @@ fn no_message_panics_takes_long_or_is_lost_in_writing() {
         let read = ProtobufFields::of(message).map(Result::unwrap);
         let read: Vec<_> = read.filter(|field| !fixed32(field)).collect();
         let again: Vec<_> = ProtobufFields::of(&written).map(Result::unwrap).collect();
-        // By bits: there are numbers that are not equal to themselves.
+        // Compares bits, because NaN is not equal to itself.
         let bits = |fields: &[ProtobufField<'_>]| {
             let bits = fields.iter().map(|field| match field.value {
                 ProtobufValue::Fixed64(bits) => format!("{}: {bits:x}", field.number),

@@ -1,16 +1,15 @@
-//! How long to wait before a control plane is asked again: twice as long each time, and spread, so that
-//! a fleet that lost it does not come back as one.
+//! Exponential back-off before the next connection to a control plane. The waits have jitter, so that a fleet that lost
+//! its control plane does not reconnect all at once.
 
 use std::time::Duration;
 
-/// The waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Backoff {
     pub(crate) first: Duration,
     pub(crate) max: Duration,
 }
 
-/// Soon enough for a restart, seldom enough for a long absence.
+/// Short enough for a restart, long enough for a long outage.
 impl Default for Backoff {
     fn default() -> Self {
         Backoff {
@@ -20,12 +19,11 @@ impl Default for Backoff {
     }
 }
 
-/// No plane is asked more often than this, whatever was written.
+/// Minimum wait, whatever is configured.
 const MIN_WAIT: Duration = Duration::from_millis(10);
 
 impl Backoff {
-    /// The wait after so many failures in a row, with a chance between 0 and 1: between half of it and
-    /// the whole.
+    /// The wait after `failures` failures in a row: between half of it and the whole, by a `jitter` between 0 and 1.
     pub(super) fn wait(self, failures: u32, jitter: f64) -> Duration {
         let doubled = self.first.saturating_mul(1 << failures.min(20));
         let whole = doubled.min(self.max).max(MIN_WAIT);
@@ -38,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_double_up_to_the_most_and_are_spread_over_their_upper_half() {
+    fn waits_double_up_to_the_maximum_with_jitter_in_the_upper_half() {
         let backoff = Backoff {
             first: Duration::from_secs(10),
             max: Duration::from_secs(60),
@@ -50,6 +48,6 @@ mod tests {
             first: Duration::ZERO,
             max: Duration::ZERO,
         };
-        assert!(none.wait(0, 0.0) > Duration::ZERO, "never without a pause");
+        assert!(none.wait(0, 0.0) > Duration::ZERO, "never zero");
     }
 }

@@ -1,7 +1,7 @@
-//! One stream to a control plane: messages out, messages in, over HTTP/2 without TLS or with it.
+//! One stream to a control plane: messages in both directions, over HTTP/2 with or without TLS.
 //!
-//! Kept true: no message above the bound is ever held; a plane that is gone without a word is noticed
-//! by pings that nobody answers. Knows no message.
+//! Invariant: no message above the maximum size is ever held in memory. Pings detect a control plane that has
+//! disappeared without closing the connection. Knows no message types.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -23,48 +23,48 @@ use super::{ControlPlane, tls};
 
 const METHOD: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
-/// To meet it, TLS included.
+/// Maximum time to connect, TLS included.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
-/// A stream may be silent for days. Without pings nobody would notice that its other end is gone.
+/// A stream may be idle for days. Without pings a dead peer would go unnoticed.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PONG_WITHIN: Duration = Duration::from_secs(20);
-/// Before a message: whether it is compressed, and its length.
+/// The frame header of a message: the compression flag, and the length.
 const PREFIX_BYTES: usize = 5;
 
-/// Why there is no stream any more.
+/// Why the stream has ended.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AdsStreamError {
-    #[error("it cannot be met: {0}")]
+    #[error("it cannot be reached: {0}")]
     Connect(String),
-    #[error("it did not answer within {CONNECT_WITHIN:?}")]
+    #[error("it did not respond within {CONNECT_WITHIN:?}")]
     Timeout,
-    #[error("it speaks no gRPC: status {0}")]
+    #[error("it does not speak gRPC: HTTP status {0}")]
     NotGrpc(http::StatusCode),
     #[error("it ended the stream: grpc-status {code} {message}")]
     Ended { code: String, message: String },
-    #[error("it ended the stream without a word")]
+    #[error("it ended the stream without a status")]
     Truncated,
     #[error("the connection broke: {0}")]
     Broken(#[from] hyper::Error),
-    #[error("a message of {bytes} bytes is above the {most} that are taken")]
-    TooLarge { bytes: usize, most: usize },
-    #[error("a message is compressed, which was not agreed")]
+    #[error("a message of {bytes} bytes exceeds the maximum of {max}")]
+    TooLarge { bytes: usize, max: usize },
+    #[error("a message is compressed, although no compression was negotiated")]
     Compressed,
 }
 
-/// A stream under way. Ends when dropped.
+/// An open stream. Dropping it closes it.
 pub(super) struct AdsStream {
     outgoing: mpsc::UnboundedSender<Bytes>,
     body: Incoming,
-    /// What came and is no whole message yet.
+    /// Bytes received that are no complete message yet.
     buffered: BytesMut,
     max_message_bytes: usize,
     connection: AbortHandle,
 }
 
 impl AdsStream {
-    /// Meets the plane, tells so, and says `first`. A plane need not answer before it has something to
-    /// say itself.
+    /// Connects to the control plane, calls `on_connect`, and sends `first`. A control plane need not respond before it
+    /// has something to send.
     pub(super) async fn open(
         plane: &ControlPlane,
         first: &[u8],
@@ -80,9 +80,9 @@ impl AdsStream {
         if !response.status().is_success() {
             return Err(AdsStreamError::NotGrpc(response.status()));
         }
-        // A plane that refuses at once says so in the head.
+        // A control plane that rejects the call at once has the status in the head.
         check_grpc_status(response.headers())?;
-        let connection = abort_guard.0.take().expect("taken once, here");
+        let connection = abort_guard.0.take().expect("taken only here");
         Ok(AdsStream {
             outgoing: out,
             body: response.into_body(),
@@ -92,12 +92,12 @@ impl AdsStream {
         })
     }
 
-    /// Says something. If nobody is there any more, hearing tells.
+    /// Sends a message. If the peer is gone, `receive` returns the error.
     pub(super) fn send(&self, message: &[u8]) {
         let _error_on_receive = self.outgoing.send(frame_message(message));
     }
 
-    /// The next message. Not to be called again after a fault.
+    /// The next message. Must not be called again after an error.
     pub(super) async fn receive(&mut self) -> Result<Bytes, AdsStreamError> {
         loop {
             if let Some(message) = self.next_message()? {
@@ -107,7 +107,7 @@ impl AdsStream {
                 None => return Err(AdsStreamError::Truncated),
                 Some(frame) => match frame?.into_data() {
                     Ok(data) => self.buffered.extend_from_slice(&data),
-                    // Trailers: nothing comes after them.
+                    // Trailers: nothing follows them.
                     Err(frame) => {
                         frame.trailers_ref().map_or(Ok(()), check_grpc_status)?;
                         return Err(AdsStreamError::Truncated);
@@ -117,7 +117,7 @@ impl AdsStream {
         }
     }
 
-    /// A message that is here as a whole. Refused by its length before the rest of it is awaited.
+    /// The next complete message. A message that is too long is rejected before the rest of it is awaited.
     fn next_message(&mut self) -> Result<Option<Bytes>, AdsStreamError> {
         let Some(&[compressed, a, b, c, d]) = self.buffered.first_chunk::<PREFIX_BYTES>() else {
             return Ok(None);
@@ -127,8 +127,8 @@ impl AdsStream {
         }
         let bytes = u32::from_be_bytes([a, b, c, d]) as usize;
         if bytes > self.max_message_bytes {
-            let most = self.max_message_bytes;
-            return Err(AdsStreamError::TooLarge { bytes, most });
+            let max = self.max_message_bytes;
+            return Err(AdsStreamError::TooLarge { bytes, max });
         }
         if self.buffered.len() < PREFIX_BYTES + bytes {
             return Ok(None);
@@ -144,7 +144,7 @@ impl Drop for AdsStream {
     }
 }
 
-/// A connection that nobody has taken over ends.
+/// Aborts the connection unless the handle is taken out.
 struct AbortOnDrop(Option<AbortHandle>);
 
 impl Drop for AbortOnDrop {
@@ -184,7 +184,7 @@ where
         .keep_alive_timeout(PONG_WITHIN)
         .keep_alive_while_idle(true);
     let (sender, connection) = builder.handshake(TokioIo::new(socket)).await?;
-    // How it ends is told to whoever hears.
+    // `receive` reports how the connection ends.
     let connection = tokio::spawn(async move { drop(connection.await) });
     Ok((sender, connection.abort_handle()))
 }
@@ -207,7 +207,7 @@ fn request(
     Ok(request)
 }
 
-/// What we say, as it is said.
+/// The messages to send, as they are queued.
 struct AdsRequestBody(mpsc::UnboundedReceiver<Bytes>);
 
 impl Body for AdsRequestBody {
@@ -220,13 +220,12 @@ impl Body for AdsRequestBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         self.0
             .poll_recv(context)
-            .map(|said| said.map(|said| Ok(Frame::data(said))))
+            .map(|message| message.map(|message| Ok(Frame::data(message))))
     }
 }
 
 fn frame_message(message: &[u8]) -> Bytes {
-    let length =
-        u32::try_from(message.len()).expect("what we say is short: a request for resources");
+    let length = u32::try_from(message.len()).expect("discovery requests are short");
     let mut framed = Vec::with_capacity(PREFIX_BYTES + message.len());
     framed.push(0);
     framed.extend_from_slice(&length.to_be_bytes());
@@ -234,7 +233,7 @@ fn frame_message(message: &[u8]) -> Bytes {
     framed.into()
 }
 
-/// A stream like this ends with a status only, whichever it is.
+/// Any status ends a stream of this kind, even success.
 fn check_grpc_status(trailers: &HeaderMap) -> Result<(), AdsStreamError> {
     let text = |name: &str| {
         let value = trailers.get(name).and_then(|value| value.to_str().ok());

@@ -1,9 +1,9 @@
-//! Limits from a control plane: the state-of-the-world side of Envoy's aggregated discovery service.
+//! Limits from a control plane: the state-of-the-world variant of Envoy's aggregated discovery service.
 //!
-//! [`subscription`](mod@subscription) keeps one stream to it and puts what it sends in force, through the same checks and the same
-//! door as files: whole or not at all, and the last good configuration stays. What was taken is
-//! acknowledged, what was not is refused with every fault. `client` has the stream, `wire` the messages.
-//! Knows nothing of how a limit is found or counted.
+//! [`subscription`](mod@subscription) keeps one stream to the control plane open and applies the resources that it
+//! sends, by the same checks and the same path as files: all or nothing, and the last good configuration stays active.
+//! Applied resources are acknowledged, and rejected ones are reported with every error. `client` has the stream, `wire`
+//! the messages. Does not know how a limit is found or counted.
 
 mod backoff;
 mod client;
@@ -24,53 +24,53 @@ pub(crate) use backoff::Backoff;
 pub(crate) use resource::decode_domains;
 pub(crate) use subscription::{ApplyResources, XdsEvent, XdsSubscription};
 
-/// What gRPC takes where nothing is said.
+/// The default of gRPC.
 const DEFAULT_MESSAGE_BYTES: usize = 4 << 20;
-/// No more than files may have.
+/// The same maximum as for files.
 const MAX_MESSAGE_BYTES: usize = 64 << 20;
 
-/// A control plane, and how it is met.
+/// A control plane, and how to connect to it.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct ControlPlane {
     /// `HOST:PORT`.
     authority: String,
     pub(crate) node: XdsNodeInfo,
-    /// Sent with the stream; values may be secrets.
+    /// Sent with the stream. Values may be secrets.
     pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
     pub(crate) tls: Option<XdsTlsFiles>,
     pub(crate) backoff: Backoff,
     max_message_bytes: usize,
 }
 
-/// What this node says of itself.
+/// The node identity that is sent to the control plane.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct XdsNodeInfo {
     pub(crate) id: String,
     pub(crate) metadata: Vec<(String, String)>,
 }
 
-/// How the way to a control plane is encrypted.
+/// The TLS files of the connection to a control plane.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct XdsTlsFiles {
-    /// The authorities to trust, else those of the system.
+    /// The authorities to trust. Without them, those of the system.
     pub(crate) authorities: Option<PathBuf>,
-    /// Our certificate, and its key.
+    /// The client certificate, and its key.
     pub(crate) client_certificate: Option<(PathBuf, PathBuf)>,
-    /// The name to expect, if it is not that of the host.
+    /// The expected name of the server, if it is not the host.
     pub(crate) name: Option<String>,
 }
 
-/// Text that names no control plane.
+/// A text that is not the address of a control plane.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no control plane; write xds://HOST:PORT?node=ID, and xdss for TLS with ca=FILE, cert=FILE, \
+    "`{0}` is not a control plane; write xds://HOST:PORT?node=ID, and xdss for TLS with ca=FILE, cert=FILE, \
      key=FILE or name=NAME if they are needed"
 )]
 pub(crate) struct ControlPlaneError(String);
 
 impl ControlPlane {
-    /// The one at `HOST:PORT`, met in the usual way.
+    /// The control plane at `HOST:PORT`, with default options.
     pub(crate) fn at(authority: &str) -> Option<Self> {
         let (host, port) = authority.rsplit_once(':')?;
         let bracketed = host.starts_with('[') && host.ends_with(']');
@@ -92,12 +92,12 @@ impl ControlPlane {
         })
     }
 
-    /// Takes messages up to so many bytes.
+    /// Sets the maximum size of messages.
     pub(crate) fn set_max_message_bytes(&mut self, bytes: usize) {
         self.max_message_bytes = bytes.min(MAX_MESSAGE_BYTES);
     }
 
-    /// Its host, without the brackets of an address.
+    /// Its host, without the brackets of an IPv6 address.
     fn host(&self) -> &str {
         let host = self.authority.rsplit_once(':').map_or("", |(host, _)| host);
         host.trim_start_matches('[').trim_end_matches(']')
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_control_plane_is_read_from_its_address() {
+    fn a_control_plane_is_parsed_from_its_address() {
         let plane: ControlPlane = "xds://plane:18000?node=gate-1".parse().unwrap();
         assert_eq!((plane.host(), plane.node.id.as_str()), ("plane", "gate-1"));
         assert_eq!(plane.tls, None);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused_with_what_to_write() {
+    fn other_texts_are_rejected_with_the_expected_form() {
         for text in [
             "",
             "plane:18000",

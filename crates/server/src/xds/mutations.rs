@@ -1,9 +1,9 @@
-//! Hostile control planes: whatever bytes come, they are read or refused within 10 ms, and what is read
-//! comes into force alike each time.
+//! Hostile control planes: any bytes are decoded or rejected within 10 ms, and decoded resources yield the same rules
+//! each time.
 
 use tidegate_core::rules::{RuleSet, parse_with_domains};
 use tidegate_core::store::Capabilities;
-use tidegate_mutations::{FuzzTarget, NumberEncoding, inputs};
+use tidegate_fuzz_inputs::{FuzzTarget, NumberEncoding, inputs};
 
 use super::resource::decode_domains;
 use super::wire::{DiscoveryResponse, RESOURCE_TYPE};
@@ -27,7 +27,7 @@ const TOKENS: &[&[u8]] = &[
     b"\xc3\xa9",
 ];
 
-/// A domain of two levels, with everything that a node can have.
+/// A domain of two levels, with every field of a node.
 fn shop(w: &mut ProtobufWriter<'_>) {
     w.bytes(1, b"shop");
     w.bytes(2, b"shop");
@@ -81,7 +81,7 @@ fn parse_rules(message: &[u8]) -> Option<RuleSet> {
 }
 
 #[test]
-fn no_resource_panics_takes_long_or_is_read_in_two_ways() {
+fn no_resource_panics_is_slow_or_decodes_in_two_ways() {
     let corpus = [
         encode_response(&[&shop]),
         encode_response(&[&bare, &shop]),

@@ -1,7 +1,6 @@
-//! Resources of a control plane as the domains that files have too: one set of checks holds for both.
+//! Decodes resources of a control plane into the same domains as files, so that the same checks apply to both.
 //!
-//! Fields that are not known are passed over. What is known and not as it should be is told for every
-//! resource at once.
+//! Unknown fields are skipped. Invalid known fields are reported for every resource at once.
 
 use tidegate_core::envoy::Metadata;
 use tidegate_core::rules::{DescriptorConfig, DomainConfig, LimitConfig, SourceLocation};
@@ -10,10 +9,10 @@ use super::subscription::Resources;
 use super::wire::RESOURCE_TYPE;
 use crate::protobuf::{ProtobufError, ProtobufFields};
 
-/// The domains that resources are about.
+/// The domains in the resources.
 ///
 /// # Errors
-/// Every resource that cannot be read.
+/// Every resource that cannot be decoded.
 pub(crate) fn decode_domains(resources: &Resources<'_>) -> Result<Vec<DomainConfig>, String> {
     let (mut domains, mut errors) = (Vec::new(), Vec::new());
     for (at, (kind, bytes)) in resources.iter().enumerate() {
@@ -21,16 +20,20 @@ pub(crate) fn decode_domains(resources: &Resources<'_>) -> Result<Vec<DomainConf
             RESOURCE_TYPE => {
                 decode_domain(ProtobufFields::of(bytes)).map_err(|error| error.to_string())
             }
-            other => Err(format!("`{}` was not asked for", other.escape_default())),
+            other => Err(format!(
+                "`{}` is not the requested type",
+                other.escape_default()
+            )),
         };
         match decoded {
             Ok(domain) => domains.push(domain),
             Err(error) => errors.push(format!("resource {at}: {error}")),
         }
     }
-    match errors.is_empty() {
-        true => Ok(domains),
-        false => Err(errors.join("\n")),
+    if errors.is_empty() {
+        Ok(domains)
+    } else {
+        Err(errors.join("\n"))
     }
 }
 
@@ -94,7 +97,7 @@ fn decode_limit(fields: ProtobufFields<'_>) -> DecodeResult<LimitConfig> {
     Ok(limit)
 }
 
-/// The name of a unit by its number. One that is not known keeps its number, and is a fault later.
+/// The name of a unit by its number. An unknown unit keeps its number, and is an error later.
 fn unit_name(number: u64) -> String {
     match number {
         0 => String::new(),
@@ -285,14 +288,14 @@ mod tests {
             "{error}"
         );
         assert!(
-            error.contains("resource 2: `other` was not asked for"),
+            error.contains("resource 2: `other` is not the requested type"),
             "{error}"
         );
     }
 
-    /// Whatever a plane sends is domains or a fault.
+    /// Any bytes of a control plane yield domains or an error.
     #[test]
-    fn bytes_that_are_changed_at_random_are_read_or_refused() {
+    fn randomly_changed_bytes_are_decoded_or_rejected() {
         let good = encode(|w| {
             w.bytes(1, b"shop");
             w.message(3, |w| {
@@ -301,7 +304,7 @@ mod tests {
                 w.message(4, |w| w.message(8, metadata));
             });
         });
-        // A generator of three lines; the same seed gives the same run.
+        // A generator of three lines. The same seed gives the same run.
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         let mut next = |below: usize| {
             state ^= state << 13;
@@ -328,7 +331,7 @@ mod tests {
         );
     }
 
-    /// Every unit of the protocol, and none besides.
+    /// Every unit of the protocol, and no other.
     #[test]
     fn units_have_the_numbers_of_the_protocol() {
         let all: Vec<_> = (1..8).map(unit_name).collect();

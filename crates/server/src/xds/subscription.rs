@@ -1,8 +1,8 @@
-//! Keeps what a control plane says in force, for as long as it is held.
+//! Keeps the configuration of a control plane active, until it is dropped.
 //!
-//! One task: meet the plane, ask, hear, hand over, say what became of it; and after a loss all over
-//! again, with pauses that grow. Kept true: each answer is acknowledged or refused, in order, and the
-//! version we claim is always that of what is in force. It does not know what a resource means.
+//! One task: connect, subscribe, receive, apply, acknowledge or reject. After a disconnect it starts again, with
+//! growing back-off. Invariant: each response is acknowledged or rejected, in order, and the version in our requests is
+//! always that of the active configuration. Does not know what a resource means.
 
 use std::sync::Arc;
 
@@ -15,23 +15,23 @@ use super::client::{AdsStream, AdsStreamError};
 use super::wire::{DiscoveryRequest, DiscoveryResponse, RESOURCE_TYPE};
 use crate::protobuf::ProtobufError;
 
-/// The kind and the bytes of each resource that is to be in force.
+/// The type and the bytes of each resource to apply.
 pub(crate) type Resources<'a> = [(&'a str, &'a [u8])];
-/// Puts resources in force, or says every fault of theirs.
+/// Applies resources, or returns all of their errors.
 pub(crate) type ApplyResources = Arc<dyn Fn(&Resources<'_>) -> Result<(), String> + Send + Sync>;
-/// Hears what happens.
+/// Called with every event.
 pub(crate) type XdsEventHandler = Arc<dyn Fn(XdsEvent<'_>) + Send + Sync>;
 
-/// What happens between us and a control plane.
+/// An event on the connection to a control plane.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum XdsEvent<'a> {
-    /// There is a connection.
+    /// The connection is established.
     Connected,
-    /// What it sent is in force.
+    /// The resources are active.
     Applied { version: &'a str },
-    /// What it sent is not.
+    /// The resources were rejected.
     Rejected { version: &'a str, why: &'a str },
-    /// There is no stream any more, and the next try comes.
+    /// The stream has ended. The next attempt follows after `wait_ms`.
     Disconnected { why: &'a str, wait_ms: u64 },
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct XdsSubscription {
 }
 
 impl XdsSubscription {
-    /// Begins, in the background. To be called inside the runtime.
+    /// Starts the background task. Must be called inside the runtime.
     pub(crate) fn start(
         plane: ControlPlane,
         apply: ApplyResources,
@@ -61,10 +61,14 @@ impl XdsSubscription {
         XdsSubscription { task, responded }
     }
 
-    /// Waits until the plane has sent something, be it good or bad.
+    /// Waits until the control plane has sent a response, valid or not.
     pub(crate) async fn wait_for_first_response(&self) {
-        // An end of the task cannot be waited for longer than it lasts.
-        let _ = self.responded.clone().wait_for(|answered| *answered).await;
+        // An error means that the task has ended: then there is nothing to wait for.
+        let _ = self
+            .responded
+            .clone()
+            .wait_for(|responded| *responded)
+            .await;
     }
 }
 
@@ -74,22 +78,23 @@ impl Drop for XdsSubscription {
     }
 }
 
-/// What the task owns.
+/// The state of the task.
 struct XdsSubscriptionTask {
     plane: ControlPlane,
     apply: ApplyResources,
     on_event: XdsEventHandler,
     first_response: watch::Sender<bool>,
-    /// Of what is in force. It outlives a stream: a plane need not send again what we have.
+    /// The version of the active configuration. It outlives a stream: a control plane need not send again what the node
+    /// has.
     version: String,
 }
 
-/// Why a stream is over.
+/// Why a stream has ended.
 #[derive(Debug, thiserror::Error)]
 enum XdsError {
     #[error(transparent)]
     Stream(#[from] AdsStreamError),
-    #[error("it sent what is no answer: {0}")]
+    #[error("it sent an invalid response: {0}")]
     Malformed(#[from] ProtobufError),
 }
 
@@ -107,7 +112,7 @@ impl XdsSubscriptionTask {
         }
     }
 
-    /// One stream, to its end. `failures` is set back by the first answer.
+    /// Runs one stream to its end. The first response resets `failures`.
     async fn run_stream(
         &mut self,
         failures: &mut u32,
@@ -129,12 +134,15 @@ impl XdsSubscriptionTask {
         }
     }
 
-    /// Hands an answer over, and gives what to say to it.
+    /// Applies a response and returns the request that acknowledges or rejects it.
     async fn handle_response(&mut self, message: &Bytes) -> Result<Vec<u8>, XdsError> {
         let response = DiscoveryResponse::decode(message)?;
         let applied = match response.type_url {
             RESOURCE_TYPE => self.apply_resources(message.clone()).await,
-            kind => Err(format!("`{}` was not asked for", kind.escape_default())),
+            kind => Err(format!(
+                "`{}` is not the requested type",
+                kind.escape_default()
+            )),
         };
         let version = response.version;
         match &applied {
@@ -149,26 +157,26 @@ impl XdsSubscriptionTask {
         Ok(request.encode(None))
     }
 
-    /// Off the threads that answer requests: ten thousand limits take their time.
+    /// Runs off the threads that serve requests: ten thousand limits take their time.
     async fn apply_resources(&self, message: Bytes) -> Result<(), String> {
         let (apply, on_event) = (Arc::clone(&self.apply), Arc::clone(&self.on_event));
         let applied = spawn_blocking(move || {
             let response =
                 DiscoveryResponse::decode(&message).map_err(|error| error.to_string())?;
             apply(&response.resources)?;
-            // Lint looks at all of them.
+            // Called on this thread, because lint checks all rules.
             on_event(XdsEvent::Applied {
                 version: response.version,
             });
             Ok(())
         });
         applied.await.unwrap_or_else(|_| {
-            Err("the loader panicked on these resources: please report it".to_owned())
+            Err("the loader panicked on these resources; please report it".to_owned())
         })
     }
 }
 
-/// Between 0 and 1. Without randomness all nodes wait as long as they may.
+/// Between 0 and 1. Without randomness all nodes wait the maximum.
 fn random_fraction() -> f64 {
     getrandom::u32().map_or(1.0, |random| f64::from(random) / f64::from(u32::MAX))
 }

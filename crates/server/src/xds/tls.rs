@@ -1,5 +1,4 @@
-//! TLS to a control plane. Files are read whenever a connection is made, so that they can be replaced
-//! without a restart.
+//! TLS to a control plane. The files are read for every connection, so that they can be replaced without a restart.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::XdsTlsFiles;
 
-/// The way to the server that has `name`; else why there is none.
+/// Connects to the server with `name`, or returns the error text.
 pub(super) async fn connect_tls(
     socket: TcpStream,
     files: &XdsTlsFiles,
@@ -22,7 +21,7 @@ pub(super) async fn connect_tls(
 ) -> Result<TlsStream<TcpStream>, String> {
     let config = config(files)?;
     let name = ServerName::try_from(name.to_owned())
-        .map_err(|_| format!("`{}` is no name of a server", name.escape_default()))?;
+        .map_err(|_| format!("`{}` is not a server name", name.escape_default()))?;
     let connecting = TlsConnector::from(Arc::new(config)).connect(name, socket);
     connecting.await.map_err(|error| error.to_string())
 }
@@ -55,8 +54,8 @@ fn authorities(file: Option<&Path>) -> Result<RootCertStore, String> {
     roots.add_parsable_certificates(found);
     match (roots.is_empty(), file) {
         (false, _) => Ok(roots),
-        (true, Some(file)) => Err(file_error(file, "holds no certificate")),
-        (true, None) => Err("the system trusts no authority; name one".to_owned()),
+        (true, Some(file)) => Err(file_error(file, "has no certificate; use a PEM file")),
+        (true, None) => Err("the system has no trusted authorities; set ca=FILE".to_owned()),
     }
 }
 

@@ -1,32 +1,31 @@
-//! The messages of the discovery service, as far as they matter here.
+//! The messages of the discovery service, as far as they are used here.
 //!
-//! What is sent and what comes, field by field; a resource becomes the form that files become too, so
-//! that one set of checks holds for both. Fields that are not known are passed over.
+//! Requests and responses are encoded and decoded field by field. A resource becomes the same form as a file, so that
+//! the same checks apply to both. Unknown fields are skipped.
 
 use crate::protobuf::{ProtobufError, ProtobufFields, ProtobufWriter};
 use crate::xds::XdsNodeInfo;
 
-/// What we ask for.
+/// The resource type of the subscription.
 pub(super) const RESOURCE_TYPE: &str =
     "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
-/// `INVALID_ARGUMENT`.
 const INVALID_ARGUMENT: u64 = 3;
-/// As much of the faults as a plane is told.
+/// Maximum length of the errors that are sent to a control plane.
 const MAX_REJECTION_BYTES: usize = 4096;
 
-/// What we say: what we have, and what we make of what came last.
+/// A request: the active version, and the result of the last response.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DiscoveryRequest<'a> {
-    /// The version in force, if any came.
+    /// The active version, if there is one.
     pub(super) version: &'a str,
-    /// Which answer this is about; nothing at the beginning of a stream.
+    /// The nonce of the response that this request is about. Empty at the beginning of a stream.
     pub(super) nonce: &'a str,
-    /// Why that answer was not taken.
+    /// Why that response was rejected.
     pub(super) rejection: Option<&'a str>,
 }
 
 impl DiscoveryRequest<'_> {
-    /// On the wire. The node is told once for each stream.
+    /// Encodes the request. The node is sent once per stream.
     pub(super) fn encode(self, node: Option<&XdsNodeInfo>) -> Vec<u8> {
         let mut out = Vec::new();
         let mut w = ProtobufWriter::to(&mut out);
@@ -70,13 +69,13 @@ fn truncate(text: &str) -> &str {
     &text[..end]
 }
 
-/// What a plane sends: all that is to be in force.
+/// A response of the control plane: the complete configuration.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct DiscoveryResponse<'a> {
     pub(super) version: &'a str,
     pub(super) nonce: &'a str,
     pub(super) type_url: &'a str,
-    /// The kind and the bytes of each.
+    /// The type and the bytes of each resource.
     pub(super) resources: Vec<(&'a str, &'a [u8])>,
 }
 
@@ -123,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_node_is_sent_at_the_beginning_and_rejections_when_there_are_some() {
+    fn the_node_is_sent_first_and_rejections_carry_their_errors() {
         let node = XdsNodeInfo {
             id: "gate".to_owned(),
             metadata: vec![("zone".to_owned(), "b".to_owned())],

@@ -1,23 +1,23 @@
-//! Slots that their callers do not give back: some hang up before they hear of theirs, some are stuck, and
-//! an operator frees those.
+//! Permits that their callers do not release: some callers hang up before they get the response, some are stuck,
+//! and an operator frees those.
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use tidegate_parts::{FaultProxy, ProxyFault, TestRedis as Redis};
+use tidegate_testkit::{FaultProxy, ProxyFault, TestRedis as Redis};
 
 use crate::http2;
-use crate::permits::{UPLOADS, acquire, ada, exact, held, node, slot};
-use crate::server::{Server, wait_for};
+use crate::permits::{UPLOADS, acquire, ada, exact, is_renewed, node, permit_body};
+use crate::server::{TestServer, wait_for};
 
-/// Longer than the test takes: whatever is free before has not ended by itself.
+/// Longer than the test takes: a permit that is free earlier has not expired by itself.
 const HOUR_MS: u64 = 3_600_000;
 
-/// A node, and a way to its store on which answers get lost in time.
+/// A node, and a proxy to its store on which replies can be delayed.
 struct PermitScenario {
     redis: Redis,
     proxy: FaultProxy,
-    node: Server,
+    node: TestServer,
     runtime: tokio::runtime::Runtime,
 }
 
@@ -32,7 +32,7 @@ impl PermitScenario {
         let proxy = runtime.block_on(FaultProxy::new(redis.address())).unwrap();
         let url = format!("redis://{}", proxy.address());
         let rules = UPLOADS.replace("concurrent: 2", "concurrent: 1");
-        let node = Server::with(&rules, &["--store", &url, "--store-budget", "30000"]);
+        let node = TestServer::with(&rules, &["--store", &url, "--store-budget", "30000"]);
         exact(&node);
         proxy.set(ProxyFault::Delay(Duration::from_millis(HOUR_MS)));
         PermitScenario {
@@ -52,13 +52,14 @@ impl PermitScenario {
     }
 
     fn wait_taken(&self) {
-        wait_for("a slot in the store", || self.is_taken().then_some(()));
+        wait_for("a permit in the store", || self.is_taken().then_some(()));
     }
 
-    /// Whoever took the slot has hung up. What the node then asks of the store passes, as all it asks.
+    /// The caller that acquired the permit has hung up. Commands that the node then sends to the store pass, like
+    /// all its commands.
     fn comes_free(self) {
-        wait_for("the slot to be free", || (!self.is_taken()).then_some(()));
-        // Connections with late answers end, and new ones have none.
+        wait_for("the permit to be free", || (!self.is_taken()).then_some(()));
+        // Connections with late replies end, and new ones have none.
         let before = self.proxy.accepted();
         self.proxy.set(ProxyFault::Closed);
         wait_for("another connection", || {
@@ -73,7 +74,7 @@ impl PermitScenario {
 }
 
 #[test]
-fn a_caller_that_closes_its_connection_leaves_no_slot_taken() {
+fn a_caller_that_closes_its_connection_leaves_no_permit_taken() {
     let scene = PermitScenario::new();
     let mut client = scene.node.client();
     client
@@ -85,7 +86,7 @@ fn a_caller_that_closes_its_connection_leaves_no_slot_taken() {
 }
 
 #[test]
-fn a_caller_that_resets_its_stream_leaves_no_slot_taken() {
+fn a_caller_that_resets_its_stream_leaves_no_permit_taken() {
     let scene = PermitScenario::new();
     let (client, _reply) = scene.runtime.block_on(async {
         let client = http2::connect(&scene.node, 65_535).await;
@@ -102,26 +103,26 @@ fn a_caller_that_resets_its_stream_leaves_no_slot_taken() {
     drop(client);
 }
 
-/// Two nodes: the one that was not asked for it hears of it when a slot is renewed there.
+/// Two nodes: the node that did not get the request learns of it when a permit is renewed there.
 #[test]
-fn an_operator_frees_the_slots_of_one_subject() {
+fn an_operator_frees_the_permits_of_one_subject() {
     let redis = Redis::redis7();
     let nodes = [node(&redis, UPLOADS), node(&redis, UPLOADS)];
     let stuck: Vec<String> = nodes
         .iter()
-        .map(|node| slot(&acquire(&mut node.client(), HOUR_MS)))
+        .map(|node| permit_body(&acquire(&mut node.client(), HOUR_MS)))
         .collect();
     assert_eq!(acquire(&mut nodes[0].client(), HOUR_MS).status, 429);
     let bob = ada(HOUR_MS).replace("ada", "bob");
-    let bob = slot(&nodes[0].post("/v1/acquire", &bob));
+    let bob = permit_body(&nodes[0].post("/v1/acquire", &bob));
     let reset = nodes[0].admin_post("/v1/subjects/reset", r#"{"attributes": {"user": "ada"}}"#);
     assert_eq!(reset.json()["reset"], 2, "{reset:?}");
     let open = r#"tidegate_open_requests{rule="uploads"}"#;
     assert_eq!(nodes[0].metric(open), 1, "that of bob");
     for _ in 0..2 {
-        assert!(!held(&nodes[0], &stuck[0]) && !held(&nodes[1], &stuck[1]));
+        assert!(!is_renewed(&nodes[0], &stuck[0]) && !is_renewed(&nodes[1], &stuck[1]));
     }
-    assert!(held(&nodes[1], &bob));
+    assert!(is_renewed(&nodes[1], &bob));
     for status in [200, 200, 429] {
         assert_eq!(acquire(&mut nodes[1].client(), HOUR_MS).status, status);
     }

@@ -1,10 +1,10 @@
-//! The operator's listener: metrics that add up, one subject's state, the guard.
+//! The admin listener: consistent metrics, the state of one subject, access control.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use crate::http::{Client, ask};
-use crate::server::{BINARY, Server, wait_for};
+use crate::http::{HttpClient, check_body};
+use crate::server::{BINARY, TestServer, wait_for};
 
 const RULES: &str = "
 version: 1
@@ -13,7 +13,7 @@ rules:
   - { name: all, by: api_key|ip, rate: 1000000/hour }
 ";
 
-/// The page without what moves by itself.
+/// The page without values that change by themselves.
 fn series(page: &str) -> Vec<&str> {
     let samples = page
         .lines()
@@ -24,15 +24,15 @@ fn series(page: &str) -> Vec<&str> {
 }
 
 #[test]
-fn metrics_add_up_with_what_a_client_counted() {
-    let server = Server::start(RULES);
+fn metrics_match_the_counts_of_a_client() {
+    let server = TestServer::start(RULES);
     let mut client = server.client();
     let (mut passed, mut denied, mut bad) = (0, 0, 0);
     for i in 0..300 {
         let body = match i % 10 {
             0 => "{".to_owned(),
-            1..=4 => ask(&format!("192.0.2.{}", i % 7), "/login"),
-            _ => ask(&format!("192.0.2.{}", i % 7), "/x"),
+            1..=4 => check_body(&format!("192.0.2.{}", i % 7), "/login"),
+            _ => check_body(&format!("192.0.2.{}", i % 7), "/x"),
         };
         match client.post("/v1/check", &body).status {
             200 => passed += 1,
@@ -62,7 +62,7 @@ fn metrics_add_up_with_what_a_client_counted() {
 
 #[test]
 fn a_hundred_thousand_random_keys_and_paths_add_no_series() {
-    let server = Server::start(RULES);
+    let server = TestServer::start(RULES);
     let mut client = server.client();
     let list = |round: u32| {
         let items: Vec<String> = (0..1_000)
@@ -78,7 +78,7 @@ fn a_hundred_thousand_random_keys_and_paths_add_no_series() {
             .collect();
         format!("[{}]", items.join(","))
     };
-    // One of each outcome first: a series appears with its first event.
+    // One request of each outcome first: a series appears with its first event.
     client.post("/v1/check", &list(0));
     let before = server.admin_get("/metrics").body;
     for round in 1..100 {
@@ -93,8 +93,8 @@ fn a_hundred_thousand_random_keys_and_paths_add_no_series() {
 
 #[test]
 fn promtool_accepts_the_page() {
-    let server = Server::start(RULES);
-    server.post("/v1/check", &ask("192.0.2.1", "/login"));
+    let server = TestServer::start(RULES);
+    server.post("/v1/check", &check_body("192.0.2.1", "/login"));
     let page = server.admin_get("/metrics");
     assert!(
         page.header("content-type")
@@ -104,7 +104,7 @@ fn promtool_accepts_the_page() {
     promtool_accepts(&page.body);
 }
 
-/// A page that Prometheus can read and has nothing to say about.
+/// Asserts that Prometheus can read the page and reports no problem.
 pub(crate) fn promtool_accepts(page: &str) {
     let promtool = Command::new("promtool")
         .args(["check", "metrics"])
@@ -121,14 +121,17 @@ pub(crate) fn promtool_accepts(page: &str) {
         .write_all(page.as_bytes())
         .unwrap();
     let output = promtool.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success() && said.trim().is_empty(), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        output.status.success() && printed.trim().is_empty(),
+        "{printed}"
+    );
 }
 
 #[test]
 fn one_subject_is_inspected_and_reset() {
-    let server = Server::start(RULES);
-    let body = ask("192.0.2.1", "/login");
+    let server = TestServer::start(RULES);
+    let body = check_body("192.0.2.1", "/login");
     for _ in 0..4 {
         server.post("/v1/check", &body);
     }
@@ -149,10 +152,10 @@ fn one_subject_is_inspected_and_reset() {
     assert_eq!(server.post("/v1/check", &body).status, 200);
 }
 
-/// A reset of one client emptied the ceiling of everybody, and did not mention it.
+/// A reset of one client emptied the global ceiling without mentioning it.
 #[test]
-fn a_reset_of_one_client_leaves_the_counters_of_all_alone() {
-    let server = Server::start(
+fn a_reset_of_one_client_does_not_touch_the_counters_of_all() {
+    let server = TestServer::start(
         "version: 1\nrules:\n  - { name: ceiling, by: global, rate: 2/hour }\n  \
            - { name: each, by: user, rate: 9/hour }\n  - { name: orgs, by: org, rate: 9/hour }\n",
     );
@@ -183,10 +186,10 @@ fn a_reset_of_one_client_leaves_the_counters_of_all_alone() {
     assert_eq!(["eve", "ada", "bob"].map(status), [200, 200, 429]);
 }
 
-/// The answer was an empty list, as if the client had used nothing.
+/// The response was an empty list, as if the client had used nothing.
 #[test]
-fn attributes_that_a_rule_needs_are_named() {
-    let server = Server::start(
+fn missing_attributes_that_a_rule_needs_are_listed() {
+    let server = TestServer::start(
         "version: 1\nrules:\n  - { name: login, by: [ip, account], match: { path: /login }, rate: 3/hour }\n",
     );
     let body =
@@ -211,8 +214,8 @@ fn attributes_that_a_rule_needs_are_named() {
 }
 
 #[test]
-fn metrics_are_of_the_edges_that_are_on() {
-    let server = Server::with(RULES, &["--grpc", "off"]);
+fn metrics_cover_the_enabled_edges_only() {
+    let server = TestServer::with(RULES, &["--grpc", "off"]);
     let page = server.admin_get("/metrics").body;
     for (edge, on) in [
         ("http", true),
@@ -227,7 +230,7 @@ fn metrics_are_of_the_edges_that_are_on() {
 
 #[test]
 fn the_rules_in_force_are_listed() {
-    let server = Server::start(RULES);
+    let server = TestServer::start(RULES);
     let rules = server.admin_get("/v1/rules").json();
     assert_eq!(rules["rules"].as_array().unwrap().len(), 2);
     assert_eq!(rules["hash"].as_str().unwrap().len(), 64);
@@ -235,10 +238,10 @@ fn the_rules_in_force_are_listed() {
 }
 
 #[test]
-fn other_hosts_and_origins_are_refused() {
-    let server = Server::start(RULES);
-    let mut admin = Client::connect(server.admin);
-    let status = |admin: &mut Client, method: &str, path: &str, headers: &[(&str, &str)]| {
+fn other_hosts_and_origins_are_rejected() {
+    let server = TestServer::start(RULES);
+    let mut admin = HttpClient::connect(server.admin);
+    let status = |admin: &mut HttpClient, method: &str, path: &str, headers: &[(&str, &str)]| {
         admin.request(method, path, headers, "").status
     };
     assert_eq!(
@@ -282,24 +285,24 @@ fn a_wider_admin_listener_needs_a_token() {
     let dir = tempfile::tempdir().unwrap();
     let token = dir.path().join("token");
     std::fs::write(&token, "correct-horse-battery").unwrap();
-    let server = Server::with(RULES, &["--admin-token-file", token.to_str().unwrap()]);
+    let server = TestServer::with(RULES, &["--admin-token-file", token.to_str().unwrap()]);
     assert_eq!(server.admin_get("/metrics").status, 401);
     let shown = [("authorization", "Bearer correct-horse-battery")];
     assert_eq!(
-        Client::connect(server.admin)
+        HttpClient::connect(server.admin)
             .request("GET", "/metrics", &shown, "")
             .status,
         200
     );
 }
 
-/// Newcomers were denied together without a line in the log, and the page had one who had used nothing as one who had
-/// used all.
+/// New clients at the memory cap were denied together without a line in the log, and the page showed a client that
+/// had used nothing as one that had used everything.
 #[test]
-fn newcomers_at_the_memory_cap_are_reported() {
+fn new_clients_at_the_memory_cap_are_reported() {
     let rules =
         "version: 1\nrules:\n  - { name: r, by: user, rate: 5/day, algorithm: sliding-log }\n";
-    let server = Server::with(rules, &["--memory-cap", "16MiB"]);
+    let server = TestServer::with(rules, &["--memory-cap", "16MiB"]);
     let mut client = server.client();
     let check = |user: usize| format!(r#"{{"attributes": {{"user": "u{user}"}}}}"#);
     let mut users = (0..).step_by(1_000).map(|first| {
@@ -314,14 +317,17 @@ fn newcomers_at_the_memory_cap_are_reported() {
         let message = line["message"].as_str().unwrap_or_default();
         line["level"] == "WARN" && message.starts_with("counters are at --memory-cap")
     });
-    // Some parts of the table are full before others.
+    // Some shards of the table are full before others.
     let mut ids = 1_000_000_000..;
-    let newcomer = wait_for("a newcomer without room", || {
-        let newcomer = check(ids.next().unwrap());
-        let reply = client.post("/v1/check", &newcomer).json();
-        (reply["source"] == "overflow").then_some(newcomer)
+    let new_client = wait_for("a new client without room", || {
+        let new_client = check(ids.next().unwrap());
+        // A client that finds room begins with a copy of the shared counter, and has its own from then on: its first
+        // reply is `overflow` too, its second is not.
+        let mut source = || client.post("/v1/check", &new_client).json()["source"].clone();
+        let shares_a_counter = source() == "overflow" && source() == "overflow";
+        shares_a_counter.then_some(new_client)
     });
-    let page = server.admin_post("/v1/subjects", &newcomer).json();
+    let page = server.admin_post("/v1/subjects", &new_client).json();
     assert_eq!(page["limits"][0]["source"], "overflow", "{page}");
     let known = server.admin_post("/v1/subjects", &check(0)).json();
     assert_eq!(known["limits"][0]["source"], "exact", "{known}");

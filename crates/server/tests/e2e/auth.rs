@@ -1,6 +1,6 @@
 //! Sub-requests of proxies.
 
-use crate::server::Server;
+use crate::server::TestServer;
 
 const RULES: &str = "
 version: 1
@@ -17,8 +17,8 @@ const NGINX: [(&str, &str); 3] = [
 ];
 
 #[test]
-fn nginx_gets_200_then_the_status_it_asks_for() {
-    let server = Server::start(RULES);
+fn nginx_gets_200_and_then_the_status_that_it_requests() {
+    let server = TestServer::start(RULES);
     let mut client = server.client();
     let passed = client.request("GET", "/v1/auth?deny_status=403", &NGINX, "");
     assert_eq!((passed.status, &*passed.body), (200, ""));
@@ -26,7 +26,7 @@ fn nginx_gets_200_then_the_status_it_asks_for() {
     let denied = client.request("GET", "/v1/auth?deny_status=403", &NGINX, "");
     assert_eq!(denied.status, 403);
     assert!(denied.header("retry-after").is_some());
-    // What the client put left of the address the proxy saw counts for nothing.
+    // Addresses that the client put left of the address that the proxy saw are ignored.
     let spoofed = [
         NGINX[0],
         NGINX[1],
@@ -38,8 +38,8 @@ fn nginx_gets_200_then_the_status_it_asks_for() {
 }
 
 #[test]
-fn a_blocked_client_gets_403_whatever_a_denial_is() {
-    let server = Server::start(RULES);
+fn a_blocked_client_gets_403_whatever_status_a_denial_has() {
+    let server = TestServer::start(RULES);
     let blocked = [NGINX[0], NGINX[1], ("x-forwarded-for", "192.0.2.9")];
     for query in ["", "?deny_status=401", "?deny_status=429"] {
         let path = format!("/v1/auth{query}");
@@ -52,7 +52,7 @@ fn a_blocked_client_gets_403_whatever_a_denial_is() {
 
 #[test]
 fn traefik_and_caddy_get_the_denial_itself() {
-    let server = Server::start(RULES);
+    let server = TestServer::start(RULES);
     let mut client = server.client();
     let headers = [
         ("x-forwarded-uri", "/login"),
@@ -65,10 +65,10 @@ fn traefik_and_caddy_get_the_denial_itself() {
     assert_eq!(denied.status, 429);
 }
 
-/// Every rule on the method disappeared where the proxy misspelt the header.
+/// Every rule on the method silently stopped applying where the proxy misspelt the header.
 #[test]
-fn a_proxy_that_leaves_out_a_method_that_a_rule_needs_learns_what_to_send() {
-    let server = Server::start(RULES);
+fn a_missing_method_that_a_rule_needs_is_an_error_that_names_the_header() {
+    let server = TestServer::start(RULES);
     let misspelt = [NGINX[0], ("x-original-metod", "POST"), NGINX[2]];
     for query in ["", "?from=original"] {
         let path = format!("/v1/auth{query}");
@@ -87,13 +87,13 @@ fn a_proxy_that_leaves_out_a_method_that_a_rule_needs_learns_what_to_send() {
 }
 
 #[test]
-fn contradicting_families_and_bad_queries_are_refused() {
-    let server = Server::start(RULES);
+fn contradicting_header_families_and_bad_queries_are_rejected() {
+    let server = TestServer::start(RULES);
     let mut client = server.client();
     let both = [("x-original-uri", "/free"), ("x-forwarded-uri", "/login")];
-    let refused = client.request("GET", "/v1/auth", &both, "");
+    let rejected = client.request("GET", "/v1/auth", &both, "");
     assert_eq!(
-        (refused.status, &refused.json()["field"]),
+        (rejected.status, &rejected.json()["field"]),
         (400, &"x-original-uri".into())
     );
     assert_eq!(
@@ -106,7 +106,7 @@ fn contradicting_families_and_bad_queries_are_refused() {
 
 #[test]
 fn a_delay_is_a_denial_with_that_wait() {
-    let server = Server::start(RULES);
+    let server = TestServer::start(RULES);
     let mut client = server.client();
     let headers = [
         ("x-original-uri", "/queue"),
@@ -122,13 +122,13 @@ fn a_delay_is_a_denial_with_that_wait() {
 
 /// A blocked key passed beside an invented one, in a second line, and behind a tab.
 #[test]
-fn a_blocked_key_passes_beside_no_other_header() {
+fn a_blocked_key_is_denied_beside_any_other_header() {
     const KEY: &str = "k-of-a-stolen-laptop";
     const DIGEST: &str = "d7cb5ea3f967f6e0715b176b561bc607d6d9c55ca6eeefcb22072158b34d8886";
     let rules = format!(
         "version: 1\nblock: [\"sha256:{DIGEST}\"]\nrules:\n  - {{ name: r, by: api_key|ip, rate: 1000/hour }}\n"
     );
-    let server = Server::start(&rules);
+    let server = TestServer::start(&rules);
     let status = |query: &str, lines: &[(&str, &str)]| {
         let lines = [&[("x-original-uri", "/")], lines].concat();
         let path = format!("/v1/auth?from=original{query}");
@@ -149,7 +149,7 @@ fn a_blocked_key_passes_beside_no_other_header() {
         assert_eq!(status("", lines), 403, "{lines:?}");
     }
     assert_eq!(status("", &[("x-api-key", "another")]), 200);
-    // With a second credential nobody can tell which counts.
+    // With a second credential it is ambiguous which one counts.
     for lines in [
         &[("x-api-key", "junk"), shown][..],
         &[("x-api-key", "junk"), ("x-api-key", KEY)],
@@ -160,7 +160,7 @@ fn a_blocked_key_passes_beside_no_other_header() {
     ] {
         assert_eq!(status("", lines), 400, "{lines:?}");
     }
-    // Unless the address says it.
+    // Unless the query names one.
     let both = [("x-api-key", "app"), shown];
     assert_eq!(status("&key=authorization", &both), 403);
     assert_eq!(status("&key=x-api-key", &both), 200);
@@ -168,7 +168,7 @@ fn a_blocked_key_passes_beside_no_other_header() {
 
 #[test]
 fn names_of_identity_in_another_case_are_rejected() {
-    let server = Server::with_resp(RULES, &[]);
+    let server = TestServer::with_resp(RULES, &[]);
     for name in ["IP", "Api_Key", "API_KEY"] {
         let body = format!(r#"{{"attributes": {{"{name}": "192.0.2.7"}}}}"#);
         let reply = server.post("/v1/check", &body);
@@ -181,10 +181,10 @@ fn names_of_identity_in_another_case_are_rejected() {
     assert_eq!(server.post("/v1/check", body).status, 200);
 }
 
-/// The connection was closed without a word, and the next request of the proxy was lost.
+/// The connection was closed without a response, and the next request of the proxy was lost.
 #[test]
 fn a_body_that_is_not_read_ends_the_connection_only_if_it_is_still_to_come() {
-    let server = Server::start("version: 1\nrules: []\n");
+    let server = TestServer::start("version: 1\nrules: []\n");
     let mut client = server.client();
     for _ in 0..3 {
         let reply = client.request("POST", "/v1/auth", &NGINX, "a body that is all there");

@@ -1,4 +1,4 @@
-//! A good client beside the bad ones: it asks all the while, and every answer must come.
+//! A good client beside the bad ones: it sends requests all the time, and every response must come.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -7,17 +7,17 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::grpc::{GrpcClient, OK, request};
-use crate::http::{Client, ask};
+use crate::http::{HttpClient, check_body};
 use crate::resp::RespClient;
-use crate::server::{Server, wait_for};
+use crate::server::{TestServer, wait_for};
 
-/// Half the shortest idle time of a server beside which somebody is asked to witness.
+/// Half the shortest idle time of a server with a background client.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// A connection that is kept from one request to the next, as clients keep theirs.
 ///
-/// A thread that did not run for long finds it closed as idle, and takes another. Whoever asked a moment
-/// ago cannot be idle: closed then is closed on a good client.
+/// A thread that did not run for long finds its connection closed as idle, and opens another. A client that sent a
+/// request a moment ago cannot be idle: if its connection is closed then, a good client was cut off.
 struct KeptConnection<C> {
     connection: C,
     last_request: Instant,
@@ -34,22 +34,22 @@ impl<C> KeptConnection<C> {
     fn request<A, E: std::fmt::Debug>(
         &mut self,
         connect: impl FnOnce() -> C,
-        mut ask: impl FnMut(&mut C) -> Result<A, E>,
+        mut send: impl FnMut(&mut C) -> Result<A, E>,
     ) -> A {
-        // The server counts from its answer, which is after the question.
+        // The server counts from its response, which is later than the request.
         let was_quiet = self.last_request.elapsed() >= QUIET;
         self.last_request = Instant::now();
-        match ask(&mut self.connection) {
+        match send(&mut self.connection) {
             Err(_) if was_quiet => {
                 self.connection = connect();
-                ask(&mut self.connection).unwrap()
+                send(&mut self.connection).unwrap()
             }
-            answer => answer.unwrap(),
+            reply => reply.unwrap(),
         }
     }
 }
 
-/// Asks in a thread of its own until it is told to stop.
+/// Sends requests in its own thread until it is stopped.
 pub(crate) struct BackgroundClient {
     thread: JoinHandle<Vec<Duration>>,
     replies: Arc<AtomicUsize>,
@@ -57,15 +57,15 @@ pub(crate) struct BackgroundClient {
 }
 
 impl BackgroundClient {
-    /// `ask` asks once, waits for the answer and panics if it is not a good one.
-    pub(crate) fn spawn(mut ask: impl FnMut() + Send + 'static) -> Self {
+    /// `send` sends one request, waits for the response and panics if it is not a good one.
+    pub(crate) fn spawn(mut send: impl FnMut() + Send + 'static) -> Self {
         let (replies, stop) = <(Arc<AtomicUsize>, Arc<AtomicBool>)>::default();
         let (counted, stopped) = (Arc::clone(&replies), Arc::clone(&stop));
         let thread = std::thread::spawn(move || {
             let mut waits = Vec::new();
             while !stopped.load(Relaxed) {
                 let begun = Instant::now();
-                ask();
+                send();
                 waits.push(begun.elapsed());
                 counted.fetch_add(1, Relaxed);
             }
@@ -78,27 +78,27 @@ impl BackgroundClient {
         }
     }
 
-    /// Checks on the HTTP port: on a connection that stays, and now and then on one that is new.
-    pub(crate) fn for_http(server: &Server) -> Self {
-        let (address, body) = (server.http, ask("192.0.2.99", "/"));
-        let mut kept = KeptConnection::new(Client::connect(address));
+    /// Checks on the HTTP port: on a connection that stays, and sometimes on a new one.
+    pub(crate) fn for_http(server: &TestServer) -> Self {
+        let (address, body) = (server.http, check_body("192.0.2.99", "/"));
+        let mut kept = KeptConnection::new(HttpClient::connect(address));
         let mut turn = 0;
         BackgroundClient::spawn(move || {
             turn += 1;
-            let ask = |client: &mut Client| {
+            let send = |client: &mut HttpClient| {
                 client.send("POST", "/v1/check", &[], &body)?;
                 client.receive()
             };
             let reply = match turn % 8 {
-                0 => ask(&mut Client::connect(address)).unwrap(),
-                _ => kept.request(|| Client::connect(address), ask),
+                0 => send(&mut HttpClient::connect(address)).unwrap(),
+                _ => kept.request(|| HttpClient::connect(address), send),
             };
             assert_eq!(reply.status, 200, "{}", reply.body);
         })
     }
 
     /// Calls on the gRPC port, in the same way.
-    pub(crate) fn for_grpc(server: &Server) -> Self {
+    pub(crate) fn for_grpc(server: &TestServer) -> Self {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         let runtime = builder.enable_all().build().unwrap();
         let (address, call) = (server.grpc.clone(), request("shop", &[&[("a", "b")]]));
@@ -110,13 +110,13 @@ impl BackgroundClient {
             if turn % 8 == 0 {
                 kept = KeptConnection::new(connect());
             }
-            let answer = kept.request(connect, |caller| runtime.block_on(caller.try_check(&call)));
-            assert_eq!(answer.overall_code, OK);
+            let reply = kept.request(connect, |caller| runtime.block_on(caller.try_check(&call)));
+            assert_eq!(reply.overall_code, OK);
         })
     }
 
     /// Commands on the port for Redis clients, in the same way.
-    pub(crate) fn for_resp(server: &Server) -> Self {
+    pub(crate) fn for_resp(server: &TestServer) -> Self {
         let address = server.resp();
         let mut kept = KeptConnection::new(RespClient::connect(address));
         let mut turn = 0;
@@ -125,7 +125,7 @@ impl BackgroundClient {
             if turn % 8 == 0 {
                 kept = KeptConnection::new(RespClient::connect(address));
             }
-            let answer = kept.request(
+            let reply = kept.request(
                 || RespClient::connect(address),
                 |redis| {
                     redis
@@ -134,26 +134,26 @@ impl BackgroundClient {
                     redis.receive()
                 },
             );
-            assert_eq!(answer.integers()[0], 0, "{answer:?}");
+            assert_eq!(reply.integers()[0], 0, "{reply:?}");
         })
     }
 
-    /// Waits until it has been answered so many times more.
+    /// Waits for `more` further replies.
     pub(crate) fn wait_for_replies(&self, more: usize) {
         let wanted = self.replies.load(Relaxed) + more;
-        wait_for("the good client to be answered", || {
+        wait_for("replies to the good client", || {
             assert!(!self.thread.is_finished(), "the good client failed");
             (self.replies.load(Relaxed) >= wanted).then_some(())
         });
     }
 
-    /// Ends it. Tells how long answers took, which decides nothing: the machine has others to serve.
+    /// Stops it. Prints how long responses took, which is not asserted: the machine has other work.
     pub(crate) fn end(self, beside: &str) {
         self.wait_for_replies(50);
         self.stop.store(true, Relaxed);
         let mut waits = self.thread.join().unwrap();
         waits.sort_unstable();
         let p99 = waits[(waits.len() - 1) * 99 / 100];
-        eprintln!("beside {beside}: {} answers, p99 {p99:?}", waits.len());
+        eprintln!("beside {beside}: {} replies, p99 {p99:?}", waits.len());
     }
 }

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::http::ask;
-use crate::server::Server;
+use crate::http::check_body;
+use crate::server::TestServer;
 
 const RULES: &str = "
 version: 1
@@ -19,9 +19,9 @@ block: [203.0.113.66]
 
 #[test]
 fn a_reply_carries_the_remaining_units_and_the_retry_time() {
-    let server = Server::start(RULES);
+    let server = TestServer::start(RULES);
     let mut client = server.client();
-    let first = client.post("/v1/check", &ask("192.0.2.1", "/login"));
+    let first = client.post("/v1/check", &check_body("192.0.2.1", "/login"));
     assert_eq!(first.status, 200, "{first:?}");
     assert_eq!(first.header("x-ratelimit-limit"), Some("2"));
     assert_eq!(first.header("x-ratelimit-remaining"), Some("1"));
@@ -31,38 +31,45 @@ fn a_reply_carries_the_remaining_units_and_the_retry_time() {
     );
     assert_eq!(first.json()["id"].as_str(), first.header("x-tidegate-id"));
     assert_eq!(first.json()["limits"][1]["mode"], "shadow");
-    let second = client.post("/v1/check", &ask("192.0.2.1", "/login"));
+    let second = client.post("/v1/check", &check_body("192.0.2.1", "/login"));
     assert_ne!(first.json()["id"], second.json()["id"]);
     assert_eq!(
         second.json()["limits"][1]["allowed"],
         false,
-        "a shadow limit only says so"
+        "a shadow limit only reports"
     );
-    let denied = client.post("/v1/check", &ask("192.0.2.1", "/login"));
+    let denied = client.post("/v1/check", &check_body("192.0.2.1", "/login"));
     assert_eq!(denied.status, 429);
     assert_eq!(denied.header("cache-control"), Some("no-store"));
     let retry_after: u64 = denied.header("retry-after").unwrap().parse().unwrap();
     assert!((1..=3630).contains(&retry_after), "{retry_after}");
     assert_eq!(denied.json()["rule"], "login");
     assert_eq!(denied.json()["error"], "rate_limit_exceeded");
-    // Another client, and another path, are not touched by it.
+    // Other clients and other paths are not affected.
     assert_eq!(
-        client.post("/v1/check", &ask("192.0.2.2", "/login")).status,
+        client
+            .post("/v1/check", &check_body("192.0.2.2", "/login"))
+            .status,
         200
     );
-    let free = client.post("/v1/check", &ask("192.0.2.1", "/other"));
+    let free = client.post("/v1/check", &check_body("192.0.2.1", "/other"));
     assert_eq!((free.status, free.header("ratelimit")), (200, None));
     assert!(free.json()["rule"].is_null());
 }
 
 #[test]
 fn a_denial_is_a_problem_document_for_clients_that_accept_one() {
-    let server = Server::start(RULES);
+    let server = TestServer::start(RULES);
     let mut client = server.client();
     let accept = [("accept", "application/problem+json")];
     let mut last = None;
     for _ in 0..3 {
-        last = Some(client.request("POST", "/v1/check", &accept, &ask("192.0.2.1", "/login")));
+        last = Some(client.request(
+            "POST",
+            "/v1/check",
+            &accept,
+            &check_body("192.0.2.1", "/login"),
+        ));
     }
     let problem = last.unwrap();
     assert_eq!(
@@ -74,9 +81,11 @@ fn a_denial_is_a_problem_document_for_clients_that_accept_one() {
 
 #[test]
 fn the_block_list_is_403_and_a_cost_that_never_fits_is_422() {
-    let server = Server::start(RULES);
+    let server = TestServer::start(RULES);
     assert_eq!(
-        server.post("/v1/check", &ask("203.0.113.66", "/x")).status,
+        server
+            .post("/v1/check", &check_body("203.0.113.66", "/x"))
+            .status,
         403
     );
     let body = r#"{"attributes": {"ip": "192.0.2.1", "path": "/login"}, "cost": 3}"#;
@@ -86,10 +95,10 @@ fn the_block_list_is_403_and_a_cost_that_never_fits_is_422() {
     assert_eq!(server.post("/v1/check", body).status, 422);
 }
 
-/// A misspelt unit passed free, and so did a request that named none.
+/// A misspelt unit was free, and so was a request that named none.
 #[test]
 fn a_cost_that_is_misspelt_or_absent_is_not_free() {
-    let server = Server::start(RULES);
+    let server = TestServer::start(RULES);
     let mut client = server.client();
     let costs = |costs: &str| {
         format!(r#"{{"attributes": {{"ip": "192.0.2.1", "path": "/llm"}}, "costs": {{{costs}}}}}"#)
@@ -102,18 +111,18 @@ fn a_cost_that_is_misspelt_or_absent_is_not_free() {
         "/v1/reserve",
     ];
     for path in paths {
-        let refused = client.post(path, &costs(r#""tokns": 5"#));
-        let field = &refused.json()["field"];
+        let rejected = client.post(path, &costs(r#""tokns": 5"#));
+        let field = &rejected.json()["field"];
         assert_eq!(
-            (refused.status, field),
+            (rejected.status, field),
             (400, &json!("costs.tokns")),
             "{path}"
         );
-        assert!(refused.body.contains("write tokens"), "{refused:?}");
+        assert!(rejected.body.contains("write tokens"), "{rejected:?}");
     }
     let list = format!("[{}, {}]", costs(""), costs(r#""tokens": 1, "images": 0"#));
-    let refused = client.post("/v1/check", &list);
-    assert_eq!(refused.json()["field"], "[1].costs.images");
+    let rejected = client.post("/v1/check", &list);
+    assert_eq!(rejected.json()["field"], "[1].costs.images");
     let mut left = |body: &str| client.post("/v1/check", body).json()["remaining"].clone();
     assert_eq!(left(&costs("")), 999);
     assert_eq!(left(&costs(r#""tokens": 9"#)), 990);
@@ -124,14 +133,14 @@ fn a_cost_that_is_misspelt_or_absent_is_not_free() {
     );
 }
 
-/// `/login/?x=1` and `post` missed the rule, and passed.
+/// `/login/?x=1` and `post` did not match the rule, and passed.
 #[test]
-fn a_path_has_one_form_whoever_writes_it() {
+fn a_path_and_a_method_are_normalized() {
     let rules = "
 version: 1
 rules: [{ name: login, match: { path: /login/, method: POST }, by: path, rate: 5/hour, algorithm: fixed-window }]
 ";
-    let server = Server::start(rules);
+    let server = TestServer::start(rules);
     let mut client = server.client();
     let mut check = |path: &str, method: &str| {
         let body = json!({"attributes": {"path": path, "method": method}});
@@ -164,11 +173,11 @@ rules: [{ name: login, match: { path: /login/, method: POST }, by: path, rate: 5
 }
 
 #[test]
-fn asking_costs_nothing_by_peek_or_by_a_cost_of_zero() {
-    let server = Server::start(RULES);
+fn a_peek_and_a_cost_of_zero_charge_nothing() {
+    let server = TestServer::start(RULES);
     let mut client = server.client();
     for _ in 0..5 {
-        let peek = client.post("/v1/peek", &ask("192.0.2.1", "/login"));
+        let peek = client.post("/v1/peek", &check_body("192.0.2.1", "/login"));
         assert_eq!(peek.json()["remaining"], 2, "{peek:?}");
         let body = r#"{"attributes": {"ip": "192.0.2.1", "path": "/login"}, "cost": 0}"#;
         assert_eq!(client.post("/v1/check", body).json()["remaining"], 2);
@@ -178,7 +187,7 @@ fn asking_costs_nothing_by_peek_or_by_a_cost_of_zero() {
 /// A plain cost of 0 made every rule with a unit free.
 #[test]
 fn a_cost_of_zero_charges_one_of_each_unit_that_is_not_named() {
-    let server = Server::start(RULES);
+    let server = TestServer::start(RULES);
     let mut client = server.client();
     let body = |rest: &str| {
         format!(r#"{{"attributes": {{"ip": "192.0.2.1", "path": "/llm"}}, "cost": 0{rest}}}"#)
@@ -201,8 +210,8 @@ fn a_cost_of_zero_charges_one_of_each_unit_that_is_not_named() {
 }
 
 #[test]
-fn a_receipt_gives_back_once() {
-    let server = Server::start(RULES);
+fn a_receipt_refunds_once() {
+    let server = TestServer::start(RULES);
     let mut client = server.client();
     let body = r#"{"attributes": {"ip": "192.0.2.1", "path": "/login"}, "receipt": true}"#;
     let charged = client.post("/v1/check", body);
@@ -214,24 +223,29 @@ fn a_receipt_gives_back_once() {
         "already"
     );
     assert_eq!(
-        client.post("/v1/peek", &ask("192.0.2.1", "/login")).json()["remaining"],
+        client
+            .post("/v1/peek", &check_body("192.0.2.1", "/login"))
+            .json()["remaining"],
         2
     );
     let mut forged = receipt.into_bytes();
     forged[4] ^= 1;
     let forged = format!(r#"{{"receipt": "{}"}}"#, String::from_utf8_lossy(&forged));
-    let refused = client.post("/v1/refund", &forged);
+    let rejected = client.post("/v1/refund", &forged);
     assert_eq!(
-        (refused.status, &refused.json()["field"]),
+        (rejected.status, &rejected.json()["field"]),
         (400, &"receipt".into())
     );
 }
 
 #[test]
 fn a_list_is_decided_in_order_each_on_its_own() {
-    let server = Server::start(RULES);
-    let item = ask("192.0.2.1", "/login");
-    let body = format!("[{item}, {item}, {item}, {}]", ask("192.0.2.2", "/login"));
+    let server = TestServer::start(RULES);
+    let item = check_body("192.0.2.1", "/login");
+    let body = format!(
+        "[{item}, {item}, {item}, {}]",
+        check_body("192.0.2.2", "/login")
+    );
     let reply = server.post("/v1/check", &body);
     assert_eq!(reply.status, 200);
     assert_eq!(reply.header("ratelimit"), None);
@@ -256,8 +270,8 @@ fn a_list_is_decided_in_order_each_on_its_own() {
 
 #[test]
 fn an_explanation_lists_which_rules_apply_and_why_the_others_do_not() {
-    let server = Server::start(RULES);
-    let one = server.post("/v1/explain", &ask("192.0.2.1", "/login"));
+    let server = TestServer::start(RULES);
+    let one = server.post("/v1/explain", &check_body("192.0.2.1", "/login"));
     let rules = one.json()["rules"].clone();
     assert_eq!(
         (&rules[0]["rule"], &rules[0]["applies"]),
@@ -266,13 +280,15 @@ fn an_explanation_lists_which_rules_apply_and_why_the_others_do_not() {
     assert_eq!(rules[2]["unmatched"]["attribute"], "path");
     let list = format!(
         "[{}, {}]",
-        ask("192.0.2.1", "/login"),
-        ask("192.0.2.1", "/x")
+        check_body("192.0.2.1", "/login"),
+        check_body("192.0.2.1", "/x")
     );
     let many = server.post("/v1/explain", &list).json();
     assert_eq!(many.as_array().unwrap().len(), 2);
     assert_eq!(
-        server.post("/v1/peek", &ask("192.0.2.1", "/login")).json()["remaining"],
+        server
+            .post("/v1/peek", &check_body("192.0.2.1", "/login"))
+            .json()["remaining"],
         2
     );
 }
@@ -281,8 +297,8 @@ fn an_explanation_lists_which_rules_apply_and_why_the_others_do_not() {
 fn an_explanation_names_the_list_entry_that_decides() {
     let lists =
         "block: [{ match: 192.0.2.0/24, until: 2099-01-01T00:00:00Z }]\nallow: [192.0.2.10]\n";
-    let server = Server::start(&RULES.replace("block: [203.0.113.66]\n", lists));
-    let explain = |ip: &str| server.post("/v1/explain", &ask(ip, "/login")).json();
+    let server = TestServer::start(&RULES.replace("block: [203.0.113.66]\n", lists));
+    let explain = |ip: &str| server.post("/v1/explain", &check_body(ip, "/login")).json();
     let blocked =
         json!({"list": "block", "entry": "192.0.2.0/24", "until": "2099-01-01T00:00:00Z"});
     assert_eq!(explain("192.0.2.1")["listed"], blocked);
@@ -293,7 +309,7 @@ fn an_explanation_names_the_list_entry_that_decides() {
 
 #[test]
 fn health_readiness_and_the_description_are_there() {
-    let server = Server::start(RULES);
+    let server = TestServer::start(RULES);
     let mut client = server.client();
     for (path, want) in [("/healthz", "ok"), ("/readyz", "ready")] {
         let reply = client.request("GET", path, &[], "");
@@ -305,7 +321,7 @@ fn health_readiness_and_the_description_are_there() {
 
 #[test]
 fn the_description_is_valid_openapi() {
-    let server = Server::start(RULES);
+    let server = TestServer::start(RULES);
     let description = server.client().request("GET", "/openapi.json", &[], "");
     let file = server.dir.path().join("openapi.json");
     std::fs::write(&file, description.body).unwrap();
@@ -314,20 +330,22 @@ fn the_description_is_valid_openapi() {
     let ran = Command::new(validator).arg(&file).output();
     let ran =
         ran.expect("openapi-spec-validator is missing; `make test` installs it, by scripts/tools");
-    let said = String::from_utf8_lossy(&ran.stdout);
+    let printed = String::from_utf8_lossy(&ran.stdout);
     assert!(
-        ran.status.success() && said.trim().ends_with("OK"),
-        "{said}"
+        ran.status.success() && printed.trim().ends_with("OK"),
+        "{printed}"
     );
 }
 
 #[test]
-fn in_shadow_nothing_is_refused_and_everything_is_counted() {
-    let server = Server::with(RULES, &["--shadow"]);
+fn in_shadow_mode_nothing_is_denied_and_everything_is_counted() {
+    let server = TestServer::with(RULES, &["--shadow"]);
     let mut client = server.client();
     for _ in 0..5 {
         assert_eq!(
-            client.post("/v1/check", &ask("192.0.2.1", "/login")).status,
+            client
+                .post("/v1/check", &check_body("192.0.2.1", "/login"))
+                .status,
             200
         );
     }
@@ -335,10 +353,10 @@ fn in_shadow_nothing_is_refused_and_everything_is_counted() {
     assert_eq!(server.metric(sample), 3);
 }
 
-/// Such an attribute was one that no rule looks at, and the limit did not apply.
+/// No rule looked at such an attribute, and the limit did not apply.
 #[test]
 fn an_attribute_in_another_case_is_rejected() {
-    let server = Server::start(
+    let server = TestServer::start(
         "version: 1\nattributes: [org]\nrules:\n  \
          - { name: login, match: { path: /login, method: POST }, by: ip, rate: 1/hour }\n",
     );

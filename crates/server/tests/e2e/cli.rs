@@ -4,8 +4,8 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Output, Stdio};
 
-use crate::http::ask;
-use crate::server::{BINARY, Server};
+use crate::http::check_body;
+use crate::server::{BINARY, TestServer};
 
 const RULES: &str =
     "version: 1\nrules:\n  - { name: r, by: ip, rate: 1/hour, algorithm: fixed-window }\n";
@@ -19,7 +19,7 @@ fn run(args: &[&str]) -> Output {
 }
 
 #[track_caller]
-fn check(args: &[&str], code: i32, said: &str) -> String {
+fn check(args: &[&str], code: i32, wanted: &str) -> String {
     let output = run(args);
     let (out, err) = (
         String::from_utf8(output.stdout).unwrap(),
@@ -27,8 +27,8 @@ fn check(args: &[&str], code: i32, said: &str) -> String {
     );
     assert_eq!(output.status.code(), Some(code), "{args:?}\n{out}\n{err}");
     assert!(
-        out.contains(said) || err.contains(said),
-        "{args:?} says\n{out}\n{err}"
+        out.contains(wanted) || err.contains(wanted),
+        "{args:?} prints\n{out}\n{err}"
     );
     out
 }
@@ -133,12 +133,12 @@ fn lint_reads_standard_input() {
 
 /// A first start has no last good rules, and rules without tiers have none to choose from.
 #[test]
-fn what_is_missing_is_reported_as_it_is() {
+fn missing_rules_and_tiers_are_reported_accurately() {
     let out = run(&["serve", "--rules", "/no/such/rules.yaml"]);
     assert_eq!(out.status.code(), Some(78));
     let log = String::from_utf8(out.stderr).unwrap();
     assert!(
-        log.contains("/no/such/rules.yaml: is not there; check the path"),
+        log.contains("/no/such/rules.yaml: does not exist; check the path"),
         "{log}"
     );
     assert!(!log.contains("in force"), "{log}");
@@ -175,11 +175,11 @@ fn explain_needs_no_server() {
     check(
         &["explain", "--rules", file, "-a", "ip=192.0.2.1"],
         0,
-        "the block list decides, by `192.0.2.0/24`: the request is refused",
+        "the block list decides, by `192.0.2.0/24`: the request is denied",
     );
     check(&["explain", "-a", "ip=nonsense"], 2, "attributes.ip");
     check(&["explain", "-a", "nonsense"], 2, "NAME=VALUE");
-    // Both were taken for requests that the rules do not limit.
+    // Both were treated as requests that the rules do not limit.
     check(&["explain", "-a", "Path=/login"], 2, "write `path`");
     check(
         &["explain", "-a", "path=/a", "-a", "path=/b"],
@@ -190,7 +190,7 @@ fn explain_needs_no_server() {
 
 #[test]
 fn try_charges_and_ends_with_75_when_denied() {
-    let server = Server::start(RULES);
+    let server = TestServer::start(RULES);
     let url = format!("http://{}", server.http);
     let args = ["--url", &url, "-a", "ip=192.0.2.1"];
     let with = |verb| [&[verb], &args[..]].concat();
@@ -224,12 +224,12 @@ fn try_charges_and_ends_with_75_when_denied() {
 }
 
 #[test]
-fn try_peek_and_explain_take_costs_of_units() {
+fn try_peek_and_explain_accept_costs_of_units() {
     let rules = "version: 1\nrules:\n  \
                  - { name: r, by: ip, unit: tokens, rate: 100/hour, algorithm: fixed-window }\n";
-    let server = Server::start(rules);
+    let server = TestServer::start(rules);
     let port = server.http.port().to_string();
-    let ask = |verb, costs| {
+    let arguments = |verb, costs| {
         [
             verb,
             "--url",
@@ -241,18 +241,18 @@ fn try_peek_and_explain_take_costs_of_units() {
         ]
     };
     check(
-        &ask("peek", "tokens=100"),
+        &arguments("peek", "tokens=100"),
         0,
         "allowed: 100 of 100 left under rule `r`",
     );
-    check(&ask("peek", "tokens=101"), 75, "denied: ");
+    check(&arguments("peek", "tokens=101"), 75, "denied: ");
     check(
-        &ask("try", "tokens=60"),
+        &arguments("try", "tokens=60"),
         0,
         "allowed: 40 of 100 left under rule `r`",
     );
-    check(&ask("try", "tokens=60"), 75, "denied: ");
-    check(&ask("try", "tokens"), 2, "write UNIT=N");
+    check(&arguments("try", "tokens=60"), 75, "denied: ");
+    check(&arguments("try", "tokens"), 2, "write UNIT=N");
     let path = server.rules_path();
     let explain = [
         "explain",
@@ -301,10 +301,13 @@ fn keys_are_made_and_hashed() {
 #[test]
 fn a_key_without_a_line_is_not_shown() {
     let made = run(&["key", "new", "--tier", "gold x"]);
-    let said = String::from_utf8(made.stderr).unwrap();
+    let stderr = String::from_utf8(made.stderr).unwrap();
     assert_eq!((made.status.code(), &*made.stdout), (Some(2), &b""[..]));
-    assert_eq!(said.lines().count(), 1, "{said}");
-    assert!(said.contains("the tier is empty or has blanks"), "{said}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(
+        stderr.contains("the tier is empty or has blanks"),
+        "{stderr}"
+    );
 }
 
 #[test]
@@ -331,12 +334,12 @@ fn flags_win_over_environment_over_file() {
         .arg("--config")
         .arg(&config);
     command.env("TIDEGATE_SHADOW", "false");
-    let server = Server::spawn(command, dir);
-    server.post("/v1/check", &ask("192.0.2.1", "/"));
-    let denied = server.post("/v1/check", &ask("192.0.2.1", "/"));
-    assert_eq!(denied.status, 429, "the environment says no shadow");
+    let server = TestServer::spawn(command, dir);
+    server.post("/v1/check", &check_body("192.0.2.1", "/"));
+    let denied = server.post("/v1/check", &check_body("192.0.2.1", "/"));
+    assert_eq!(denied.status, 429, "the environment disables shadow mode");
     let reset: u64 = denied.header("x-ratelimit-reset").unwrap().parse().unwrap();
-    assert!(reset <= 3600, "the file says delta");
+    assert!(reset <= 3600, "the file sets delta");
     drop(server);
     let bad = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(bad.path(), "shadwo: true\n").unwrap();
@@ -348,7 +351,7 @@ fn flags_win_over_environment_over_file() {
 }
 
 #[test]
-fn it_listens_on_unix_sockets_and_cleans_up() {
+fn the_server_listens_on_unix_sockets_and_removes_them() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("tg.sock");
     let address = format!("unix:{}", socket.display());
@@ -386,10 +389,9 @@ fn it_listens_on_unix_sockets_and_cleans_up() {
     assert!(!socket.exists());
 }
 
-/// A misspelt variable was ignored: built-in rules ran instead of the operator's, and counters were not
-/// shared.
+/// A misspelt variable was ignored: built-in rules ran instead of the operator's, and counters were not shared.
 #[test]
-fn a_variable_that_is_no_setting_ends_the_start() {
+fn an_unknown_variable_stops_the_start() {
     for (command, name, near) in [
         ("serve", "TIDEGATE_RULLES", "write `TIDEGATE_RULES`?"),
         ("serve", "TIDEGATE_STOER", "write `TIDEGATE_STORE`?"),
@@ -407,7 +409,7 @@ fn a_variable_that_is_no_setting_ends_the_start() {
     }
 }
 
-/// A lint that nobody ran said what the service did not.
+/// Only `tidegate lint`, which was not run, reported these warnings.
 #[test]
 fn warnings_of_rules_are_in_the_log_at_the_start_and_after_a_reload() {
     let rule =
@@ -418,7 +420,7 @@ fn warnings_of_rules_are_in_the_log_at_the_start_and_after_a_reload() {
             (0..count).map(rule).collect::<String>()
         )
     };
-    let server = Server::start(&rules(2));
+    let server = TestServer::start(&rules(2));
     let warned = |part: &str| {
         server.wait_log(|line| line.to_string().contains(part));
     };
@@ -435,7 +437,7 @@ fn warnings_of_rules_are_in_the_log_at_the_start_and_after_a_reload() {
 }
 
 #[test]
-fn every_setting_of_the_service_is_in_its_page() {
+fn every_setting_of_the_service_is_documented() {
     let docs = include_str!("../../../../docs/service.md");
     let help = check(&["serve", "--help"], 0, "--rules");
     let variables = help.split("[env: ").skip(1);

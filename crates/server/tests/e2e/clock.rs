@@ -1,20 +1,20 @@
-//! A store whose clock is wrong: told once, on the page of metrics, and no reason to refuse anything.
+//! A store whose clock is wrong: reported once, shown in the metrics, and no reason to deny anything.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use tidegate_parts::{RedisProgram, ShiftedClock, TestRedis as Redis};
+use tidegate_testkit::{RedisProgram, ShiftedClock, TestRedis as Redis};
 
 use crate::admin::promtool_accepts;
-use crate::http::ask;
-use crate::server::{Server, wait_for};
+use crate::http::check_body;
+use crate::server::{TestServer, wait_for};
 
 const RULES: &str =
     "version: 1\nrules:\n  - { name: r, by: ip, rate: 5/hour, algorithm: token-bucket }\n";
 const HALF_A_MINUTE: Duration = Duration::from_secs(30);
 
-fn offset_secs(node: &Server) -> f64 {
+fn offset_secs(node: &TestServer) -> f64 {
     let page = node.admin_get("/metrics").body;
     let sample = "tidegate_store_clock_offset_seconds ";
     let line = page.lines().find_map(|line| line.strip_prefix(sample));
@@ -36,7 +36,7 @@ fn a_clock_offset_is_logged_once_and_so_is_its_correction() {
     let clock = Arc::new(ShiftedClock::new().unwrap());
     clock.set_ahead(HALF_A_MINUTE).unwrap();
     let redis = Redis::start_with_clock(Arc::clone(&clock), RedisProgram::Redis7, &[]);
-    let node = Server::with(RULES, &["--store", &redis.url(), "--store-budget", "30000"]);
+    let node = TestServer::with(RULES, &["--store", &redis.url(), "--store-budget", "30000"]);
     let apart = node.wait_log(contains("are apart"));
     assert_eq!(apart["level"], "ERROR", "{apart}");
     assert!(
@@ -46,7 +46,9 @@ fn a_clock_offset_is_logged_once_and_so_is_its_correction() {
     assert!((29.0..31.0).contains(&offset_secs(&node)));
     assert_eq!(node.metric("tidegate_store_clock_level"), 2);
     promtool_accepts(&node.admin_get("/metrics").body);
-    let decided = node.post("/v1/check", &ask("192.0.2.1", "/x")).json();
+    let decided = node
+        .post("/v1/check", &check_body("192.0.2.1", "/x"))
+        .json();
     assert_eq!(
         (&decided["allowed"], &decided["source"]),
         (&true.into(), &"exact".into())

@@ -1,21 +1,20 @@
-//! Two thousand requests at once against a limit of a hundred: exactly a hundred pass, and what refills
-//! meanwhile.
+//! Two thousand requests at once against a limit of a hundred: exactly a hundred pass, plus what refills meanwhile.
 
 use std::time::{Duration, Instant};
 
-use crate::http::{Client, Reply, ask};
-use crate::server::Server;
+use crate::http::{HttpClient, HttpReply, check_body};
+use crate::server::TestServer;
 use crate::window::unit;
 
 const REQUESTS: usize = 2_000;
 
-fn crowd(server: &Server) -> Vec<Client> {
+fn crowd(server: &TestServer) -> Vec<HttpClient> {
     (0..REQUESTS).map(|_| server.client()).collect()
 }
 
 /// Sends on all connections, then reads from all.
-fn storm(clients: &mut [Client]) -> Vec<Reply> {
-    let body = ask("192.0.2.1", "/x");
+fn storm(clients: &mut [HttpClient]) -> Vec<HttpReply> {
+    let body = check_body("192.0.2.1", "/x");
     std::thread::scope(|scope| {
         for part in clients.chunks_mut(REQUESTS / 8) {
             scope.spawn(|| {
@@ -31,15 +30,15 @@ fn storm(clients: &mut [Client]) -> Vec<Reply> {
         .collect()
 }
 
-fn serving(rate: &str, algorithm: &str) -> Server {
-    Server::start(&format!(
+fn serving(rate: &str, algorithm: &str) -> TestServer {
+    TestServer::start(&format!(
         "version: 1\nrules:\n  - {{ name: r, by: ip, rate: {rate}, algorithm: {algorithm} }}\n"
     ))
 }
 
-/// How many passed, as the clients counted and as the metrics did.
+/// How many passed, by the count of the clients and by the metrics.
 #[track_caller]
-fn passed(server: &Server, replies: &[Reply]) -> usize {
+fn passed(server: &TestServer, replies: &[HttpReply]) -> usize {
     let with = |status| {
         replies
             .iter()
@@ -57,7 +56,7 @@ fn passed(server: &Server, replies: &[Reply]) -> usize {
     passed
 }
 
-/// A window gives back nothing before it ends.
+/// A window refills nothing before it ends.
 #[track_caller]
 fn check_window(algorithm: &str) {
     let server = serving(&format!("100/{}", unit()), algorithm);
@@ -65,28 +64,27 @@ fn check_window(algorithm: &str) {
     assert_eq!(passed(&server, &replies), 100, "{algorithm}");
 }
 
-/// What a bucket of a hundred has passed when it first refuses is what it holds and what it refilled
-/// since it was first charged, rounded down: no more, and no less. How long that was is known from
-/// both sides.
+/// When a bucket of a hundred first denies, it has passed its capacity and what it refilled since it was first
+/// charged, rounded down: no more, and no less. The refill time is bounded from both sides.
 #[track_caller]
 fn check_bucket(algorithm: &str) {
     const REFILL: Duration = Duration::from_millis(600);
     let server = serving("100/minute burst 100", algorithm);
     let mut clients = crowd(&server);
     let sent = Instant::now();
-    // Half of it at once: so it is not full again before the others come, however slow they are.
+    // Half of the capacity at once: so the bucket is not full again before the others come, however slow they are.
     let half = r#"{"attributes": {"ip": "192.0.2.1", "path": "/x"}, "cost": 50}"#;
     let mut replies = vec![clients[0].post("/v1/check", half)];
     let charged = Instant::now();
     replies.extend(storm(&mut clients));
-    let refused = loop {
+    let denied_at = loop {
         let started = Instant::now();
-        replies.push(server.post("/v1/check", &ask("192.0.2.1", "/x")));
+        replies.push(server.post("/v1/check", &check_body("192.0.2.1", "/x")));
         if replies.last().unwrap().status == 429 {
             break started;
         }
     };
-    let (least, most) = (refused - charged, sent.elapsed());
+    let (least, most) = (denied_at - charged, sent.elapsed());
     let refilled = |time: Duration| (time.as_nanos() / REFILL.as_nanos()) as usize;
     let units = 50 + passed(&server, &replies) - 1;
     let exact = 100 + refilled(least)..=100 + refilled(most);
@@ -122,17 +120,17 @@ fn exactly_the_limit_passes_strict_window() {
 }
 
 #[test]
-fn exactly_the_limit_and_what_refilled_passes_token_bucket() {
+fn exactly_the_limit_and_the_refill_pass_token_bucket() {
     check_bucket("token-bucket");
 }
 
 #[test]
-fn exactly_the_limit_and_what_refilled_passes_leaky_bucket() {
+fn exactly_the_limit_and_the_refill_pass_leaky_bucket() {
     check_bucket("leaky-bucket");
 }
 
 #[test]
-fn the_queue_spaces_what_it_admits() {
+fn the_queue_spaces_admitted_requests() {
     const PACE_MS: u64 = 36_000;
     let server = serving("100/hour burst 100", "leaky-queue, max_delay: 2h");
     let mut clients = crowd(&server);
@@ -147,7 +145,7 @@ fn the_queue_spaces_what_it_admits() {
     delays.sort_unstable();
     let most = 100 + took / PACE_MS;
     assert!((100..=most).contains(&(delays.len() as u64)), "{delays:?}");
-    // Each is released 36 s after the one before; its delay is that less the time it came later.
+    // Each request is released 36 s after the one before; its delay is that minus the time by which it came later.
     for (place, delay) in (0_u64..).zip(delays) {
         let release = place * PACE_MS;
         let due = release.saturating_sub(took)..=release + 1;

@@ -1,5 +1,5 @@
-//! A control plane in the test: streams as they come, what is asked on them, and answers by hand. Its
-//! messages are written by another library than ours.
+//! A control plane for tests: accepts streams, records the requests on them, and sends responses by hand. Its
+//! messages are encoded by another library than ours.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use h2::{RecvStream, SendStream};
 use http::{HeaderMap, Response};
 use prost::Message;
-use tidegate_parts::{TestAuthority, TestCertificate};
+use tidegate_testkit::{TestAuthority, TestCertificate};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
@@ -103,8 +103,8 @@ pub(crate) struct XdsPolicy {
 
 pub(crate) const YEAR: i32 = 6;
 
-/// A domain of the same name as its resource, with so many requests a year for each value of `key`: no test meets the
-/// end of that window.
+/// A domain of the same name as its resource, with `requests_per_unit` a year for each value of `key`: that window
+/// does not end during a test.
 pub(crate) fn yearly(name: &str, key: &str, requests_per_unit: u32) -> XdsConfig {
     let limit = XdsPolicy {
         unit: YEAR,
@@ -136,7 +136,7 @@ impl TestControlPlane {
         }
     }
 
-    /// One that shows a certificate, and wants to see one of the same authority.
+    /// A control plane that shows a certificate, and requires one of the same authority.
     pub(crate) async fn encrypted(authority: &TestAuthority, own: &TestCertificate) -> Self {
         let mut roots = RootCertStore::empty();
         roots
@@ -166,14 +166,14 @@ impl TestControlPlane {
 
     /// The next stream that a client opens.
     pub(crate) async fn accept_stream(&self) -> XdsStream {
-        let met = async {
+        let accepted = async {
             let (socket, _) = self.listener.accept().await.unwrap();
             match &self.tls {
                 None => XdsStream::over(socket).await,
                 Some(tls) => XdsStream::over(tls.accept(socket).await.unwrap()).await,
             }
         };
-        timeout(DEADLINE, met).await.expect("a stream")
+        timeout(DEADLINE, accepted).await.expect("a stream")
     }
 }
 
@@ -194,21 +194,21 @@ impl XdsStream {
             "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
         assert_eq!(request.uri().path(), path);
         let head = Response::builder().header("content-type", "application/grpc");
-        let answers = respond
+        let responses = respond
             .send_response(head.body(()).unwrap(), false)
             .unwrap();
         let driven = tokio::spawn(async move { while connection.accept().await.is_some() {} });
-        let (parts, asks) = request.into_parts();
+        let (parts, requests) = request.into_parts();
         XdsStream {
             headers: parts.headers,
-            requests: asks,
-            responses: answers,
+            requests,
+            responses,
             rest: BytesMut::new(),
             connection: driven.abort_handle(),
         }
     }
 
-    /// The next thing that the client says.
+    /// The next request of the client.
     pub(crate) async fn receive(&mut self) -> XdsRequest {
         loop {
             if self.rest.len() >= 5 {
@@ -220,7 +220,7 @@ impl XdsStream {
             }
             let piece = timeout(DEADLINE, self.requests.data())
                 .await
-                .expect("an ask");
+                .expect("a request");
             let piece = piece.expect("the stream is open").unwrap();
             self.requests
                 .flow_control()
@@ -230,19 +230,19 @@ impl XdsStream {
         }
     }
 
-    /// All that is to be in force.
+    /// Sends the complete configuration.
     pub(crate) fn send(&mut self, version: &str, configs: &[XdsConfig]) {
         let resource = |config: &XdsConfig| XdsResource {
             type_url: KIND.to_owned(),
             value: config.encode_to_vec(),
         };
-        let answer = XdsResponse {
+        let response = XdsResponse {
             version_info: version.to_owned(),
             resources: configs.iter().map(resource).collect(),
             type_url: KIND.to_owned(),
             nonce: format!("nonce-{version}"),
         };
-        self.send_bytes(&answer.encode_to_vec());
+        self.send_bytes(&response.encode_to_vec());
     }
 
     pub(crate) fn send_bytes(&mut self, message: &[u8]) {
@@ -252,7 +252,7 @@ impl XdsStream {
         self.responses.send_data(framed.into(), false).unwrap();
     }
 
-    /// Says it, and waits for what is said to it.
+    /// Sends a configuration and waits for the next request.
     pub(crate) async fn send_and_receive(
         &mut self,
         version: &str,

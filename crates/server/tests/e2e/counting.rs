@@ -1,15 +1,15 @@
-//! Rules that count in advance or by hearsay, as clients and operators see them.
+//! Rules with leased or lenient counting, as clients and operators see them.
 
 use std::process::Command;
 
 use serde_json::Value;
-use tidegate_parts::TestRedis as Redis;
+use tidegate_testkit::TestRedis as Redis;
 
-use crate::http::{Client, ask};
-use crate::server::{BINARY, Server, metric, wait_for};
+use crate::http::{HttpClient, check_body};
+use crate::server::{BINARY, TestServer, metric, wait_for};
 use crate::window::unit;
 
-/// A bucket that gives up a tenth of its burst, and a count that nobody checks.
+/// A bucket that gives up a tenth of its burst, and a lenient count.
 fn rules() -> String {
     format!(
         "version: 1\nrules:\n  \
@@ -20,9 +20,9 @@ fn rules() -> String {
     )
 }
 
-/// Asks in crowds until one answer came about as wanted.
-fn wait_source(client: &mut Client, path: &str, source: &str) -> Value {
-    let one = ask("192.0.2.1", path);
+/// Sends lists of requests until a decision comes from `source`.
+fn wait_source(client: &mut HttpClient, path: &str, source: &str) -> Value {
+    let one = check_body("192.0.2.1", path);
     let list = format!("[{}]", vec![one.as_str(); 20].join(","));
     wait_for(source, || {
         client.post("/v1/check", &list);
@@ -31,8 +31,8 @@ fn wait_source(client: &mut Client, path: &str, source: &str) -> Value {
     })
 }
 
-/// Units that answers and the metrics page tell of add up: what was drawn is used, held, or went back.
-fn adds_up(server: &Server) -> bool {
+/// Whether the units in replies and metrics add up: drawn units are used, outstanding, or returned.
+fn adds_up(server: &TestServer) -> bool {
     let page = server.admin_get("/metrics").body;
     let used = r#"tidegate_decisions_total{rule="hot",edge="http",outcome="allow",source="lease"}"#;
     let lease = |name: &str| metric(&page, &format!("tidegate_lease_{name} "));
@@ -47,7 +47,7 @@ fn adds_up(server: &Server) -> bool {
 fn a_leased_rule_shows_in_replies_headers_metrics_and_explanations() {
     let redis = Redis::redis7();
     let store = ["--store", &redis.url(), "--store-budget", "30000"];
-    let server = Server::with(&rules(), &store);
+    let server = TestServer::with(&rules(), &store);
     wait_for("an exact node", || {
         (server.metric("tidegate_store_exact") == 1).then_some(())
     });
@@ -55,11 +55,11 @@ fn a_leased_rule_shows_in_replies_headers_metrics_and_explanations() {
     let reply = wait_source(&mut client, "/hot", "lease");
     assert_eq!(reply["limit"], 900, "{reply}");
     assert!(reply["remaining"].as_u64().unwrap() <= 900, "{reply}");
-    let headers = client.post("/v1/peek", &ask("192.0.2.1", "/hot"));
+    let headers = client.post("/v1/peek", &check_body("192.0.2.1", "/hot"));
     assert_eq!(headers.header("x-ratelimit-limit"), Some("900"));
     let policy = headers.header("ratelimit-policy").unwrap();
     assert!(policy.starts_with("\"hot\";q=900"), "{policy}");
-    // Nobody asks any more, so what is left goes back.
+    // No more requests come, so outstanding units are returned.
     wait_for("all of it to be accounted for", || {
         adds_up(&server).then_some(())
     });
@@ -68,12 +68,14 @@ fn a_leased_rule_shows_in_replies_headers_metrics_and_explanations() {
     assert_eq!(reply["limit"], 1_000_000, "{reply}");
     let sample = r#"tidegate_lenient_overshoot_bound_units{rule="loose"}"#;
     wait_for("the bound on the metrics page", || {
-        client.post("/v1/check", &ask("192.0.2.1", "/loose"));
+        client.post("/v1/check", &check_body("192.0.2.1", "/loose"));
         let page = server.admin_get("/metrics").body;
         page.contains(sample).then_some(())
     });
 
-    let explanation = server.post("/v1/explain", &ask("192.0.2.1", "/hot")).json();
+    let explanation = server
+        .post("/v1/explain", &check_body("192.0.2.1", "/hot"))
+        .json();
     assert_eq!(
         explanation["rules"][0]["counting"], "leased",
         "{explanation}"
@@ -89,13 +91,13 @@ fn a_leased_rule_shows_in_replies_headers_metrics_and_explanations() {
     );
 }
 
-/// One node has one count.
+/// A single node has a single count.
 #[test]
 fn in_memory_every_counting_mode_is_exact() {
-    let server = Server::start(&rules());
+    let server = TestServer::start(&rules());
     let mut client = server.client();
     for (path, limit) in [("/hot", 1_000), ("/loose", 1_000_000)] {
-        let list = format!("[{}]", vec![ask("192.0.2.1", path); 100].join(","));
+        let list = format!("[{}]", vec![check_body("192.0.2.1", path); 100].join(","));
         let replies = client.post("/v1/check", &list).json();
         for one in replies.as_array().unwrap() {
             assert_eq!(one["source"], "exact", "{one}");
@@ -115,7 +117,7 @@ fn an_explanation_shows_the_cost_of_leases_and_lint_warns_where_they_are_useless
     };
     let path = file.to_str().unwrap();
     std::fs::write(&file, rules()).unwrap();
-    let said = run(&[
+    let printed = run(&[
         "explain",
         "--rules",
         path,
@@ -124,10 +126,13 @@ fn an_explanation_shows_the_cost_of_leases_and_lint_warns_where_they_are_useless
         "-a",
         "path=/hot",
     ]);
-    assert!(said.contains("burst 900 of the 1000 written"), "{said}");
+    assert!(
+        printed.contains("burst 900 of the 1000 written"),
+        "{printed}"
+    );
     let cold =
         "version: 1\nrules:\n  - { name: cold, by: ip, rate: 10/minute, counting: leased }\n";
     std::fs::write(&file, cold).unwrap();
-    let said = run(&["lint", path]);
-    assert!(said.contains("nothing is ever leased"), "{said}");
+    let printed = run(&["lint", path]);
+    assert!(printed.contains("nothing is ever leased"), "{printed}");
 }

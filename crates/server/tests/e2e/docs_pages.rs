@@ -1,14 +1,14 @@
-//! The pages about proxies, followed as written: their commands give what they show.
+//! Runs the pages about proxies as written: their commands print what the pages show.
 //!
-//! Only ports differ, and what changes with time is masked. A line that ends in `&` stays running, and the
-//! proxy is waited for before the next other line.
+//! Only ports differ, and values that change with time are masked. A line that ends in `&` stays running, and the
+//! next other line waits for the proxy.
 
 use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
-use tidegate_parts::{copy_edited, free_port, port_edits, replace_all, search_path, terminate};
+use tidegate_testkit::{copy_edited, free_port, port_edits, replace_all, search_path, terminate};
 
-use crate::http::Client;
+use crate::http::HttpClient;
 use crate::proxies::PATIENT;
 use crate::server::{BINARY, wait_for};
 use crate::window::unit;
@@ -19,7 +19,7 @@ const PROXIES: &str = include_str!("../../../../docs/proxies.md");
 /// Ports of the pages: of the proxy for clients, for itself and for its operator; Tidegate's; the backend's.
 const PORTS: [u16; 6] = [8000, 8001, 9901, 8080, 8081, 3000];
 
-/// A copy of what a page needs, and what was started there.
+/// A copy of the files that a page needs, and the programs that were started there.
 struct PageRunner {
     folder: TempDir,
     ports: [u16; 6],
@@ -36,7 +36,7 @@ impl PageRunner {
         let here = reader.folder.path();
         reader.edited(|edits| copy_edited(folder, here, edits));
         std::os::unix::fs::symlink(BINARY, here.join("tidegate")).unwrap();
-        // What the backend has: the page that is asked for, and one that no rule is about.
+        // The files of the backend: the page that is requested, and one that no rule matches.
         std::fs::write(here.join("docs/rules.md"), "rules").unwrap();
         std::fs::write(here.join("ready"), "ready").unwrap();
         reader
@@ -52,7 +52,7 @@ impl PageRunner {
         let backend = format!("http.server {}", self.ports[5]);
         let chat = format!("backend.py {}", self.ports[5]);
         let edits = ports.iter().map(|(from, to)| (&**from, &**to));
-        // A window that ends in between, or a machine that is busy, is not what the page is about.
+        // A window that ends in between, or a busy machine, is not what the page is about.
         let window = format!("unit: {}", unit());
         let others = [
             ("unit: hour", &*window),
@@ -88,11 +88,11 @@ impl PageRunner {
         self.running.push(child);
     }
 
-    /// What a line prints, once the proxy answers; nothing if one of the programs has ended.
+    /// The output of a line, once the proxy responds; none if one of the programs has ended.
     fn run(&mut self, line: &str) -> Option<String> {
         wait_for("the proxy to pass requests on", || {
             let ended = |child: &mut Child| child.try_wait().unwrap().is_some();
-            let up = self.answers();
+            let up = self.responds();
             (up || self.running.iter_mut().any(ended)).then_some(up)
         })
         .then_some(())?;
@@ -101,13 +101,13 @@ impl PageRunner {
         Some(String::from_utf8(ran.stdout).unwrap())
     }
 
-    fn answers(&self) -> bool {
-        let ask = || {
-            let mut client = Client::try_connect(([127, 0, 0, 1], self.ports[0]).into())?;
+    fn responds(&self) -> bool {
+        let get = || {
+            let mut client = HttpClient::try_connect(([127, 0, 0, 1], self.ports[0]).into())?;
             client.send("GET", "/ready", &[], "")?;
             client.receive()
         };
-        ask().is_ok_and(|reply| reply.status == 200)
+        get().is_ok_and(|reply| reply.status == 200)
     }
 }
 
@@ -119,7 +119,7 @@ impl Drop for PageRunner {
     }
 }
 
-/// What is left of a wait differs from run to run.
+/// Masks the remaining wait, which differs from run to run.
 fn masked(text: &str) -> String {
     let mut parts = text.split(";t=");
     let first = parts.next().unwrap_or_default().to_owned();
@@ -128,7 +128,7 @@ fn masked(text: &str) -> String {
     })
 }
 
-/// What a section shows to be typed.
+/// The code block of a section.
 fn block<'p>(page: &'p str, section: &str) -> &'p str {
     let section = page.split(&format!("## {section}\n")).nth(1).unwrap();
     let block = section.split("```console\n").nth(1).unwrap();
@@ -137,24 +137,24 @@ fn block<'p>(page: &'p str, section: &str) -> &'p str {
     block
 }
 
-/// Each line of a block, and what it prints.
+/// Each line of a block, and its output.
 fn lines(block: &str) -> impl Iterator<Item = (&str, &str)> {
     let steps = block.split("$ ").skip(1);
     steps.map(|step| step.split_once('\n').unwrap())
 }
 
-/// Does what the section says, in a copy of `folder`.
+/// Runs a section in a copy of `folder`.
 fn follow(page: &str, section: &str, folder: &str) {
     let block = block(page, section);
-    // A port that is free now may be taken before its program has it; then everything again with others.
+    // A port that is free now may be taken before its program has it; then everything runs again with others.
     let shown_steps = wait_for(
         "programs that stay up; scripts/tools installs what is missing",
         || steps(block, PageRunner::of(folder)),
     );
-    assert!(shown_steps > 0, "nothing is asked: {block}");
+    assert!(shown_steps > 0, "no step shows an output: {block}");
 }
 
-/// Takes each step of a block and counts those that show something; nothing if a program has ended.
+/// Runs each step of a block and counts those that show an output; none if a program has ended.
 fn steps(block: &str, mut reader: PageRunner) -> Option<usize> {
     let mut shown_steps = 0;
     for (line, shown) in lines(block) {
@@ -169,36 +169,37 @@ fn steps(block: &str, mut reader: PageRunner) -> Option<usize> {
 }
 
 #[test]
-fn nginx_refuses_as_the_page_shows() {
+fn nginx_denies_as_the_page_shows() {
     follow(PROXIES, "nginx", "docs/proxies");
 }
 
 #[test]
-fn caddy_refuses_as_the_page_shows() {
+fn caddy_denies_as_the_page_shows() {
     follow(PROXIES, "Caddy", "docs/proxies");
 }
 
 #[test]
-fn traefik_refuses_as_the_page_shows() {
+fn traefik_denies_as_the_page_shows() {
     follow(PROXIES, "Traefik", "docs/proxies");
 }
 
 #[test]
-fn haproxy_refuses_as_the_page_shows() {
+fn haproxy_denies_as_the_page_shows() {
     follow(PROXIES, "HAProxy", "docs/proxies");
 }
 
 #[test]
-fn envoy_refuses_as_the_page_shows() {
-    follow(ENVOY, "From nothing to a refusal", "docs/envoy");
-    follow(ENVOY, "Rules of Tidegate's own", "docs/envoy");
+fn envoy_denies_as_the_page_shows() {
+    follow(ENVOY, "A first denial", "docs/envoy");
+    follow(ENVOY, "Native rules behind Envoy", "docs/envoy");
 }
 
-/// What an answer used is reported after it, so a busy machine may ask too soon; then all of it again.
+/// What a response used is reported after it, so a busy machine may send the next request too soon; then everything
+/// runs again.
 #[test]
-fn envoy_charges_what_answers_used_as_the_page_shows() {
-    let block = block(ENVOY, "What an answer used");
-    wait_for("what answers used, as the page shows it", || {
+fn envoy_charges_what_responses_used_as_the_page_shows() {
+    let block = block(ENVOY, "Costs known only after the response");
+    wait_for("usage of responses, as the page shows it", || {
         let mut reader = PageRunner::of("docs/envoy");
         let mut same = true;
         for (line, shown) in lines(block) {

@@ -1,4 +1,4 @@
-//! `tidegate doctor` on real servers: each ill has its line, and nothing is left behind.
+//! `tidegate doctor` on real servers: each problem has its line, and nothing is left behind.
 
 mod several;
 
@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use tidegate_parts::{RedisProgram, ShiftedClock, TestRedis as Redis, free_port};
+use tidegate_testkit::{RedisProgram, ShiftedClock, TestRedis as Redis, free_port};
 
-use crate::http::ask;
-use crate::server::{BINARY, Server, wait_for};
+use crate::http::check_body;
+use crate::server::{BINARY, TestServer, wait_for};
 
-/// What the documentation tells operators to grant.
+/// The permissions that the documentation recommends.
 fn recipe() -> Vec<String> {
     let docs = include_str!("../../../../docs/redis.md");
     let line = docs.lines().find(|line| line.contains("ACL SETUSER"));
@@ -26,7 +26,7 @@ struct DoctorReport {
     err: String,
 }
 
-/// A budget that this machine always keeps: no test depends on how fast it is.
+/// Runs the doctor with a budget that this machine always keeps: no test depends on its speed.
 fn doctor(store: &str, flags: &[&str]) -> DoctorReport {
     let output = Command::new(BINARY)
         .args(["doctor", "--store", store, "--store-budget", "30000"])
@@ -55,7 +55,7 @@ impl DoctorReport {
         assert!(line.starts_with(grade) && line.contains(text), "{line}");
     }
 
-    /// A line of a check that may have several.
+    /// Asserts a line of a check that may have several.
     #[track_caller]
     fn has(&self, check: &str, grade: &str, text: &str) {
         let begins = format!("{grade:<4}  {check}");
@@ -101,17 +101,19 @@ fn a_healthy_store_has_no_failure_and_nothing_is_left_in_it() {
 fn a_store_in_use_is_described() {
     let redis = Redis::redis7();
     let rules = "version: 1\nrules:\n  - { name: r, by: ip, rate: 9/hour }\n";
-    let node = Server::with(rules, &["--store", &redis.url(), "--store-budget", "30000"]);
-    wait_for("an exact answer", || {
-        let answer = node.post("/v1/check", &ask("192.0.2.1", "/x")).json();
-        (answer["source"] == "exact").then_some(())
+    let node = TestServer::with(rules, &["--store", &redis.url(), "--store-budget", "30000"]);
+    wait_for("an exact decision", || {
+        let decision = node
+            .post("/v1/check", &check_body("192.0.2.1", "/x"))
+            .json();
+        (decision["source"] == "exact").then_some(())
     });
     let rules = node.rules_path();
     let report = doctor(&redis.url(), &["--rules", rules.to_str().unwrap()]);
     report.ends(0);
-    report.check_line("nodes", "ok ", "1 is signed in");
+    report.check_line("nodes", "ok ", "1 is registered");
     report.check_line("secret", "warn", "--secret-file");
-    report.check_line("expiry", "ok ", "1 counters, each will go by itself");
+    report.check_line("expiry", "ok ", "1 counters, each will expire");
     report.check_line("memory", "ok ", "3 keys tg:*, 0 others");
     report.check_line("scripts", "ok ", "the server had 10 of 10");
     report.check_line("rules", "ok ", "1 rules");
@@ -135,7 +137,7 @@ fn a_store_in_use_is_described() {
 }
 
 #[test]
-fn nobody_there_is_69_and_a_silent_server_is_not_waited_for_for_long() {
+fn an_unreachable_store_is_69_and_a_silent_server_is_not_waited_for_for_long() {
     let report = doctor(
         &format!("redis://:planted-password@127.0.0.1:{}", free_port()),
         &[],
@@ -164,9 +166,9 @@ fn nobody_there_is_69_and_a_silent_server_is_not_waited_for_for_long() {
     assert_eq!(report_json["findings"][0]["grade"], "fail", "{report_json}");
 }
 
-/// `found` once held the cure, and `cure` that nothing else could be seen.
+/// `found` contained the cure, and `cure` that nothing else could be seen.
 #[test]
-fn for_programs_the_problem_and_its_cure_are_apart() {
+fn the_json_output_separates_the_problem_from_its_cure() {
     let report = doctor(&format!("redis://127.0.0.1:{}", free_port()), &["--json"]);
     report.ends(69);
     let document: Value = serde_json::from_str(&report.out).unwrap();
@@ -180,9 +182,9 @@ fn for_programs_the_problem_and_its_cure_are_apart() {
     );
 }
 
-/// The server was reached, so it is not also out of reach.
+/// The server was reached, so `reach` must not fail as well.
 #[test]
-fn a_server_that_is_paused_is_reached_and_then_silent() {
+fn a_paused_server_is_reached_and_then_silent() {
     let redis = Redis::redis7();
     redis.run_command(&["CLIENT", "PAUSE", "600000", "WRITE"]);
     let report = doctor(&redis.url(), &[]);
@@ -192,23 +194,23 @@ fn a_server_that_is_paused_is_reached_and_then_silent() {
         report.out.lines().filter(begins).collect::<Vec<_>>()
     };
     assert_eq!(of("reach").len(), 1, "{}", report.out);
-    report.check_line("reach", "ok ", "answers");
+    report.check_line("reach", "ok ", "replies");
     report.check_line("silence", "FAIL", "CLIENT UNPAUSE");
 }
 
-/// A server without TLS waits for the rest of what it takes for a command, and looked overloaded.
+/// A server without TLS waits for the rest of the supposed command, and looked overloaded.
 #[test]
-fn tls_to_a_plain_port_is_named_as_the_cause() {
+fn tls_to_a_plain_port_is_reported_as_the_cause() {
     let redis = Redis::redis7();
     let report = doctor(&redis.url().replace("redis://", "rediss://"), &[]);
     report.ends(1);
-    report.check_line("reach", "FAIL", "speaks none on this port");
+    report.check_line("reach", "FAIL", "speaks no TLS on this port");
     report.check_line("reach", "FAIL", "write redis:// instead of rediss://");
     assert!(!report.out.contains("overloaded"), "{}", report.out);
 }
 
 #[test]
-fn memory_that_is_an_end_of_counters_is_a_warning() {
+fn an_eviction_policy_that_deletes_counters_is_a_warning() {
     let options = ["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"];
     let redis = Redis::start(RedisProgram::Redis7, &options);
     let report = doctor(&redis.url(), &[]);
@@ -228,14 +230,14 @@ fn a_missing_permission_is_named_and_the_password_never() {
         "redis://tidegate:planted-password@127.0.0.1:{}",
         redis.port()
     );
-    let mut said = String::new();
+    let mut printed = String::new();
     let mut look = || {
         let report = doctor(&url, &[]);
-        said += &(report.out.clone() + &report.err);
+        printed += &(report.out.clone() + &report.err);
         report
     };
 
-    // The recipe is enough, and what it does not show is said.
+    // The recommended permissions are enough, and findings say what they do not show.
     let report = look();
     report.ends(0);
     report.check_line("permissions", "ok ", "every command");
@@ -268,11 +270,11 @@ fn a_missing_permission_is_named_and_the_password_never() {
     let report = look();
     report.ends(1);
     report.check_line("reach", "FAIL", "user or password");
-    assert!(!said.contains("planted-password"), "{said}");
+    assert!(!printed.contains("planted-password"), "{printed}");
 }
 
 #[test]
-fn a_counter_that_stays_for_ever_is_found() {
+fn a_counter_without_expiry_is_found() {
     let redis = Redis::redis7();
     redis.run_command(&["SET", "tg:{planted}:rule", "x"]);
     redis.run_command(&["SET", "tg:{fine}:rule", "x", "EX", "600"]);
@@ -280,13 +282,13 @@ fn a_counter_that_stays_for_ever_is_found() {
     redis.run_command(&["SET", "other", "x"]);
     let report = doctor(&redis.url(), &[]);
     report.ends(0);
-    let want = "2 counters, 1 stay for ever, such as tg:{planted}:rule";
+    let want = "2 counters, 1 never expire, such as tg:{planted}:rule";
     report.check_line("expiry", "warn", want);
     report.check_line("memory", "ok ", "3 keys tg:*, 1 others");
 }
 
 #[test]
-fn a_replica_is_no_store_and_a_primary_knows_its_replica() {
+fn a_replica_is_a_failure_and_a_primary_lists_its_replica() {
     let primary = Redis::redis7();
     let replica = Redis::redis7();
     let port = primary.port().to_string();
@@ -320,7 +322,7 @@ fn a_clock_that_is_half_a_minute_off_is_a_failure_unless_that_is_tolerated() {
 }
 
 #[test]
-fn settings_come_from_where_the_service_has_them() {
+fn settings_come_from_the_same_places_as_for_the_service() {
     let redis = Redis::redis7();
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("tidegate.yaml");

@@ -1,53 +1,53 @@
-//! The end of the service.
+//! The shutdown of the service.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::http::{Client, ask};
-use crate::server::{BINARY, Server, wait_for};
+use crate::http::{HttpClient, check_body};
+use crate::server::{BINARY, TestServer, wait_for};
 
 const RULES: &str = "version: 1\nrules:\n  - { name: r, by: ip, rate: 1000000/hour }\n";
 
 #[test]
 fn a_term_under_load_loses_no_request_and_ends_cleanly() {
-    let server = Server::with(RULES, &["--drain-delay", "1", "--drain", "5"]);
-    let (http, leaving, answered) = (server.http, AtomicBool::new(false), AtomicU64::new(0));
+    let server = TestServer::with(RULES, &["--drain-delay", "1", "--drain", "5"]);
+    let (http, leaving, responses) = (server.http, AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
-                let Ok(mut client) = Client::try_connect(http) else {
+                let Ok(mut client) = HttpClient::try_connect(http) else {
                     return;
                 };
-                // As a balancer would: a connection that is told to close is not used again, and
-                // after /readyz has said no, no new one is opened.
+                // As a balancer does: a connection that the server closes gracefully is not used again, and after
+                // /readyz has reported not ready, no new one is opened.
                 loop {
                     client
-                        .send("POST", "/v1/check", &[], &ask("192.0.2.1", "/"))
+                        .send("POST", "/v1/check", &[], &check_body("192.0.2.1", "/"))
                         .unwrap();
                     let reply = client
                         .receive()
-                        .expect("a request that was taken is answered");
+                        .expect("an accepted request gets a response");
                     assert_eq!(reply.status, 200);
-                    answered.fetch_add(1, Relaxed);
+                    responses.fetch_add(1, Relaxed);
                     if reply.header("connection") == Some("close") {
                         assert!(client.is_closed());
                         if leaving.load(Relaxed) {
                             return;
                         }
-                        client = Client::connect(http);
+                        client = HttpClient::connect(http);
                     }
                 }
             });
         }
-        wait_for("load", || (answered.load(Relaxed) > 1_000).then_some(()));
+        wait_for("load", || (responses.load(Relaxed) > 1_000).then_some(()));
         server.signal("TERM");
-        wait_for("readyz to say no", || {
-            let reply = Client::connect(http).request("GET", "/readyz", &[], "");
+        wait_for("readyz to report not ready", || {
+            let reply = HttpClient::connect(http).request("GET", "/readyz", &[], "");
             (reply.status == 503).then_some(())
         });
-        let health = Client::connect(http).request("GET", "/healthz", &[], "");
+        let health = HttpClient::connect(http).request("GET", "/healthz", &[], "");
         assert_eq!(health.status, 200, "alive, only not ready");
         leaving.store(true, Relaxed);
     });
@@ -61,12 +61,17 @@ fn has(log: &[Value], message: &str) -> bool {
 }
 
 #[test]
-fn storms_of_signals_end_it_once() {
-    let server = Server::with(RULES, &["--drain-delay", "0"]);
+fn many_signals_at_once_shut_down_once() {
+    let server = TestServer::with(RULES, &["--drain-delay", "0"]);
     for _ in 0..100 {
         server.signal("HUP");
     }
-    assert_eq!(server.post("/v1/check", &ask("192.0.2.1", "/")).status, 200);
+    assert_eq!(
+        server
+            .post("/v1/check", &check_body("192.0.2.1", "/"))
+            .status,
+        200
+    );
     let pid = server.pid().to_string();
     let burst = format!(
         "for i in 1 2 3 4 5; do kill -TERM {pid} 2>/dev/null; kill -HUP {pid} 2>/dev/null; done; true"
@@ -109,9 +114,9 @@ print("running")
 os.kill(pid, signal.SIGKILL)
 "#;
 
-/// It went on, invisible and on its port, when the terminal was closed.
+/// When the terminal was closed, the server went on, invisible and on its port.
 #[test]
-fn closing_the_terminal_ends_it_unless_it_is_started_to_outlive_it() {
+fn closing_the_terminal_ends_the_server_unless_it_was_started_with_nohup() {
     for (how, want) in [("plain", "ended 0\n"), ("nohup", "running\n")] {
         let words = "serve --http 127.0.0.1:0 --grpc off --admin off --log-format json";
         let ran = std::process::Command::new("python3")
@@ -129,8 +134,8 @@ fn closing_the_terminal_ends_it_unless_it_is_started_to_outlive_it() {
 }
 
 #[test]
-fn a_second_signal_ends_it_at_once() {
-    let server = Server::with(RULES, &["--drain-delay", "600"]);
+fn a_second_signal_ends_the_server_at_once() {
+    let server = TestServer::with(RULES, &["--drain-delay", "600"]);
     server.signal("TERM");
     server.wait_log(|line| line["message"] == "draining");
     let begun = Instant::now();
@@ -145,10 +150,10 @@ fn a_second_signal_ends_it_at_once() {
     assert!(!has(&log, "everything finished"), "{log:#?}");
 }
 
-/// A connection that never sends anything made every end last as long as it may, with status 1.
+/// A connection that never sends anything made every shutdown last as long as it may, with status 1.
 #[test]
-fn a_silent_connection_does_not_hold_it_up() {
-    let server = Server::with(RULES, &["--drain-delay", "0", "--drain", "30"]);
+fn a_silent_connection_does_not_delay_the_shutdown() {
+    let server = TestServer::with(RULES, &["--drain-delay", "0", "--drain", "30"]);
     let _silent = std::net::TcpStream::connect(&server.grpc).unwrap();
     let mut unanswered = std::net::TcpStream::connect(server.http).unwrap();
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
@@ -163,8 +168,8 @@ fn a_silent_connection_does_not_hold_it_up() {
 }
 
 #[test]
-fn a_stuck_request_holds_it_up_to_the_deadline_and_no_longer() {
-    let server = Server::with(RULES, &["--drain-delay", "0", "--drain", "1"]);
+fn a_stuck_request_delays_the_shutdown_until_the_deadline_and_no_longer() {
+    let server = TestServer::with(RULES, &["--drain-delay", "0", "--drain", "1"]);
     let mut stuck = server.client();
     stuck
         .send_raw(b"POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{")

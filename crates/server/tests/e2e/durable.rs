@@ -6,10 +6,10 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use serde_json::Value;
-use tidegate_parts::TestRedis as Redis;
+use tidegate_testkit::TestRedis as Redis;
 
-use crate::http::{Client, Reply};
-use crate::server::{BINARY, Server, wait_for};
+use crate::http::{HttpClient, HttpReply};
+use crate::server::{BINARY, TestServer, wait_for};
 
 const LIMIT: u64 = 1_000_000;
 const REQUEST: &str = r#"{"attributes": {"user": "ada"}}"#;
@@ -30,18 +30,18 @@ fn request(rule: &str) -> String {
     format!(r#"{{"attributes": {{"user": "ada", "path": "/{rule}"}}}}"#)
 }
 
-fn node(rules: &str, data: &Path) -> Server {
-    Server::with(rules, &["--data", data.to_str().unwrap()])
+fn node(rules: &str, data: &Path) -> TestServer {
+    TestServer::with(rules, &["--data", data.to_str().unwrap()])
 }
 
-fn used(server: &Server) -> u64 {
+fn used(server: &TestServer) -> u64 {
     let reply = server.post("/v1/peek", &request("bills"));
     LIMIT - reply.json()["remaining"].as_u64().unwrap()
 }
 
-/// Charges until the connection ends; `in_flight` counts requests that were sent and not answered.
-fn load(server: &Server, acknowledged: &AtomicU64, in_flight: &AtomicU64, over: &AtomicBool) {
-    let Ok(mut client) = Client::try_connect(server.http) else {
+/// Charges until the connection ends; `in_flight` counts requests that were sent and have no response.
+fn load(server: &TestServer, acknowledged: &AtomicU64, in_flight: &AtomicU64, over: &AtomicBool) {
+    let Ok(mut client) = HttpClient::try_connect(server.http) else {
         return;
     };
     while !over.load(Ordering::SeqCst) {
@@ -99,7 +99,7 @@ fn a_kill_under_load_loses_nothing_that_was_acknowledged_and_adds_no_more_than_w
 }
 
 #[test]
-fn the_folder_is_made_for_its_owner_alone_and_keeps_the_secret() {
+fn the_folder_is_created_for_its_owner_alone_and_keeps_the_secret() {
     let parent = tempfile::tempdir().unwrap();
     let data = parent.path().join("made/by/tidegate");
     let server = node(&rules("bills", ""), &data);
@@ -111,15 +111,15 @@ fn the_folder_is_made_for_its_owner_alone_and_keeps_the_secret() {
     assert_eq!(mode(&data.join("secret")), 0o600);
     let server = node(&rules("bills", ""), &data);
     assert_eq!(used(&server), 1, "found again, so it has the same name");
-    let line = server.wait_log(|line| line["message"] == "durable counts go on");
+    let line = server.wait_log(|line| line["message"] == "durable counts restored");
     assert_eq!(line["counters"], 1);
 }
 
-/// A secret that was lost was drawn anew, and the service went on with nothing counted.
+/// A missing secret was generated again, and the service went on with nothing counted.
 #[test]
-fn a_secret_lost_beside_counts_is_refused_with_the_cure() {
+fn a_missing_secret_beside_counts_is_an_error_with_the_cure() {
     let data = tempfile::tempdir().unwrap();
-    let end = |server: Server| {
+    let end = |server: TestServer| {
         server.signal("TERM");
         assert!(server.wait_end().0.success());
     };
@@ -130,10 +130,10 @@ fn a_secret_lost_beside_counts_is_refused_with_the_cure() {
     std::fs::rename(&secret, &aside).unwrap();
     let flags = ["--data", data.path().to_str().unwrap()];
     for _ in 0..2 {
-        let message = refused(&rules("bills", ""), &flags);
+        let message = start_error(&rules("bills", ""), &flags);
         assert!(message.contains("secret: is missing"), "{message}");
         assert!(
-            message.contains("put the secret back from a copy"),
+            message.contains("restore the secret from a copy"),
             "{message}"
         );
         assert!(!secret.exists(), "none is drawn");
@@ -141,7 +141,7 @@ fn a_secret_lost_beside_counts_is_refused_with_the_cure() {
     std::fs::write(data.path().join("other"), "fedcba9876543210").unwrap();
     let other = data.path().join("other");
     let flags = [&flags[..], &["--secret-file", other.to_str().unwrap()]].concat();
-    let message = refused(&rules("bills", ""), &flags);
+    let message = start_error(&rules("bills", ""), &flags);
     assert!(message.contains("counts.redb"), "{message}");
     assert!(message.contains("named by another secret"), "{message}");
     std::fs::rename(&aside, &secret).unwrap();
@@ -149,8 +149,8 @@ fn a_secret_lost_beside_counts_is_refused_with_the_cure() {
     assert_eq!(used(&server), 1);
 }
 
-/// Runs a service that is not to start; what it says.
-fn refused(rules: &str, flags: &[&str]) -> String {
+/// Runs a service that must not start. Returns its output.
+fn start_error(rules: &str, flags: &[&str]) -> String {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("rules.yaml");
     std::fs::write(&file, rules).unwrap();
@@ -174,21 +174,21 @@ fn refused(rules: &str, flags: &[&str]) -> String {
 }
 
 #[test]
-fn what_the_store_cannot_give_is_refused_at_the_start_and_on_a_reload() {
-    let said = refused(&rules("bills", ""), &[]);
+fn durability_that_the_store_lacks_is_rejected_at_the_start_and_on_a_reload() {
+    let message = start_error(&rules("bills", ""), &[]);
     assert!(
-        said.contains("rules.yaml:3: rule `bills` has durability disk"),
-        "{said}"
+        message.contains("rules.yaml:3: rule `bills` has durability disk"),
+        "{message}"
     );
-    assert!(said.contains("name one with `--data`"), "{said}");
-    let said = refused(&rules("bills", ""), &["--store", "redis://127.0.0.1:1"]);
+    assert!(message.contains("name one with `--data`"), "{message}");
+    let message = start_error(&rules("bills", ""), &["--store", "redis://127.0.0.1:1"]);
     assert!(
-        said.contains("write replica, replica+aof or none"),
-        "{said}"
+        message.contains("write replica, replica+aof or none"),
+        "{message}"
     );
 
     let plain = "version: 1\nrules:\n  - { name: r, by: user, rate: 9/day }\n";
-    let server = Server::start(plain);
+    let server = TestServer::start(plain);
     server.write("rules.yaml", &rules("bills", ""));
     server.signal("HUP");
     let is = |line: &Value| line.to_string().contains("has durability disk");
@@ -201,17 +201,17 @@ fn what_the_store_cannot_give_is_refused_at_the_start_and_on_a_reload() {
 }
 
 #[test]
-fn a_damaged_journal_is_refused_by_name_and_left_as_it_is() {
+fn a_damaged_journal_is_rejected_by_name_and_not_changed() {
     let data = tempfile::tempdir().unwrap();
     let journal = data.path().join("counts.redb");
     std::fs::write(&journal, "not a journal").unwrap();
-    let said = refused(
+    let message = start_error(
         &rules("bills", ""),
         &["--data", data.path().to_str().unwrap()],
     );
     assert!(
-        said.contains("counts.redb: is damaged or no journal"),
-        "{said}"
+        message.contains("counts.redb: is damaged or no journal"),
+        "{message}"
     );
     assert_eq!(std::fs::read(&journal).unwrap(), b"not a journal");
 }
@@ -238,7 +238,7 @@ fn a_journal_with_damaged_pages_is_one_message_and_no_backtrace() {
             "--log-format",
             "json",
         ];
-        let output = refused(&rules("bills", ""), &flags);
+        let output = start_error(&rules("bills", ""), &flags);
         let lines: Vec<&str> = output.lines().collect();
         let [line] = lines[..] else {
             panic!("pages of {kind}: {output}")
@@ -249,8 +249,8 @@ fn a_journal_with_damaged_pages_is_one_message_and_no_backtrace() {
     }
 }
 
-/// Lets the process write no further than `bytes` into any file: as a full disk does.
-fn set_room(server: &Server, bytes: &str) {
+/// Limits the size of any file that the process writes to `bytes`, like a full disk.
+fn set_room(server: &TestServer, bytes: &str) {
     let status = Command::new("prlimit")
         .args([
             "--pid",
@@ -262,9 +262,9 @@ fn set_room(server: &Server, bytes: &str) {
     assert!(status.success());
 }
 
-/// Why durable counts are not safe, as the verbose page has it. The metric must agree with it.
+/// Why durable counts are not safe, from the verbose page. The metric must agree with it.
 #[track_caller]
-fn durability_failure(server: &Server, kind: &str) -> Option<String> {
+fn durability_failure(server: &TestServer, kind: &str) -> Option<String> {
     let page = server.admin_get("/readyz?verbose");
     assert_eq!(page.status, 200, "a node that decides is ready");
     let page = page.json();
@@ -289,8 +289,8 @@ fn on_a_full_disk_each_rule_follows_its_failure_mode_and_one_line_is_logged() {
         .arg(dir.path().join("rules.yaml"))
         .arg("--data")
         .arg(data.path());
-    let server = Server::spawn(command, dir);
-    let check = |rule: &str| -> Reply { server.post("/v1/check", &request(rule)) };
+    let server = TestServer::spawn(command, dir);
+    let check = |rule: &str| -> HttpReply { server.post("/v1/check", &request(rule)) };
     for rule in ["lenient", "strict"] {
         let reply = check(rule);
         assert_eq!(
@@ -330,8 +330,8 @@ fn on_a_full_disk_each_rule_follows_its_failure_mode_and_one_line_is_logged() {
         "what memory decided was written afterwards"
     );
     let logged = |text: &str| {
-        let says = |line: &&Value| line.to_string().contains(text);
-        lines.iter().filter(says).count()
+        let has_text = |line: &&Value| line.to_string().contains(text);
+        lines.iter().filter(has_text).count()
     };
     assert_eq!(logged("durable counts are in memory alone"), 1);
     assert_eq!(logged("durable counts are on disk again"), 1);
@@ -343,7 +343,7 @@ fn a_store_without_a_replica_is_reported_and_decides_nothing_durable() {
     let durable = rules("bills", "").replace("disk", "replica");
     let plain = "  - { name: plain, by: user, match: { path: /plain }, rate: 9/h }\n";
     let flags = ["--store", &redis.url(), "--store-budget", "30000"];
-    let server = Server::with(&(durable + plain), &flags);
+    let server = TestServer::with(&(durable + plain), &flags);
     wait_for("an exact node", || {
         (server.metric("tidegate_store_exact") == 1).then_some(())
     });

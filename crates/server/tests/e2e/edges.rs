@@ -1,29 +1,29 @@
-//! One request, by every door: the same decision, and the same counter.
+//! One request through every edge: the same decision, and the same counter.
 
 use crate::grpc::{GrpcClient, OK, request};
-use crate::http::Client;
+use crate::http::HttpClient;
 use crate::resp::{RespClient, RespReply};
-use crate::server::Server;
+use crate::server::TestServer;
 use crate::window::unit;
 
-/// Every way in, open.
+/// A client of every edge.
 struct EdgeClients {
-    http: Client,
-    auth: Client,
+    http: HttpClient,
+    auth: HttpClient,
     envoy: GrpcClient,
     resp: RespClient,
 }
 
-/// What a client learns of a decision at any door.
+/// The decision as a client of any edge sees it.
 #[derive(PartialEq, Eq, Debug)]
 struct EdgeReply {
     passed: bool,
     remaining: u64,
-    /// Whether it was told when to come back.
+    /// Whether the reply has a retry time.
     has_retry_after: bool,
 }
 
-/// Who asks for what.
+/// The client address and the path of a request.
 #[derive(Clone, Copy)]
 struct EdgeRequest<'a> {
     ip: &'a str,
@@ -33,7 +33,7 @@ struct EdgeRequest<'a> {
 const EDGES: [&str; 4] = ["http", "auth", "envoy", "resp"];
 
 impl EdgeClients {
-    async fn of(server: &Server) -> Self {
+    async fn of(server: &TestServer) -> Self {
         EdgeClients {
             http: server.client(),
             auth: server.client(),
@@ -42,12 +42,12 @@ impl EdgeClients {
         }
     }
 
-    async fn check(&mut self, edge: &str, ask: EdgeRequest<'_>) -> EdgeReply {
+    async fn check(&mut self, edge: &str, request: EdgeRequest<'_>) -> EdgeReply {
         match edge {
-            "http" => self.by_http(ask),
-            "auth" => self.by_auth(ask),
-            "envoy" => self.by_envoy(ask).await,
-            _ => self.by_resp(ask),
+            "http" => self.by_http(request),
+            "auth" => self.by_auth(request),
+            "envoy" => self.by_envoy(request).await,
+            _ => self.by_resp(request),
         }
     }
 
@@ -112,9 +112,9 @@ async fn every_edge_decides_alike_and_charges_one_counter() {
          - {{ name: ceiling, by: global, rate: 1000/{unit}, algorithm: fixed-window }}\n",
         unit = unit()
     );
-    let server = Server::with_resp(&rules, &[]);
-    let mut doors = EdgeClients::of(&server).await;
-    let ask = EdgeRequest {
+    let server = TestServer::with_resp(&rules, &[]);
+    let mut clients = EdgeClients::of(&server).await;
+    let request = EdgeRequest {
         ip: "203.0.113.9",
         path: "/search/cats",
     };
@@ -123,72 +123,72 @@ async fn every_edge_decides_alike_and_charges_one_counter() {
         remaining,
         has_retry_after: false,
     };
-    let refused = EdgeReply {
+    let denied = EdgeReply {
         passed: false,
         remaining: 0,
         has_retry_after: true,
     };
-    // Twice around: eight pass, whichever door they take.
-    for (left, door) in (0..8).rev().zip(EDGES.into_iter().cycle()) {
-        assert_eq!(doors.check(door, ask).await, passed(left), "{door}");
+    // Twice around: eight pass, whichever edge they use.
+    for (left, edge) in (0..8).rev().zip(EDGES.into_iter().cycle()) {
+        assert_eq!(clients.check(edge, request).await, passed(left), "{edge}");
     }
-    for door in EDGES {
-        assert_eq!(doors.check(door, ask).await, refused, "{door}");
+    for edge in EDGES {
+        assert_eq!(clients.check(edge, request).await, denied, "{edge}");
     }
-    // The ceiling was charged for what passed, and for nothing else.
+    // The global ceiling was charged for allowed requests only.
     let elsewhere = EdgeRequest {
         path: "/elsewhere",
-        ..ask
+        ..request
     };
-    for (left, door) in (988..992).rev().zip(EDGES) {
-        assert_eq!(doors.check(door, elsewhere).await, passed(left), "{door}");
+    for (left, edge) in (988..992).rev().zip(EDGES) {
+        assert_eq!(clients.check(edge, elsewhere).await, passed(left), "{edge}");
     }
     let other = EdgeRequest {
         ip: "203.0.113.10",
-        ..ask
+        ..request
     };
-    for (left, door) in (4..8).rev().zip(EDGES) {
-        assert_eq!(doors.check(door, other).await, passed(left), "{door}");
+    for (left, edge) in (4..8).rev().zip(EDGES) {
+        assert_eq!(clients.check(edge, other).await, passed(left), "{edge}");
     }
 }
 
-/// Only a caller of the HTTP check can be asked to wait by itself; the others would hold up somebody's
-/// request, so they wait no longer than a rule says.
+/// Only a client of the HTTP check can wait by itself; the other edges would hold up the request of another client, so
+/// they wait no longer than a rule allows.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_delay_reaches_clients_that_can_wait_and_is_denied_to_the_others() {
-    let server = Server::with_resp(
+async fn clients_that_can_wait_get_a_delay_and_the_others_are_denied() {
+    let server = TestServer::with_resp(
         "version: 1\nrules:\n  \
          - { name: strict, match: { path: /strict }, by: ip, rate: 60/hour burst 10, algorithm: leaky-queue }\n  \
          - { name: patient, match: { path: /patient }, by: ip, rate: 60/hour burst 10, \
              algorithm: leaky-queue, max_delay: 1h }\n",
         &[],
     );
-    let mut doors = EdgeClients::of(&server).await;
-    for (i, door) in EDGES.into_iter().enumerate() {
+    let mut clients = EdgeClients::of(&server).await;
+    for (i, edge) in EDGES.into_iter().enumerate() {
         let ip = format!("203.0.113.{i}");
         let strict = EdgeRequest {
             ip: &ip,
             path: "/strict",
         };
         assert!(
-            doors.check(door, strict).await.passed,
-            "{door}: no wait yet"
+            clients.check(edge, strict).await.passed,
+            "{edge}: no wait yet"
         );
-        let reply = doors.check(door, strict).await;
-        assert_eq!(reply.passed, door == "http", "{door}");
-        assert_eq!(reply.has_retry_after, door != "http", "{door}");
+        let reply = clients.check(edge, strict).await;
+        assert_eq!(reply.passed, edge == "http", "{edge}");
+        assert_eq!(reply.has_retry_after, edge != "http", "{edge}");
         let patient = EdgeRequest {
             path: "/patient",
             ..strict
         };
         for _ in 0..2 {
-            assert!(doors.check(door, patient).await.passed, "{door}");
+            assert!(clients.check(edge, patient).await.passed, "{edge}");
         }
     }
     let body = r#"{"attributes": {"ip": "203.0.113.0", "path": "/strict"}}"#;
     let waits = server.post("/v1/check", body).json()["delay_ms"].as_u64();
     assert!(waits > Some(60_000), "{waits:?}");
-    let reply = doors
+    let reply = clients
         .resp
         .send_line("TG.CHECK ip 203.0.113.3 path /patient");
     let RespReply::Integer(waits) = reply.field("delay_ms") else {

@@ -1,13 +1,13 @@
-//! The Envoy protocol by its port: what is asked, what is refused, what is told. Native rules decide.
+//! The Envoy protocol on its port: requests, errors, responses. Native rules decide.
 
 use bytes::Bytes;
 use http::Request;
 use prost::Message;
 
 use crate::grpc::{GrpcClient, HEALTH, OK, OVER, SHOULD_RATE_LIMIT, framed, request};
-use crate::http::Client;
+use crate::http::HttpClient;
 use crate::messages::{RateLimitOverride, RateLimitRequest};
-use crate::server::{Server, wait_for};
+use crate::server::{TestServer, wait_for};
 use crate::window::unit;
 
 fn rules() -> String {
@@ -25,7 +25,7 @@ fn of_client(ip: &str) -> RateLimitRequest {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn native_rules_decide_and_set_headers() {
-    let server = Server::start(&rules());
+    let server = TestServer::start(&rules());
     let caller = GrpcClient::connect(&server).await;
     for left in [1, 0] {
         let response = caller.check(&of_client("203.0.113.9")).await;
@@ -49,8 +49,8 @@ async fn native_rules_decide_and_set_headers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_is_the_same_counter_as_through_the_other_edges() {
-    let server = Server::start(&rules());
+async fn all_edges_share_the_same_counter() {
+    let server = TestServer::start(&rules());
     let caller = GrpcClient::connect(&server).await;
     assert_eq!(
         caller.check(&of_client("203.0.113.9")).await.overall_code,
@@ -72,7 +72,7 @@ async fn it_is_the_same_counter_as_through_the_other_edges() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_hits_of_a_request_are_its_cost() {
-    let server = Server::start(&rules());
+    let server = TestServer::start(&rules());
     let caller = GrpcClient::connect(&server).await;
     let mut call = of_client("203.0.113.9");
     call.hits_addend = 2;
@@ -82,7 +82,7 @@ async fn the_hits_of_a_request_are_its_cost() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn undecided_calls_fail_with_a_reason() {
-    let server = Server::start(&rules());
+    let server = TestServer::start(&rules());
     let caller = GrpcClient::connect(&server).await;
     let of = |change: fn(&mut RateLimitRequest)| {
         let mut changed = of_client("203.0.113.9");
@@ -139,10 +139,10 @@ async fn undecided_calls_fail_with_a_reason() {
     assert_eq!(good.left(), Some(1), "none of them was charged");
 }
 
-/// Envoy lets pass what gets no verdict, so a client could choose a header that took its limit away.
+/// Envoy passes requests that get no verdict, so a client could choose a header that disabled its limit.
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_the_client_sent_has_a_limit_of_its_own() {
-    let server = Server::start(
+async fn every_value_that_a_client_sends_has_its_own_limit() {
+    let server = TestServer::start(
         "{ domain: shop, descriptors: [{ key: user, rate_limit: { unit: day, requests_per_unit: 1 } }] }",
     );
     let caller = GrpcClient::connect(&server).await;
@@ -175,7 +175,7 @@ async fn whatever_the_client_sent_has_a_limit_of_its_own() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn malformed_calls_fail_with_a_reason() {
-    let server = Server::start(&rules());
+    let server = TestServer::start(&rules());
     let caller = GrpcClient::connect(&server).await;
     let good = framed(&of_client("203.0.113.9"));
     let mut compressed = good.to_vec();
@@ -215,13 +215,13 @@ async fn malformed_calls_fail_with_a_reason() {
             SHOULD_RATE_LIMIT,
             [&good[..], &good[..]].concat().into(),
             "3",
-            "something follows",
+            "data follows",
         ),
         (
             SHOULD_RATE_LIMIT,
             Bytes::from_static(&[0, 0, 0, 0, 1, 0x0b]),
             "3",
-            "not understood",
+            "the request is invalid",
         ),
     ];
     for (path, body, code, reason) in cases {
@@ -241,7 +241,7 @@ async fn malformed_calls_fail_with_a_reason() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_health_service_reports_its_status() {
-    let server = Server::with(&rules(), &["--drain-delay", "600"]);
+    let server = TestServer::with(&rules(), &["--drain-delay", "600"]);
     let caller = GrpcClient::connect(&server).await;
     let health = async |service: &str| {
         let called = caller.health(service).await;
@@ -254,7 +254,7 @@ async fn the_health_service_reports_its_status() {
     assert_eq!(health("other").await.0, "5");
     let empty = caller.call(HEALTH, Bytes::from_static(&[0; 5])).await;
     assert_eq!(empty.body, serving);
-    let probe = || Client::connect(server.http).request("GET", "/healthcheck", &[], "");
+    let probe = || HttpClient::connect(server.http).request("GET", "/healthcheck", &[], "");
     let well = probe();
     assert_eq!((well.status, well.body.as_str()), (200, "OK"));
     server.signal("TERM");
@@ -263,12 +263,12 @@ async fn the_health_service_reports_its_status() {
     assert_eq!(health("ratelimit").await, ("0".to_owned(), not_serving));
     assert_eq!(health("").await, ("0".to_owned(), serving));
     let response = caller.check(&of_client("203.0.113.9")).await;
-    assert_eq!(response.overall_code, OK, "it still answers");
+    assert_eq!(response.overall_code, OK, "it still responds");
 }
 
 #[test]
-fn the_json_twin_answers_as_the_reference_does() {
-    let server = Server::start(&rules());
+fn the_json_endpoint_responds_as_the_reference_does() {
+    let server = TestServer::start(&rules());
     let call = r#"{"domain": "shop", "descriptors": [{"entries": [{"key": "remote_address", "value": "203.0.113.9"}]}]}"#;
     for _ in 0..2 {
         let reply = server.post("/json", call);
@@ -283,7 +283,7 @@ fn the_json_twin_answers_as_the_reference_does() {
     let headers = reply.json()["responseHeadersToAdd"].clone();
     let named = |name: &str| headers.as_array().unwrap().iter().any(|h| h["key"] == name);
     assert!(named("retry-after") && named("ratelimit"), "{headers}");
-    let put = Client::connect(server.http).request("PUT", "/json", &[], call);
+    let put = HttpClient::connect(server.http).request("PUT", "/json", &[], call);
     assert_eq!(put.status, 429, "any method will do");
     for bad in [
         "",
@@ -299,7 +299,7 @@ fn the_json_twin_answers_as_the_reference_does() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_can_be_returned_as_metadata() {
-    let server = Server::with(&rules(), &["--envoy-metadata", "--envoy-headers", "off"]);
+    let server = TestServer::with(&rules(), &["--envoy-metadata", "--envoy-headers", "off"]);
     let caller = GrpcClient::connect(&server).await;
     let mut call = request("shop", &[&[("a", "1"), ("b", "2")], &[("c", "3")]]);
     call.hits_addend = 1;
@@ -322,7 +322,7 @@ async fn requests_can_be_returned_as_metadata() {
     assert_eq!(metadata, want);
 }
 
-/// What a message of a newer protocol says besides is passed over.
+/// Unknown fields of a newer protocol are skipped.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_newer_client_is_understood() {
     #[derive(Clone, PartialEq, prost::Message)]
@@ -336,7 +336,7 @@ async fn a_newer_client_is_understood() {
         #[prost(fixed64, tag = "901")]
         yet_more: u64,
     }
-    let server = Server::start(&rules());
+    let server = TestServer::start(&rules());
     let caller = GrpcClient::connect(&server).await;
     let newer = Newer {
         domain: "shop".to_owned(),
@@ -348,10 +348,10 @@ async fn a_newer_client_is_understood() {
     assert_eq!(called.code.as_deref(), Some("0"), "{called:?}");
 }
 
-/// Envoy lets pass what gets an error, so a request with two keys is denied.
+/// Envoy passes requests that get an error, so a request with two keys is denied.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_different_keys_are_denied_and_an_empty_one_is_none() {
-    let server = Server::start(&rules());
+    let server = TestServer::start(&rules());
     let caller = GrpcClient::connect(&server).await;
     let keyed = |keys: [&str; 2]| {
         let [first, second] = keys;

@@ -1,13 +1,13 @@
-//! A deployment of the reference service, of which nothing was changed but the program.
+//! A deployment of the reference service in which only the program was replaced.
 
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
-use tidegate_parts::{RedisProgram, TestRedis as Redis, free_port};
+use tidegate_testkit::{RedisProgram, TestRedis as Redis, free_port};
 
-use crate::http::{Client, Reply};
-use crate::server::{BINARY, Server, wait_for};
+use crate::http::{HttpClient, HttpReply};
+use crate::server::{BINARY, TestServer, wait_for};
 
 pub(crate) const CONFIG: &str = "domain: shop
 descriptors:
@@ -22,7 +22,7 @@ pub(crate) fn deployment(config: &str) -> (tempfile::TempDir, Command) {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("ratelimit/config");
     std::fs::create_dir_all(&folder).unwrap();
-    // Whatever its name.
+    // Any file name is read.
     std::fs::write(folder.join("limits"), config).unwrap();
     let mut command = Command::new(BINARY);
     command
@@ -32,15 +32,15 @@ pub(crate) fn deployment(config: &str) -> (tempfile::TempDir, Command) {
     (dir, command)
 }
 
-/// Replaces its file as a whole. The next one has a name that is never read.
-pub(crate) fn replace_limits(server: &Server, text: &str) {
+/// Replaces its file as a whole. The temporary file has a name that is never read.
+pub(crate) fn replace_limits(server: &TestServer, text: &str) {
     let folder = server.dir.path().join("ratelimit/config");
     std::fs::write(folder.join("..next"), text).unwrap();
     std::fs::rename(folder.join("..next"), folder.join("limits")).unwrap();
 }
 
-/// One request with an entry for each of these keys, each in a descriptor of its own.
-pub(crate) fn check(server: &Server, keys: &[&str]) -> Reply {
+/// One request with an entry for each of these keys, each in its own descriptor.
+pub(crate) fn check(server: &TestServer, keys: &[&str]) -> HttpReply {
     let descriptors: Vec<String> = keys
         .iter()
         .map(|key| format!(r#"{{"entries": [{{"key": "{key}", "value": "x"}}]}}"#))
@@ -52,12 +52,12 @@ pub(crate) fn check(server: &Server, keys: &[&str]) -> Reply {
     server.post("/json", &body)
 }
 
-pub(crate) fn check_each<const N: usize>(server: &Server, keys: [&[&str]; N]) -> [u16; N] {
+pub(crate) fn check_each<const N: usize>(server: &TestServer, keys: [&[&str]; N]) -> [u16; N] {
     keys.map(|keys| check(server, keys).status)
 }
 
 #[test]
-fn it_answers_where_it_answered_and_as_it_answered() {
+fn the_server_listens_and_responds_as_the_reference_does() {
     let (dir, mut command) = deployment(CONFIG);
     let [http, grpc, debug] = [(); 3].map(|()| free_port());
     command
@@ -71,7 +71,7 @@ fn it_answers_where_it_answered_and_as_it_answered() {
         .env("LIMIT_REMAINING_HEADER", "X-Left")
         .env("USE_STATSD", "false")
         .env("REDIS_POOL_SIZE", "5");
-    let server = Server::attend(command, dir);
+    let server = TestServer::spawn_as_is(command, dir);
     assert_eq!(server.http.port(), http);
     assert_eq!(server.grpc, format!("127.0.0.1:{grpc}"));
     assert_eq!(
@@ -108,7 +108,7 @@ fn a_shadow_mode_for_all_is_named_in_the_log() {
         .env("DEBUG_PORT", debug.to_string())
         .env("LOG_FORMAT", "json")
         .env("SHADOW_MODE", "true");
-    let server = Server::attend(command, dir);
+    let server = TestServer::spawn_as_is(command, dir);
     let line = server.wait_log(|line| {
         let message = line["message"].as_str();
         message.is_some_and(|message| message.contains("because SHADOW_MODE is set"))
@@ -117,19 +117,19 @@ fn a_shadow_mode_for_all_is_named_in_the_log() {
     assert_eq!(check_each(&server, [&["one"], &["one"]]), [200, 200]);
 }
 
-/// The page that dashboards of the reference read, where they read it, and nothing else there.
+/// The page that dashboards of the reference read, at the same address, and nothing else there.
 #[test]
-fn it_is_scraped_where_it_was_scraped() {
+fn metrics_are_at_the_address_of_the_reference() {
     let (dir, mut command) = deployment(CONFIG);
     command
         .env("USE_PROMETHEUS", "true")
         .env("PROMETHEUS_ADDR", "127.0.0.1:0")
         .env("PROMETHEUS_PATH", "/stats");
-    let server = Server::spawn(command, dir);
+    let server = TestServer::spawn(command, dir);
     let line = server.wait_log(|line| line["edge"] == "metrics");
     let place: SocketAddr = line["address"].as_str().unwrap().parse().unwrap();
     assert_eq!(check_each(&server, [&["one"], &["one"]]), [200, 429]);
-    let get = |path| Client::connect(place).request("GET", path, &[], "");
+    let get = |path| HttpClient::connect(place).request("GET", path, &[], "");
     let page = get("/stats").body;
     let sample = r#"ratelimit_service_rate_limit_over_limit{domain="shop",key1="one"} 1"#;
     assert!(page.contains(sample), "{page}");
@@ -137,15 +137,15 @@ fn it_is_scraped_where_it_was_scraped() {
         (get("/metrics").status, get("/v1/rules").status),
         (404, 404)
     );
-    let posted = Client::connect(place).request("POST", "/stats", &[], "");
+    let posted = HttpClient::connect(place).request("POST", "/stats", &[], "");
     assert_eq!(posted.status, 405);
 }
 
-/// The reference charges every limit of a request, also one that is refused.
+/// The reference charges every limit of a request, even if the request is denied.
 #[test]
-fn a_refused_request_pays_as_it_did() {
+fn a_denied_request_is_charged_as_in_the_reference() {
     let (dir, command) = deployment(CONFIG);
-    let server = Server::spawn(command, dir);
+    let server = TestServer::spawn(command, dir);
     let both: &[&str] = &["one", "four"];
     assert_eq!(check_each(&server, [both, both, both]), [200, 429, 429]);
     assert_eq!(
@@ -156,7 +156,7 @@ fn a_refused_request_pays_as_it_did() {
 
     let (dir, mut command) = deployment(CONFIG);
     command.env("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true");
-    let server = Server::spawn(command, dir);
+    let server = TestServer::spawn(command, dir);
     assert_eq!(check_each(&server, [both, both, both]), [200, 429, 429]);
     let four: &[&str] = &["four"];
     assert_eq!(
@@ -177,7 +177,7 @@ fn deployments_in_one_redis_are_separated_by_their_prefix() {
             // Longer than a busy machine takes: a fallback decision would let the second pass.
             .env("REDIS_TIMEOUT", "30s")
             .env("CACHE_KEY_PREFIX", prefix);
-        Server::spawn(command, dir)
+        TestServer::spawn(command, dir)
     };
     for prefix in ["", "blue:", "green:"] {
         let [first, second] = [(); 2].map(|()| start(prefix));
@@ -190,7 +190,7 @@ fn deployments_in_one_redis_are_separated_by_their_prefix() {
 fn shadow_mode_denies_nothing_and_still_reports() {
     let (dir, mut command) = deployment(CONFIG);
     command.env("SHADOW_MODE", "true");
-    let server = Server::spawn(command, dir);
+    let server = TestServer::spawn(command, dir);
     assert_eq!(check_each(&server, [&["one"]]), [200]);
     let reply = check(&server, &["one"]);
     assert_eq!(
@@ -200,15 +200,11 @@ fn shadow_mode_denies_nothing_and_still_reports() {
 }
 
 #[test]
-fn a_bad_first_configuration_leaves_it_listening_and_every_call_failing() {
+fn with_a_bad_first_configuration_the_server_listens_and_every_call_fails() {
     let (dir, command) = deployment("domain: shop\ndescriptors: [{ key: '' }]\n");
-    let server = Server::spawn(command, dir);
+    let server = TestServer::spawn(command, dir);
     assert_eq!(check_each(&server, [&["one"], &["other"]]), [400, 400]);
-    assert_eq!(
-        health(&server),
-        200,
-        "it listens, and is not asked to say more"
-    );
+    assert_eq!(health(&server), 200, "it listens, and reports healthy");
     replace_limits(&server, CONFIG);
     wait_for("a good configuration", || {
         (check(&server, &["one"]).status == 200).then_some(())
@@ -217,7 +213,7 @@ fn a_bad_first_configuration_leaves_it_listening_and_every_call_failing() {
     // From then on a bad one changes nothing.
     replace_limits(&server, "domain: shop\ndescriptors: [{ key: '' }]\n");
     server.signal("HUP");
-    wait_for("the refusal", || {
+    wait_for("the rejection", || {
         server.admin_get("/v1/rules").json()["stale"]
             .is_string()
             .then_some(())
@@ -225,7 +221,7 @@ fn a_bad_first_configuration_leaves_it_listening_and_every_call_failing() {
     assert_eq!(check_each(&server, [&["one"]]), [429]);
 }
 
-fn health(server: &Server) -> u16 {
+fn health(server: &TestServer) -> u16 {
     server
         .client()
         .request("GET", "/healthcheck", &[], "")
@@ -236,20 +232,20 @@ fn health(server: &Server) -> u16 {
 fn health_can_wait_for_a_configuration() {
     let (dir, mut command) = deployment("not: limits\n");
     command.env("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true");
-    let server = Server::spawn(command, dir);
+    let server = TestServer::spawn(command, dir);
     assert_eq!(health(&server), 500);
     replace_limits(&server, CONFIG);
     wait_for("health", || (health(&server) == 200).then_some(()));
 }
 
 #[test]
-fn files_share_a_domain_only_if_they_may() {
+fn files_share_a_domain_only_with_merge_domains() {
     let more = "domain: shop\ndescriptors: [{ key: two, rate_limit: { unit: year, requests_per_unit: 0 } }]\n";
     for (merge, want) in [("true", [200, 429]), ("false", [400, 400])] {
         let (dir, mut command) = deployment(CONFIG);
         std::fs::write(dir.path().join("ratelimit/config/more.yaml"), more).unwrap();
         command.env("MERGE_DOMAIN_CONFIG", merge);
-        let server = Server::spawn(command, dir);
+        let server = TestServer::spawn(command, dir);
         assert_eq!(
             check_each(&server, [&["one"], &["two"]]),
             want,
@@ -275,7 +271,7 @@ fn a_mounted_config_map_is_read_once_and_followed() {
     command
         .args(["serve", "--envoy-compat"])
         .env("RUNTIME_ROOT", dir.path());
-    let server = Server::spawn(command, dir);
+    let server = TestServer::spawn(command, dir);
     assert_eq!(check_each(&server, [&["one"], &["one"]]), [200, 429]);
     let folder = server.dir.path().join("config");
     std::fs::create_dir(folder.join("..v2")).unwrap();
@@ -291,7 +287,7 @@ fn a_mounted_config_map_is_read_once_and_followed() {
 /// The other way to change everything at once: a link above the folder.
 #[cfg(unix)]
 #[test]
-fn a_runtime_root_that_is_turned_elsewhere_is_followed() {
+fn a_runtime_root_whose_link_changes_is_followed() {
     let dir = tempfile::tempdir().unwrap();
     for (version, text) in [
         ("v1", CONFIG.to_owned()),
@@ -305,7 +301,7 @@ fn a_runtime_root_that_is_turned_elsewhere_is_followed() {
     command
         .args(["serve", "--envoy-compat"])
         .env("RUNTIME_ROOT", dir.path().join("current"));
-    let server = Server::spawn(command, dir);
+    let server = TestServer::spawn(command, dir);
     assert_eq!(check_each(&server, [&["one"], &["one"]]), [200, 429]);
     turn(&server.dir.path().join("current"), "v2");
     wait_for("the new limits", || {
@@ -313,7 +309,7 @@ fn a_runtime_root_that_is_turned_elsewhere_is_followed() {
     });
 }
 
-/// Points a link elsewhere, as a whole.
+/// Changes the target of a link atomically.
 fn turn(link: &Path, to: &str) {
     let next = link.with_file_name("..next");
     std::os::unix::fs::symlink(to, &next).unwrap();
@@ -321,7 +317,7 @@ fn turn(link: &Path, to: &str) {
 }
 
 #[test]
-fn what_would_change_limits_and_is_not_here_ends_the_start() {
+fn an_unsupported_variable_that_would_change_limits_stops_the_start() {
     let (_dir, mut command) = deployment(CONFIG);
     let output = command
         .env("BACKEND_TYPE", "memcache")
@@ -337,7 +333,7 @@ fn what_would_change_limits_and_is_not_here_ends_the_start() {
 }
 
 #[test]
-fn without_the_flag_that_environment_means_nothing() {
+fn without_the_flag_the_reference_environment_is_ignored() {
     let (dir, mut command) = deployment(CONFIG);
     command
         .env("BACKEND_TYPE", "memcache")
@@ -347,7 +343,7 @@ fn without_the_flag_that_environment_means_nothing() {
     for (name, value) in command.get_envs() {
         plain.env(name, value.unwrap());
     }
-    let server = Server::spawn(plain, dir);
+    let server = TestServer::spawn(plain, dir);
     let names = server.admin_get("/v1/rules").json()["rules"].to_string();
     assert!(!names.contains("shop"), "{names}");
 }

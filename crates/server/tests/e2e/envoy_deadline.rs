@@ -1,15 +1,15 @@
-//! How long a call waits for a store that is slow: never longer than its caller.
+//! How long a call waits for a slow store: never longer than its caller.
 
 use std::time::Duration;
 
 use http::Request;
 use prost::Message;
-use tidegate_parts::{FaultProxy, ProxyFault, TestRedis as Redis};
+use tidegate_testkit::{FaultProxy, ProxyFault, TestRedis as Redis};
 
 use crate::envoy_compat::deployment;
 use crate::grpc::{GrpcClient, OK, OVER, SHOULD_RATE_LIMIT, framed, request};
 use crate::messages::{RateLimitRequest, RateLimitResponse};
-use crate::server::{Server, wait_for};
+use crate::server::{TestServer, wait_for};
 use crate::window::unit;
 
 const LIMITS: &str = "{ domain: shop, descriptors: [{ key: user, rate_limit: { unit: year, requests_per_unit: 20 } }] }";
@@ -18,14 +18,14 @@ fn of_user(name: &str) -> RateLimitRequest {
     request("shop", &[&[("user", name)]])
 }
 
-fn exact(server: &Server) {
+fn exact(server: &TestServer) {
     wait_for("an exact node", || {
         (server.metric("tidegate_store_exact") == 1).then_some(())
     });
 }
 
-/// A reference deployment waited 5 ms for its store, and further away than that it denied what it should
-/// have allowed.
+/// A reference deployment waited 5 ms for its store. With a store further away it denied calls that it should have
+/// allowed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reference_deployment_counts_exactly_in_a_store_far_away() {
     let redis = Redis::redis7();
@@ -34,7 +34,7 @@ async fn a_reference_deployment_counts_exactly_in_a_store_far_away() {
     command
         .env("REDIS_SOCKET_TYPE", "tcp")
         .env("REDIS_URL", proxy.address().to_string());
-    let server = Server::spawn(command, dir);
+    let server = TestServer::spawn(command, dir);
     exact(&server);
     proxy.set(ProxyFault::Delay(Duration::from_millis(8)));
     let caller = GrpcClient::connect(&server).await;
@@ -46,7 +46,7 @@ async fn a_reference_deployment_counts_exactly_in_a_store_far_away() {
     assert_eq!(codes, want);
 }
 
-/// A call with a deadline, as gRPC writes it.
+/// A call with a deadline, as gRPC encodes it.
 async fn check_within(
     caller: &GrpcClient,
     timeout: &str,
@@ -63,15 +63,15 @@ async fn check_within(
     RateLimitResponse::decode(&called.body[5..]).unwrap()
 }
 
-/// The store swallows every reply, and the budget is longer than any test waits: only the deadlines of
-/// callers end the wait.
+/// The store swallows every reply, and the budget is longer than any test waits: only the deadlines of callers end
+/// the wait.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_is_answered_before_its_caller_gives_up() {
+async fn a_call_gets_its_response_before_its_deadline() {
     let redis = Redis::redis7();
     let proxy = FaultProxy::new(redis.address()).await.unwrap();
     let url = format!("redis://{}", proxy.address());
     let limits = LIMITS.replace("year", unit());
-    let server = Server::with(&limits, &["--store", &url, "--store-budget", "600000"]);
+    let server = TestServer::with(&limits, &["--store", &url, "--store-budget", "600000"]);
     exact(&server);
     let caller = GrpcClient::connect(&server).await;
     assert_eq!(caller.check(&of_user("ada")).await.overall_code, OK);
@@ -82,8 +82,7 @@ async fn a_call_is_answered_before_its_caller_gives_up() {
     }
 }
 
-/// Envoy gives up after 20 ms if nobody configures it otherwise, and a call without a deadline may be one
-/// of its.
+/// Envoy's default timeout is 20 ms, and a call without a deadline may be one of Envoy's.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_without_a_deadline_waits_no_longer_than_envoy_would() {
     let redis = Redis::redis7();
@@ -93,7 +92,7 @@ async fn a_call_without_a_deadline_waits_no_longer_than_envoy_would() {
         "version: 1\nrules:\n  - {{ name: r, by: user, rate: 20/{}, algorithm: fixed-window, budget: 600s }}\n",
         unit()
     );
-    let server = Server::with(&rules, &["--store", &url]);
+    let server = TestServer::with(&rules, &["--store", &url]);
     exact(&server);
     proxy.set(ProxyFault::Mute);
     let caller = GrpcClient::connect(&server).await;

@@ -1,20 +1,20 @@
-//! Files of the reference service, read unchanged, by the port: every rule of matching, deciding and
-//! telling that shows there.
+//! Files of the reference service, read unchanged, over the port: every rule of matching, deciding and responding
+//! that shows there.
 
 use serde_json::json;
 
 use crate::grpc::{GrpcClient, OK, OVER, descriptor, request};
-use crate::http::Client;
+use crate::http::HttpClient;
 use crate::messages::{RateLimitOverride, RateLimitRequest, RateLimitResponse};
-use crate::server::{Server, wait_for};
+use crate::server::{TestServer, wait_for};
 use crate::window::{unit, window};
 
 /// A file of descriptors in which `LONG` is a unit that does not end while a test runs.
-fn server(file: &str, flags: &[&str]) -> Server {
-    Server::with(&file.replace("LONG", unit()), flags)
+fn server(file: &str, flags: &[&str]) -> TestServer {
+    TestServer::with(&file.replace("LONG", unit()), flags)
 }
 
-/// Code, requests per unit and what is left of each descriptor.
+/// Code, requests per unit and remaining of each descriptor.
 type StatusFigures = (i32, Option<u32>, u32);
 
 fn figures(response: &RateLimitResponse) -> Vec<StatusFigures> {
@@ -61,7 +61,7 @@ descriptors:
 ";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_most_special_limit_of_the_same_depth_is_found() {
+async fn the_most_specific_limit_of_the_same_depth_is_found() {
     let server = server(MATCHING, &[]);
     let caller = GrpcClient::connect(&server).await;
     let cases: [(&[(&str, &str)], StatusFigures); 12] = [
@@ -79,7 +79,7 @@ async fn the_most_special_limit_of_the_same_depth_is_found() {
         (&[("user", "u")], (OK, None, 0)),
         (&[("free", "x")], (OK, None, 0)),
         (&[("always", "x")], (OK, None, u32::MAX)),
-        // The reference joins key and value by an underscore before it looks.
+        // The reference joins key and value with an underscore before the lookup.
         (&[("a", "b")], (OK, Some(60), 59)),
         (&[], (OK, None, 0)),
     ];
@@ -118,7 +118,7 @@ descriptors:
 ";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_passes_all_its_limits_or_is_refused_and_pays_none() {
+async fn a_request_passes_all_its_limits_or_is_denied_and_charged_to_none() {
     let server = server(DECIDING, &[]);
     let caller = GrpcClient::connect(&server).await;
     let both = request("shop", &[&[("one", "x")], &[("three", "x")]]);
@@ -160,7 +160,7 @@ async fn a_status_carries_its_limit_its_name_and_the_end_of_its_window() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_only_watches_never_refuses_and_of_budgets_one_is_enough() {
+async fn shadow_limits_never_deny_and_one_budget_with_room_is_enough() {
     let server = server(DECIDING, &[]);
     let caller = GrpcClient::connect(&server).await;
     let watched = request("shop", &[&[("watched", "x")]]);
@@ -205,7 +205,7 @@ async fn a_limit_that_is_replaced_is_neither_checked_nor_charged() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_limit_that_comes_along_counts_with_the_written_one() {
+async fn an_override_in_the_request_counts_beside_the_configured_limit() {
     let server = server(DECIDING, &[]);
     let caller = GrpcClient::connect(&server).await;
     let with = |requests: u32, domain: &str| {
@@ -225,7 +225,7 @@ async fn a_limit_that_comes_along_counts_with_the_written_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_descriptor_looks_reports_and_gives_back_by_its_own_hits() {
+async fn a_descriptor_peeks_charges_and_refunds_by_its_own_hits() {
     let server = server(DECIDING, &[]);
     let caller = GrpcClient::connect(&server).await;
     let with = |hits: u64, is_negative_hits: bool| RateLimitRequest {
@@ -242,7 +242,7 @@ async fn a_descriptor_looks_reports_and_gives_back_by_its_own_hits() {
     }
     check(&caller, &with(2, false), OK, &[(OK, Some(3), 1)]).await;
     check(&caller, &with(1, true), OK, &[(OK, Some(3), 2)]).await;
-    // What has been used is counted whether it fits or not.
+    // Reported usage is counted whether it fits or not.
     check(&caller, &with(5, false), OVER, &[(OVER, Some(3), 0)]).await;
     check(&caller, &with(0, false), OVER, &[(OVER, Some(3), 0)]).await;
     check(&caller, &with(100, true), OK, &[(OK, Some(3), 3)]).await;
@@ -269,10 +269,10 @@ async fn the_three_headers_of_the_reference_are_sent_if_wanted() {
         three(&response),
         ["RateLimit-Limit: 1", "RateLimit-Remaining: 0"]
     );
-    let refused = caller.check(&both).await;
-    assert_eq!(refused.overall_code, OVER);
+    let denied = caller.check(&both).await;
+    assert_eq!(denied.overall_code, OVER);
     assert_eq!(
-        three(&refused),
+        three(&denied),
         ["RateLimit-Limit: 1", "RateLimit-Remaining: 0"]
     );
     let free = caller.check(&request("shop", &[&[("none", "x")]])).await;
@@ -307,7 +307,7 @@ descriptors:
 ";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn metadata_of_what_passed_is_merged_and_the_first_word_counts() {
+async fn metadata_of_allowed_descriptors_is_merged_and_the_first_value_wins() {
     let server = server(WITH_METADATA, &["--envoy-metadata"]);
     let caller = GrpcClient::connect(&server).await;
     let call = request("shop", &[&[("one", "x")], &[("two", "x")]]);
@@ -322,7 +322,7 @@ async fn metadata_of_what_passed_is_merged_and_the_first_word_counts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_described_limit_is_shown_as_json_and_listed() {
+async fn a_descriptor_limit_is_shown_as_json_and_listed() {
     let server = server(DECIDING, &[]);
     let call =
         r#"{"domain": "shop", "descriptors": [{"entries": [{"key": "one", "value": "x"}]}]}"#;
@@ -344,12 +344,12 @@ async fn a_described_limit_is_shown_as_json_and_listed() {
         "{}",
         listing.body
     );
-    let posted = Client::connect(server.admin).request("POST", "/rlconfig", &[], "");
+    let posted = HttpClient::connect(server.admin).request("POST", "/rlconfig", &[], "");
     assert_eq!(posted.status, 405);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bad_file_is_refused_with_its_cause_and_the_old_limits_stay() {
+async fn a_bad_file_is_rejected_with_its_cause_and_the_old_limits_stay() {
     let server = server(DECIDING, &[]);
     let caller = GrpcClient::connect(&server).await;
     let good = DECIDING.replace("LONG", unit());
@@ -385,14 +385,14 @@ async fn rules_of_both_kinds_decide_together() {
     std::fs::write(folder.join("native.yaml"), native).unwrap();
     let mut command = std::process::Command::new(crate::server::BINARY);
     command.args(["serve", "--rules"]).arg(&folder);
-    let server = Server::spawn(command, dir);
+    let server = TestServer::spawn(command, dir);
     let caller = GrpcClient::connect(&server).await;
     let call = request(
         "shop",
         &[&[("three", "x")], &[("remote_address", "203.0.113.9")]],
     );
     check(&caller, &call, OK, &[(OK, Some(3), 2), (OK, Some(2), 1)]).await;
-    // Who only looks, or gives back, spends nothing of the rules either.
+    // A peek or a refund does not charge the rules either.
     let mut looks = call.clone();
     for descriptor in &mut looks.descriptors {
         descriptor.hits_addend = Some(0);

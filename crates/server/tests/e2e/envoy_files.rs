@@ -1,39 +1,39 @@
-//! What a file of descriptors may say and what it may not, by a server that reads it while it runs.
+//! Valid and invalid files of descriptors, with a server that reads them while it runs.
 
 use std::path::Path;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::http::Reply;
-use crate::server::{BINARY, Server, wait_for};
+use crate::http::HttpReply;
+use crate::server::{BINARY, TestServer, wait_for};
 use crate::window::unit;
 
-/// Each file has one fault, and beside it lies what is said about it.
+/// Each file has one fault, and its expected message is beside it.
 const BAD: &str = "../../tests/fixtures/descriptors/bad";
 
-fn check(server: &Server, key: &str) -> Reply {
+fn check(server: &TestServer, key: &str) -> HttpReply {
     let entry = format!(r#"{{"entries": [{{"key": "{key}", "value": "x"}}]}}"#);
     let body = format!(r#"{{"domain": "shop", "descriptors": [{entry}]}}"#);
     server.post("/json", &body)
 }
 
-/// Why the file that is there is not in force, with its name but not its folder.
-fn stale_reason(server: &Server) -> Option<String> {
+/// Why the file on disk is not in force, with its name but not its folder.
+fn stale_reason(server: &TestServer) -> Option<String> {
     let rules = server.admin_get("/v1/rules").json();
     let folder = format!("{}/", server.dir.path().display());
     Some(rules["stale"].as_str()?.replace(&folder, ""))
 }
 
-fn replace(server: &Server, text: &str) {
+fn replace(server: &TestServer, text: &str) {
     server.write("rules.yaml", text);
     server.admin_post("/v1/reload", "");
 }
 
 #[test]
-fn every_bad_file_is_refused_with_its_cause_and_the_old_one_stays() {
+fn every_bad_file_is_rejected_with_its_cause_and_the_old_one_stays() {
     let limit = format!("{{ unit: {}, requests_per_unit: 1000 }}", unit());
     let good = format!("domain: shop\ndescriptors: [{{ key: one, rate_limit: {limit} }}]\n");
-    let server = Server::start(&good);
+    let server = TestServer::start(&good);
     let folder = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(BAD)).unwrap();
     let files = folder.map(|entry| entry.unwrap().path());
     let files: Vec<_> = files
@@ -44,7 +44,7 @@ fn every_bad_file_is_refused_with_its_cause_and_the_old_one_stays() {
         let name = path.display();
         let read = |extension| std::fs::read_to_string(path.with_extension(extension)).unwrap();
         replace(&server, &read("yaml"));
-        let reason = wait_for("the refusal", || stale_reason(&server));
+        let reason = wait_for("the rejection", || stale_reason(&server));
         let causes = read("txt");
         assert!(!causes.trim().is_empty(), "{name} has no cause");
         for cause in causes.lines() {
@@ -53,7 +53,7 @@ fn every_bad_file_is_refused_with_its_cause_and_the_old_one_stays() {
         let status = &check(&server, "one").json()["statuses"][0];
         let left = status["limitRemaining"].as_u64();
         assert_eq!(left, Some(999 - before as u64), "{name}: {status}");
-        // So that the next refusal is that of the next file.
+        // So that the next rejection is that of the next file.
         replace(&server, &good);
         wait_for("the good one", || {
             stale_reason(&server).is_none().then_some(())
@@ -77,7 +77,7 @@ fn every_unit_counts_from_multiples_of_its_length_since_1970() {
         format!("  - {{ key: {unit}, rate_limit: {{ unit: {unit}, requests_per_unit: 9 }} }}\n")
     };
     let nodes: String = units.iter().map(node).collect();
-    let server = Server::start(&format!("domain: shop\ndescriptors:\n{nodes}"));
+    let server = TestServer::start(&format!("domain: shop\ndescriptors:\n{nodes}"));
     let now = || {
         SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -85,8 +85,8 @@ fn every_unit_counts_from_multiples_of_its_length_since_1970() {
             .as_secs()
     };
     for (unit, length) in units {
-        // A window that ended while the answer was made says nothing.
-        let (reply, sent) = wait_for("an answer within one window", || {
+        // If the window ended while the response was made, the result is useless.
+        let (reply, sent) = wait_for("a response within one window", || {
             let sent = now();
             let reply = check(&server, unit);
             (now() / length == sent / length).then_some((reply, sent..=now()))
@@ -119,13 +119,13 @@ fn folder_with_more() -> tempfile::TempDir {
     dir
 }
 
-/// A limit in such a file did not exist, and nothing said so.
+/// A limit in such a file did not exist, without any message.
 #[test]
-fn files_that_are_not_read_are_named_in_the_log() {
+fn files_that_are_not_read_are_reported_in_the_log() {
     let mut command = Command::new(BINARY);
     let dir = folder_with_more();
     command.args(["serve", "--rules"]).arg(dir.path());
-    let server = Server::spawn(command, dir);
+    let server = TestServer::spawn(command, dir);
     let wait_named = |name: &str| {
         let ends = |line: &serde_json::Value| {
             let file = line["file"].as_str().unwrap_or_default();
@@ -140,11 +140,11 @@ fn files_that_are_not_read_are_named_in_the_log() {
     server.write("late.yaml.txt", "version: 1\nrules: []\n");
     wait_named("late.yaml.txt");
     assert_eq!(check(&server, "read").status, 429);
-    assert_eq!(check(&server, "json").status, 200, "as the log says");
+    assert_eq!(check(&server, "json").status, 200, "as the log reports");
 }
 
 #[test]
-fn lint_names_files_that_are_not_read_and_merges_domains_on_request() {
+fn lint_lists_files_that_are_not_read_and_merges_domains_on_request() {
     let dir = folder_with_more();
     let lint = |flags: &[&str]| {
         let mut command = Command::new(BINARY);

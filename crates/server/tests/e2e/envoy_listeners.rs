@@ -1,4 +1,4 @@
-//! The gRPC door itself: sockets, TLS, who is let in, ages and ends.
+//! The gRPC listener itself: sockets, TLS, client authentication, connection ages and shutdown.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use http::Request;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
-use tidegate_parts::{TestAuthority, TestCertificate};
+use tidegate_testkit::{TestAuthority, TestCertificate};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -15,7 +15,7 @@ use tokio_rustls::client::TlsStream;
 
 use crate::grpc::{GrpcClient, OK, SHOULD_RATE_LIMIT, framed, request};
 use crate::messages::RateLimitRequest;
-use crate::server::{Server, wait_for};
+use crate::server::{TestServer, wait_for};
 
 const RULES: &str = "version: 1\nrules:\n  - { name: r, by: ip, rate: 100000/hour }\n";
 
@@ -27,11 +27,11 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// A server that shows `own`, with more flags.
-fn tls_server(own: &TestCertificate, more: &[&str]) -> Server {
+/// A server with the certificate `own` and more flags.
+fn tls_server(own: &TestCertificate, more: &[&str]) -> TestServer {
     let cert = ["--grpc-cert", text(&own.certificate)];
     let key = ["--grpc-key", text(&own.key)];
-    Server::with(RULES, &[&cert, &key, more].concat())
+    TestServer::with(RULES, &[&cert, &key, more].concat())
 }
 
 /// A client that trusts `authority`, shows `own` if it has one, and speaks HTTP/2.
@@ -58,14 +58,14 @@ fn connector(authority: &TestAuthority, own: Option<&TestCertificate>) -> TlsCon
     TlsConnector::from(Arc::new(config))
 }
 
-async fn over_tls(server: &Server, connector: &TlsConnector) -> TlsStream<TcpStream> {
+async fn over_tls(server: &TestServer, connector: &TlsConnector) -> TlsStream<TcpStream> {
     let stream = TcpStream::connect(&server.grpc).await.unwrap();
     let name = ServerName::try_from("localhost").unwrap();
     connector.connect(name, stream).await.unwrap()
 }
 
-/// Whether a call passes. With TLS 1.3 a client learns only then that it was not let in.
-async fn is_accepted(server: &Server, connector: &TlsConnector) -> bool {
+/// Whether a call passes. With TLS 1.3 a client learns only then that it was rejected.
+async fn is_accepted(server: &TestServer, connector: &TlsConnector) -> bool {
     let io = over_tls(server, connector).await;
     let Ok((client, connection)) = h2::client::handshake(io).await else {
         return false;
@@ -81,17 +81,17 @@ async fn is_accepted(server: &Server, connector: &TlsConnector) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_listens_on_a_unix_socket() {
+async fn the_listener_opens_a_unix_socket() {
     let dir = tempfile::tempdir().unwrap();
     let address = format!("unix:{}", dir.path().join("rls.sock").display());
-    let server = Server::with(RULES, &["--grpc", &address]);
+    let server = TestServer::with(RULES, &["--grpc", &address]);
     assert_eq!(server.grpc, address);
     let caller = GrpcClient::connect(&server).await;
     assert_eq!(caller.check(&anything()).await.overall_code, OK);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_a_certificate_it_speaks_tls_and_nothing_else() {
+async fn with_a_certificate_the_listener_accepts_tls_only() {
     let authority = TestAuthority::new();
     let server = tls_server(&authority.sign(&["localhost"]), &[]);
     let io = over_tls(&server, &connector(&authority, None)).await;
@@ -102,14 +102,14 @@ async fn with_a_certificate_it_speaks_tls_and_nothing_else() {
     open.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
         .await
         .unwrap();
-    let mut said = Vec::new();
+    let mut received = Vec::new();
     // An alert, or nothing, and the end.
-    let _ = open.read_to_end(&mut said).await;
-    assert!(said.len() < 20, "{said:?}");
+    let _ = open.read_to_end(&mut received).await;
+    assert!(received.len() < 20, "{received:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_are_known_by_their_certificates_and_names() {
+async fn clients_authenticate_by_their_certificates_and_names() {
     let (authority, stranger) = (TestAuthority::new(), TestAuthority::new());
     let own = authority.sign(&["localhost"]);
     let ca = authority.file();
@@ -167,7 +167,7 @@ async fn a_certificate_is_renewed_without_a_restart_and_a_bad_one_is_not_used() 
     server.wait_log(|line| line["message"] == "certificate renewed");
     assert_ne!(seen().await, first);
     let response = before.check(&anything()).await;
-    assert_eq!(response.overall_code, OK, "who was connected stays so");
+    assert_eq!(response.overall_code, OK, "open connections stay open");
 }
 
 #[test]
@@ -193,13 +193,13 @@ fn certificates_that_cannot_be_used_stop_the_start() {
             .arg(key)
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(78), "{said}");
-        assert!(said.contains(want), "{said}");
+        let received = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(78), "{received}");
+        assert!(received.contains(want), "{received}");
     }
 }
 
-/// Calls until the other side has said that no more are taken on this connection, all answered.
+/// Calls until the server sends GOAWAY on this connection. All calls get responses.
 async fn calls_until_goaway(caller: &GrpcClient) -> usize {
     let mut calls = 0;
     loop {
@@ -222,7 +222,7 @@ async fn calls_until_goaway(caller: &GrpcClient) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_old_connection_is_closed_gracefully_and_a_new_one_is_accepted() {
-    let server = Server::with(RULES, &["--grpc-max-age", "1"]);
+    let server = TestServer::with(RULES, &["--grpc-max-age", "1"]);
     let caller = GrpcClient::connect(&server).await;
     assert!(calls_until_goaway(&caller).await > 0);
     let next = GrpcClient::connect(&server).await;
@@ -230,8 +230,8 @@ async fn an_old_connection_is_closed_gracefully_and_a_new_one_is_accepted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn at_the_end_calls_in_flight_are_finished_and_no_more_are_taken() {
-    let server = Server::with(RULES, &["--drain-delay", "0"]);
+async fn at_shutdown_calls_in_flight_finish_and_no_more_are_accepted() {
+    let server = TestServer::with(RULES, &["--drain-delay", "0"]);
     let caller = GrpcClient::connect(&server).await;
     caller.check(&anything()).await;
     // A call that has begun: its head is there, its message is not.
@@ -239,11 +239,11 @@ async fn at_the_end_calls_in_flight_are_finished_and_no_more_are_taken() {
     let begun = Request::post(format!("http://tidegate{SHOULD_RATE_LIMIT}"))
         .header("content-type", "application/grpc");
     let (reply, mut stream) = client.send_request(begun.body(()).unwrap(), false).unwrap();
-    // Whatever comes after it has come after it.
+    // The server has received it before this call.
     caller.check(&anything()).await;
     server.signal("TERM");
     let address = server.grpc.clone();
-    wait_for("the door to close", || {
+    wait_for("the listener to close", || {
         std::net::TcpStream::connect(&address)
             .is_err()
             .then_some(())
@@ -260,8 +260,8 @@ async fn at_the_end_calls_in_flight_are_finished_and_no_more_are_taken() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_silent_or_speaks_something_else_is_cut_off() {
-    let server = Server::with(RULES, &["--idle", "5"]);
+async fn silent_clients_and_other_protocols_are_cut_off() {
+    let server = TestServer::with(RULES, &["--idle", "5"]);
     let mut silent = TcpStream::connect(&server.grpc).await.unwrap();
     let mut other = TcpStream::connect(&server.grpc).await.unwrap();
     other
@@ -269,19 +269,19 @@ async fn who_is_silent_or_speaks_something_else_is_cut_off() {
         .await
         .unwrap();
     for stream in [&mut silent, &mut other] {
-        let mut said = Vec::new();
-        let _ = stream.read_to_end(&mut said).await;
-        let said = String::from_utf8_lossy(&said);
-        assert!(!said.contains("HTTP/1.1 200"), "{said}");
+        let mut received = Vec::new();
+        let _ = stream.read_to_end(&mut received).await;
+        let received = String::from_utf8_lossy(&received);
+        assert!(!received.contains("HTTP/1.1 200"), "{received}");
     }
     let caller = GrpcClient::connect(&server).await;
     assert_eq!(caller.check(&anything()).await.overall_code, OK);
 }
 
-/// Streams opened and reset at once cost the connection that does it, and nobody else.
+/// Streams opened and reset at once cost the connection that does it, and no other.
 #[tokio::test(flavor = "multi_thread")]
 async fn rapid_resets_end_their_connection_only() {
-    let server = Server::start(RULES);
+    let server = TestServer::start(RULES);
     let good = GrpcClient::connect(&server).await;
     let hostile = GrpcClient::connect(&server).await;
     let mut opened = 0;
@@ -297,6 +297,6 @@ async fn rapid_resets_end_their_connection_only() {
         drop(reply);
         opened += 1;
     }
-    assert!(opened < 100_000, "it was let go on");
+    assert!(opened < 100_000, "the resets were not stopped");
     assert_eq!(good.check(&anything()).await.overall_code, OK);
 }

@@ -1,12 +1,12 @@
-//! The statistics of the reference service, as its dashboards read them: hits of calls by the port.
+//! The statistics of the reference service, as its dashboards read them: hits of calls over the port.
 
 use std::net::SocketAddr;
 
-use tidegate_parts::free_port;
+use tidegate_testkit::free_port;
 
 use crate::envoy_compat::{deployment, replace_limits};
-use crate::http::Client;
-use crate::server::{Server, wait_for};
+use crate::http::HttpClient;
+use crate::server::{TestServer, wait_for};
 
 const CONFIG: &str = "domain: shop
 descriptors:
@@ -26,7 +26,7 @@ descriptors:
         descriptors:
           - key: deep
             rate_limit: { unit: year, requests_per_unit: 10 }
-  - key: told
+  - key: listed
     value: 'a*'
     value_to_metric: true
     rate_limit: { unit: year, requests_per_unit: 10 }
@@ -42,9 +42,9 @@ descriptors:
     rate_limit: { unlimited: true }
 ";
 
-/// A deployment that is scraped, and where.
+/// A deployment, and the address of its metrics page.
 struct ScrapedDeployment {
-    server: Server,
+    server: TestServer,
     page: SocketAddr,
 }
 
@@ -55,7 +55,7 @@ impl ScrapedDeployment {
             .env("USE_PROMETHEUS", "true")
             .env("PROMETHEUS_ADDR", "127.0.0.1:0")
             .envs(variables.iter().copied());
-        let server = Server::spawn(command, dir);
+        let server = TestServer::spawn(command, dir);
         let line = server.wait_log(|line| line["edge"] == "metrics");
         let page = line["address"].as_str().unwrap().parse().unwrap();
         ScrapedDeployment { server, page }
@@ -73,9 +73,9 @@ impl ScrapedDeployment {
         self.server.post("/json", &body).status
     }
 
-    /// The value of one sample, whose name is told without what all have in common.
+    /// The value of one sample, named without the common prefix.
     fn figure(&self, sample: &str) -> Option<u64> {
-        let page = Client::connect(self.page)
+        let page = HttpClient::connect(self.page)
             .request("GET", "/metrics", &[], "")
             .body;
         let sample = format!("ratelimit_service_{sample} ");
@@ -83,7 +83,7 @@ impl ScrapedDeployment {
         found.map(|count| count.parse().unwrap())
     }
 
-    /// Total, over, near, within and only watched of one limit.
+    /// Total, over, near, within and shadow hits of one limit.
     fn hits(&self, keys: &str) -> [Option<u64>; 5] {
         [
             "total_hits",
@@ -121,7 +121,7 @@ fn where_near_begins_can_be_chosen() {
 }
 
 #[test]
-fn what_only_watches_is_counted_as_over_and_as_watched() {
+fn hits_of_a_shadow_limit_count_as_over_and_as_shadow() {
     let scraped = ScrapedDeployment::with(&[]);
     for _ in 0..3 {
         assert_eq!(scraped.call("shop", &[("watched", "x")], 0), 200);
@@ -132,8 +132,8 @@ fn what_only_watches_is_counted_as_over_and_as_watched() {
     assert_eq!(scraped.hits(r#"key1="watched""#), [6, 4, 2, 1, 4].map(Some));
 }
 
-/// The reference answers with an error when its store is gone, and its operators watch for that. Here
-/// such calls are decided, and counted all the same.
+/// The reference responds with an error when its store is gone, and its operators watch for that. Here such calls
+/// are decided, and still counted.
 #[test]
 fn calls_that_are_decided_without_the_store_are_counted_as_its_errors() {
     let nowhere = format!("127.0.0.1:{}", free_port());
@@ -162,7 +162,7 @@ fn a_limit_is_named_by_its_nodes_or_by_the_request() {
             &[("outer", "o"), ("detailed", "d")],
             r#"key1="outer_o",key2="detailed_d""#,
         ),
-        (&[("told", "ab")], r#"key1="told_ab""#),
+        (&[("listed", "ab")], r#"key1="listed_ab""#),
         (&[("hidden", "ab")], r#"key1="hidden_a*""#),
         (&[("shared", "ab")], r#"key1="shared_a*""#),
     ];
@@ -205,7 +205,7 @@ fn calls_without_a_limit_or_without_descriptors_are_counted() {
 }
 
 #[test]
-fn calls_that_pass_because_nothing_is_refused_are_counted() {
+fn calls_that_pass_because_nothing_is_denied_are_counted() {
     let scraped = ScrapedDeployment::with(&[("SHADOW_MODE", "true")]);
     for hits in [10, 1, 1] {
         assert_eq!(scraped.call("shop", &[("ten", "x")], hits), 200);
@@ -215,14 +215,14 @@ fn calls_that_pass_because_nothing_is_refused_are_counted() {
 }
 
 #[test]
-fn configurations_that_came_and_that_were_refused_are_counted() {
+fn loaded_and_rejected_configurations_are_counted() {
     let scraped = ScrapedDeployment::with(&[]);
     let loads =
         || ["config_load_success", "config_load_error"].map(|name| scraped.figure(name).unwrap());
     wait_for("the first one", || (loads() == [1, 0]).then_some(()));
     replace_limits(&scraped.server, "domain: ''\n");
     // A change may be seen more than once.
-    wait_for("the refusal", || (loads()[1] >= 1).then_some(()));
+    wait_for("the rejection", || (loads()[1] >= 1).then_some(()));
     assert_eq!(loads()[0], 1, "what was in force still is");
     replace_limits(&scraped.server, &CONFIG.replace("ten", "eleven"));
     wait_for("the new one", || (loads()[0] >= 2).then_some(()));

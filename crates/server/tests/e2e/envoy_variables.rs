@@ -1,16 +1,16 @@
-//! Variables of the reference that change an answer, or where it is given.
+//! Variables of the reference that change a response, or the address of a listener.
 
 use serde_json::json;
 
 use crate::envoy_compat::{CONFIG, check, check_each, deployment};
 use crate::grpc::{GrpcClient, OK, OVER, request};
-use crate::server::Server;
+use crate::server::TestServer;
 
 #[test]
 fn quota_mode_makes_every_descriptor_a_budget() {
     let (dir, mut command) = deployment(CONFIG);
     command.env("QUOTA_MODE", "true");
-    let server = Server::spawn(command, dir);
+    let server = TestServer::spawn(command, dir);
     let both: &[&str] = &["one", "four"];
     assert_eq!(
         check_each(&server, [both, both, both, both, both]),
@@ -24,7 +24,7 @@ fn quota_mode_makes_every_descriptor_a_budget() {
         let codes: Vec<_> = codes.map(|status| status["code"].clone()).collect();
         (reply.status, json!(codes))
     };
-    // What nobody wrote a limit for always has room.
+    // A descriptor without a limit always has room.
     assert_eq!(codes(&["one", "none"]), (200, json!(["OVER_LIMIT", "OK"])));
     assert_eq!(codes(&["one"]), (429, json!(["OVER_LIMIT"])));
 }
@@ -37,7 +37,7 @@ fn the_request_is_returned_as_metadata_if_wanted() {
     );
     let (dir, mut command) = deployment(&config);
     command.env("RESPONSE_DYNAMIC_METADATA", "true");
-    let server = Server::spawn(command, dir);
+    let server = TestServer::spawn(command, dir);
     let metadata = |keys: &[&str]| check(&server, keys).json()["dynamicMetadata"].clone();
     let descriptors = json!([{"entries": ["four=x"]}, {"entries": ["none=x"]}]);
     let wanted =
@@ -58,13 +58,13 @@ fn the_request_is_returned_as_metadata_if_wanted() {
     );
 
     let (dir, command) = deployment(&config);
-    let server = Server::spawn(command, dir);
+    let server = TestServer::spawn(command, dir);
     let reply = check(&server, &["four"]).json();
     assert!(reply.get("dynamicMetadata").is_none(), "{reply}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_socket_takes_the_place_of_the_port() {
+async fn a_unix_socket_replaces_the_port() {
     let (dir, mut command) = deployment(CONFIG);
     let socket = dir.path().join("limits.sock");
     command
@@ -73,7 +73,7 @@ async fn a_socket_takes_the_place_of_the_port() {
         .env("HOST", "127.0.0.1")
         .env("DEBUG_PORT", "0")
         .env("LOG_FORMAT", "json");
-    let server = Server::attend(command, dir);
+    let server = TestServer::spawn_as_is(command, dir);
     assert_eq!(server.grpc, format!("unix:{}", socket.display()));
     let caller = GrpcClient::connect(&server).await;
     let call = request("shop", &[&[("one", "x")]]);

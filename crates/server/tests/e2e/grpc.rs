@@ -1,4 +1,4 @@
-//! A gRPC client that is not ours: the HTTP/2 of the `h2` crate, messages by `prost`.
+//! A gRPC client by other libraries: HTTP/2 by the `h2` crate, messages by `prost`.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use h2::client::SendRequest;
@@ -7,8 +7,8 @@ use prost::Message;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
-use crate::messages::{Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
-use crate::server::Server;
+use crate::messages::{ProtoEntry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
+use crate::server::TestServer;
 
 pub(crate) const SHOULD_RATE_LIMIT: &str =
     "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -17,24 +17,23 @@ pub(crate) const HEALTH: &str = "/grpc.health.v1.Health/Check";
 pub(crate) const OK: i32 = 1;
 pub(crate) const OVER: i32 = 2;
 
-/// A connection.
 #[derive(Clone)]
 pub(crate) struct GrpcClient(pub(crate) SendRequest<Bytes>);
 
-/// What came back of a call.
+/// The response to a call.
 #[derive(Debug)]
 pub(crate) struct GrpcReply {
     pub(crate) http: StatusCode,
     pub(crate) headers: HeaderMap,
-    /// The status of gRPC, wherever it stood.
+    /// The gRPC status, from headers or trailers.
     pub(crate) code: Option<String>,
     pub(crate) text: String,
     pub(crate) body: Bytes,
 }
 
 impl GrpcClient {
-    /// Over the listener's address or its socket.
-    pub(crate) async fn connect(server: &Server) -> Self {
+    /// Connects to the listener's address or socket.
+    pub(crate) async fn connect(server: &TestServer) -> Self {
         GrpcClient::connect_to(&server.grpc).await
     }
 
@@ -50,17 +49,17 @@ impl GrpcClient {
         }
     }
 
-    /// Over a line that is there.
+    /// Over an open stream.
     pub(crate) async fn over(io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Self {
         let (client, connection) = h2::client::handshake(io).await.unwrap();
         tokio::spawn(async {
-            // How it ends is seen by the calls on it.
+            // Calls on the connection see how it ends.
             let _ = connection.await;
         });
         GrpcClient(client)
     }
 
-    /// A whole call, as bytes.
+    /// A complete call, as bytes.
     pub(crate) async fn call(&self, path: &str, body: Bytes) -> GrpcReply {
         self.try_call(path, body).await.unwrap()
     }
@@ -80,7 +79,7 @@ impl GrpcClient {
     ) -> Result<GrpcReply, h2::Error> {
         let mut client = self.0.clone().ready().await?;
         let (reply, mut stream) = client.send_request(request, false)?;
-        // The answer may come before all of it is sent.
+        // The response may come before all of it is sent.
         let _ = stream.send_data(body, true);
         let (head, mut stream) = reply.await?.into_parts();
         let mut body = BytesMut::new();
@@ -103,7 +102,7 @@ impl GrpcClient {
         })
     }
 
-    /// Asks about a request.
+    /// Calls `ShouldRateLimit`.
     pub(crate) async fn check(&self, request: &RateLimitRequest) -> RateLimitResponse {
         self.try_check(request).await.unwrap()
     }
@@ -119,7 +118,7 @@ impl GrpcClient {
         Ok(RateLimitResponse::decode(&called.body[5..]).unwrap())
     }
 
-    /// Asks about something that gets no verdict; the status and the text.
+    /// A call that gets no verdict. Returns the status and the text.
     pub(crate) async fn fails(&self, request: &RateLimitRequest) -> (String, String) {
         let called = self.call(SHOULD_RATE_LIMIT, framed(request)).await;
         (called.code.unwrap(), called.text)
@@ -138,7 +137,7 @@ impl GrpcClient {
     }
 }
 
-/// A message in its envelope.
+/// A message in its gRPC frame.
 pub(crate) fn framed(message: &impl Message) -> Bytes {
     let mut out = BytesMut::new();
     out.put_u8(0);
@@ -149,7 +148,7 @@ pub(crate) fn framed(message: &impl Message) -> Bytes {
 
 /// A descriptor of these entries.
 pub(crate) fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
-    let entry = |(key, value): &(&str, &str)| Entry {
+    let entry = |(key, value): &(&str, &str)| ProtoEntry {
         key: (*key).to_owned(),
         value: (*value).into(),
     };

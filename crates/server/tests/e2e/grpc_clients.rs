@@ -1,4 +1,4 @@
-//! A gRPC client of others, unmodified: grpc-python, which is C-core, as Envoy's `google_grpc` is.
+//! An unmodified gRPC client: grpc-python, which is C-core, as Envoy's `google_grpc` is.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use prost::Message;
 
 use crate::grpc::{OK, OVER, request};
 use crate::messages::RateLimitResponse;
-use crate::server::Server;
+use crate::server::TestServer;
 
 const RULES: &str = "version: 1\nrules: [{ name: r, by: ip, rate: 3/hour burst 3 }]\n";
 const SCRIPT: &str = concat!(
@@ -49,13 +49,13 @@ fn called(address: &str, count: usize) -> Vec<i32> {
 fn grpc_python_is_served_over_a_unix_socket() {
     let dir = tempfile::tempdir().unwrap();
     let address = format!("unix:{}", dir.path().join("rls.sock").display());
-    let _server = Server::with(RULES, &["--grpc", &address]);
+    let _server = TestServer::with(RULES, &["--grpc", &address]);
     assert_eq!(called(&address, 2), [OK, OK]);
     assert_eq!(called(&address, 3), [OK, OVER, OVER]);
 }
 
 #[test]
 fn grpc_python_is_served_over_tcp() {
-    let server = Server::start(RULES);
+    let server = TestServer::start(RULES);
     assert_eq!(called(&server.grpc, 4), [OK, OK, OK, OVER]);
 }

@@ -1,4 +1,4 @@
-//! Malformed, oversized and slow input: a clear error, nothing charged, nobody else disturbed.
+//! Malformed, oversized and slow input: a clear error, nothing charged, no other client disturbed.
 
 mod frames;
 mod http2;
@@ -9,22 +9,24 @@ mod soak;
 
 use std::process::Command;
 
-use crate::http::{Client, ask};
-use crate::server::{BINARY, Server, wait_for};
+use crate::http::{HttpClient, check_body};
+use crate::server::{BINARY, TestServer, wait_for};
 
 const RULES: &str =
     "version: 1\nrules:\n  - { name: r, by: ip, rate: 5/hour, algorithm: fixed-window }\n";
 
-fn left(server: &Server) -> u64 {
-    server.post("/v1/peek", &ask("192.0.2.1", "/")).json()["remaining"]
+fn left(server: &TestServer) -> u64 {
+    server
+        .post("/v1/peek", &check_body("192.0.2.1", "/"))
+        .json()["remaining"]
         .as_u64()
         .unwrap()
 }
 
 #[test]
 fn a_bad_request_names_its_field_and_charges_nothing() {
-    let server = Server::start(RULES);
-    let good = ask("192.0.2.1", "/");
+    let server = TestServer::start(RULES);
+    let good = check_body("192.0.2.1", "/");
     let cases = [
         ("{", ""),
         (r#"{"attributes": {"ip": "192.0.2.1"}, "cots": 1}"#, "cots"),
@@ -42,18 +44,14 @@ fn a_bad_request_names_its_field_and_charges_nothing() {
         assert_eq!(reply.json()["field"], field, "{body:.80}");
         assert!(reply.header("x-tidegate-id").is_some());
     }
-    assert_eq!(
-        left(&server),
-        5,
-        "a list that is refused has charged nothing"
-    );
+    assert_eq!(left(&server), 5, "a rejected list has charged nothing");
 }
 
 #[test]
-fn what_is_too_large_is_413_or_431() {
-    let server = Server::start(RULES);
+fn a_request_that_is_too_large_is_413_or_431() {
+    let server = TestServer::start(RULES);
     let padding = " ".repeat(70_000);
-    let single = format!("{padding}{}", ask("192.0.2.1", "/"));
+    let single = format!("{padding}{}", check_body("192.0.2.1", "/"));
     assert_eq!(server.post("/v1/check", &single).status, 413);
     let mut client = server.client();
     client
@@ -65,7 +63,7 @@ fn what_is_too_large_is_413_or_431() {
         .send_raw(b"POST /v1/check HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
         .unwrap();
     let chunk = format!("10000\r\n{}\r\n", " ".repeat(0x10000));
-    // The server may close while we are still sending.
+    // The server may close while the client is still sending.
     while client.send_raw(chunk.as_bytes()).is_ok() {}
     let mut client = server.client();
     let large = format!(
@@ -82,9 +80,9 @@ fn what_is_too_large_is_413_or_431() {
 }
 
 #[test]
-fn nonsense_costs_its_own_connection_only() {
-    // Some of it looks like the beginning of something and is closed only when idle.
-    let server = Server::with(RULES, &["--idle", "2"]);
+fn malformed_bytes_end_only_their_own_connection() {
+    // Some of it looks like the beginning of a request and is closed only when idle.
+    let server = TestServer::with(RULES, &["--idle", "2"]);
     for bytes in [
         &b"\x00\x01\x02\xff\xfe\r\n\r\n"[..],
         b"GET\r\n\r\n",
@@ -104,7 +102,7 @@ fn nonsense_costs_its_own_connection_only() {
 
 #[test]
 fn unknown_paths_and_methods_get_404_and_405() {
-    let server = Server::start(RULES);
+    let server = TestServer::start(RULES);
     let mut client = server.client();
     assert_eq!(client.request("GET", "/nothing", &[], "").status, 404);
     let reply = client.request("GET", "/v1/check", &[], "");
@@ -119,15 +117,15 @@ fn unknown_paths_and_methods_get_404_and_405() {
 
 #[test]
 fn slow_clients_are_closed_and_good_ones_served_meanwhile() {
-    let server = Server::with(RULES, &["--idle", "2"]);
-    let mut slow: Vec<Client> = (0..50).map(|_| server.client()).collect();
+    let server = TestServer::with(RULES, &["--idle", "2"]);
+    let mut slow: Vec<HttpClient> = (0..50).map(|_| server.client()).collect();
     for client in &mut slow {
         client
             .send_raw(b"POST /v1/check HTTP/1.1\r\nhost: x\r\nx: ")
             .unwrap();
     }
     wait_for("the slow ones to be closed", || {
-        // On a connection of its own each time: one that is kept might be idle on a busy machine.
+        // On its own connection each time: a kept one might be idle on a busy machine.
         let reply = server.client().request("GET", "/healthz", &[], "");
         assert_eq!(reply.status, 200);
         (server.metric("tidegate_connections_timed_out_total") >= 50).then_some(())
@@ -137,27 +135,27 @@ fn slow_clients_are_closed_and_good_ones_served_meanwhile() {
     }
 }
 
-/// Every rule has something to say about every request of a list: with many rules that is no answer
-/// to be sent any more.
+/// An explanation has an entry for each rule and each request of a list: with many rules the response would be too
+/// large to send.
 #[test]
 fn a_list_to_be_explained_is_shorter_where_there_are_many_rules() {
     let rules = (0..1_000).map(|n| format!("  - {{ name: r{n}, by: ip, rate: 5/hour }}\n"));
     let rules: String = rules.collect();
-    let server = Server::start(&format!("version: 1\nrules:\n{rules}"));
+    let server = TestServer::start(&format!("version: 1\nrules:\n{rules}"));
     let explain = |requests: usize| {
         let list = vec![r#"{"attributes":{}}"#; requests].join(",");
         server.post("/v1/explain", &format!("[{list}]"))
     };
     assert_eq!(explain(30).status, 200);
-    let refused = explain(31);
-    assert_eq!(refused.status, 400, "{refused:?}");
-    assert_eq!(refused.json()["field"], "[30]");
+    let rejected = explain(31);
+    assert_eq!(rejected.status, 400, "{rejected:?}");
+    assert_eq!(rejected.json()["field"], "[30]");
 }
 
-/// They come in any number, hold what they have begun, and come again when they are cut off.
+/// Attackers come in any number, stall in the middle of a body, and come again when they are cut off.
 #[test]
-fn uploads_that_stall_keep_nobody_out() {
-    let server = Server::start(RULES);
+fn stalled_uploads_do_not_lock_out_other_clients() {
+    let server = TestServer::start(RULES);
     let stall = || {
         let mut client = server.client();
         let head = "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 900000\r\n\r\n";
@@ -165,24 +163,24 @@ fn uploads_that_stall_keep_nobody_out() {
         client.send_raw(&[b' '; 100_000]).unwrap();
         client
     };
-    let stalled: Vec<Client> = (0..100).map(|_| stall()).collect();
-    let list = vec![ask("192.0.2.9", "/"); 1000].join(",");
+    let stalled: Vec<HttpClient> = (0..100).map(|_| stall()).collect();
+    let list = vec![check_body("192.0.2.9", "/"); 1000].join(",");
     let list = format!("[{}{list}]", " ".repeat(200_000));
     for _ in 0..5 {
         assert_eq!(server.post("/v1/peek", &list).status, 200);
     }
-    // Each upload beyond the 64th takes the room of one. Had anybody had to wait for the deadline of
-    // the stalled ones, all of them would be gone.
+    // Each upload beyond the 64th evicts one. If a client had had to wait for the deadline of the stalled ones, all
+    // of them would be gone.
     let cut = server.metric("tidegate_http_answers_total{edge=\"http\",status=\"408\"}");
     let beyond = stalled.len() as u64 + 5 - 64;
     assert!(0 < cut && cut <= beyond, "{cut} were cut off");
 }
 
-/// A proxy on this machine speaks for all its clients.
+/// A proxy on this machine represents all its clients.
 #[test]
-fn peers_on_this_machine_have_no_bound_of_their_own() {
-    let server = Server::with(RULES, &["--max-connections-per-peer", "2"]);
-    let mut clients: Vec<Client> = (0..10).map(|_| server.client()).collect();
+fn peers_on_this_machine_have_no_connection_limit() {
+    let server = TestServer::with(RULES, &["--max-connections-per-peer", "2"]);
+    let mut clients: Vec<HttpClient> = (0..10).map(|_| server.client()).collect();
     for client in &mut clients {
         assert_eq!(client.request("GET", "/healthz", &[], "").status, 200);
     }
@@ -199,12 +197,12 @@ fn a_server_out_of_descriptors_goes_on_and_recovers() {
         rules.display()
     ));
     command.arg("sh");
-    let server = Server::spawn(command, dir);
+    let server = TestServer::spawn(command, dir);
     let mut first = server.client();
     assert_eq!(first.request("GET", "/healthz", &[], "").status, 200);
-    // More than it may have open, fewer than the kernel keeps waiting.
-    let crowd: Vec<Client> = (0..200)
-        .filter_map(|_| Client::try_connect(server.http).ok())
+    // More than it may have open, fewer than the kernel's backlog.
+    let crowd: Vec<HttpClient> = (0..200)
+        .filter_map(|_| HttpClient::try_connect(server.http).ok())
         .collect();
     for _ in 0..20 {
         assert_eq!(

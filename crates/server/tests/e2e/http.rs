@@ -1,4 +1,4 @@
-//! A blocking HTTP/1.1 client that can keep its connection, send nonsense and read slowly.
+//! A blocking HTTP/1.1 client that can keep its connection, send malformed bytes and read slowly.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -7,30 +7,28 @@ use serde_json::Value;
 
 use crate::server::DEADLINE;
 
-/// A connection.
-pub(crate) struct Client {
+pub(crate) struct HttpClient {
     stream: BufReader<TcpStream>,
     host: String,
 }
 
-/// An answer.
 #[derive(Clone, Debug)]
-pub(crate) struct Reply {
+pub(crate) struct HttpReply {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: String,
 }
 
-impl Client {
+impl HttpClient {
     pub(crate) fn connect(address: SocketAddr) -> Self {
-        Client::try_connect(address).unwrap()
+        HttpClient::try_connect(address).unwrap()
     }
 
     pub(crate) fn try_connect(address: SocketAddr) -> std::io::Result<Self> {
-        Client::over(TcpStream::connect(address)?, address)
+        HttpClient::over(TcpStream::connect(address)?, address)
     }
 
-    /// From another address of this machine, such as 127.0.0.2.
+    /// Connects from another address of this machine, such as 127.0.0.2.
     pub(crate) fn connect_from(source: IpAddr, address: SocketAddr) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
@@ -42,20 +40,20 @@ impl Client {
             socket.connect(address).await.unwrap().into_std().unwrap()
         });
         stream.set_nonblocking(false).unwrap();
-        Client::over(stream, address).unwrap()
+        HttpClient::over(stream, address).unwrap()
     }
 
     fn over(stream: TcpStream, address: SocketAddr) -> std::io::Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(DEADLINE))?;
         stream.set_write_timeout(Some(DEADLINE))?;
-        Ok(Client {
+        Ok(HttpClient {
             stream: BufReader::new(stream),
             host: address.to_string(),
         })
     }
 
-    pub(crate) fn post(&mut self, path: &str, body: &str) -> Reply {
+    pub(crate) fn post(&mut self, path: &str, body: &str) -> HttpReply {
         self.request("POST", path, &[], body)
     }
 
@@ -65,7 +63,7 @@ impl Client {
         path: &str,
         headers: &[(&str, &str)],
         body: &str,
-    ) -> Reply {
+    ) -> HttpReply {
         self.send(method, path, headers, body).unwrap();
         self.receive().unwrap()
     }
@@ -94,13 +92,13 @@ impl Client {
         self.stream.get_mut().write_all(bytes)
     }
 
-    /// Ends what this side sends. The other side may still answer.
+    /// Shuts down the sending side. The server may still respond.
     pub(crate) fn shut_down_sending(&mut self) -> std::io::Result<()> {
         self.stream.get_ref().shutdown(std::net::Shutdown::Write)
     }
 
-    /// Reads one answer; an error if the connection ends first.
-    pub(crate) fn receive(&mut self) -> std::io::Result<Reply> {
+    /// Reads one response; an error if the connection ends first.
+    pub(crate) fn receive(&mut self) -> std::io::Result<HttpReply> {
         let ended = || std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
         let mut line = String::new();
         self.stream.read_line(&mut line)?;
@@ -118,7 +116,7 @@ impl Client {
             };
             headers.push((name.to_ascii_lowercase(), value.to_owned()));
         }
-        let mut reply = Reply {
+        let mut reply = HttpReply {
             status,
             headers,
             body: String::new(),
@@ -132,9 +130,9 @@ impl Client {
         Ok(reply)
     }
 
-    /// Keeps the connection until the other side is gone, and takes nothing that it sends.
+    /// Keeps the connection until the server closes it, and reads nothing.
     pub(crate) fn wait_without_reading(&mut self) {
-        // One byte more now and then, until there is nobody to take it.
+        // One more byte at intervals, until the write fails.
         while match self.send_raw(b" ") {
             Ok(()) => true,
             Err(error) => error.kind() == std::io::ErrorKind::WouldBlock,
@@ -143,7 +141,7 @@ impl Client {
         }
     }
 
-    /// Whether the other side has closed, waiting for it.
+    /// Waits for the server to close. Returns whether it did.
     pub(crate) fn is_closed(&mut self) -> bool {
         let mut rest = Vec::new();
         match self.stream.read_to_end(&mut rest) {
@@ -153,7 +151,7 @@ impl Client {
     }
 }
 
-impl Reply {
+impl HttpReply {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers
             .iter()
@@ -166,7 +164,7 @@ impl Reply {
     }
 }
 
-/// A request with an address and a path.
-pub(crate) fn ask(ip: &str, path: &str) -> String {
+/// A request body with an address and a path.
+pub(crate) fn check_body(ip: &str, path: &str) -> String {
     format!(r#"{{"attributes": {{"ip": "{ip}", "path": "{path}"}}}}"#)
 }

@@ -1,18 +1,18 @@
-//! HTTP/2 by prior knowledge, with a client that is not ours.
+//! HTTP/2 by prior knowledge, with a client of another library.
 
 use bytes::{Bytes, BytesMut};
 use h2::client::SendRequest;
 use http::{HeaderMap, Request, StatusCode};
 use tokio::net::TcpStream;
 
-use crate::http::ask;
-use crate::server::Server;
+use crate::http::check_body;
+use crate::server::TestServer;
 
 const RULES: &str =
     "version: 1\nrules:\n  - { name: r, by: ip, rate: 5/hour, algorithm: fixed-window }\n";
 
-/// A connection whose streams may hold so many bytes that nobody has read.
-pub(crate) async fn connect(server: &Server, window: u32) -> SendRequest<Bytes> {
+/// A connection whose streams have a receive window of `window` bytes.
+pub(crate) async fn connect(server: &TestServer, window: u32) -> SendRequest<Bytes> {
     let stream = TcpStream::connect(server.http).await.unwrap();
     let mut builder = h2::client::Builder::new();
     builder.initial_window_size(window);
@@ -50,13 +50,13 @@ async fn check(client: SendRequest<Bytes>, body: Bytes) -> Http2Reply {
     }
 }
 
-/// More streams than a connection may have at once: the others wait their turn.
+/// More streams than a connection may have at once: the others wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn three_hundred_streams_of_one_connection_pass_exactly_the_limit() {
-    let server = Server::start(RULES);
+    let server = TestServer::start(RULES);
     let client = connect(&server, 65_535).await;
-    let body = Bytes::from(ask("192.0.2.1", "/"));
-    // Until the first answer the client does not know how many streams it may have.
+    let body = Bytes::from(check_body("192.0.2.1", "/"));
+    // Until the first response the client does not know how many streams it may have.
     let mut replies = vec![check(client.clone(), body.clone()).await];
     let pending_replies: Vec<_> = (0..300)
         .map(|_| tokio::spawn(check(client.clone(), body.clone())))
@@ -85,10 +85,10 @@ async fn three_hundred_streams_of_one_connection_pass_exactly_the_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_large_answer_arrives_whole() {
-    let server = Server::start(RULES);
+async fn a_large_response_arrives_complete() {
+    let server = TestServer::start(RULES);
     let client = connect(&server, 65_535).await;
-    let list = format!("[{}]", vec![ask("192.0.2.1", "/"); 1000].join(","));
+    let list = format!("[{}]", vec![check_body("192.0.2.1", "/"); 1000].join(","));
     let reply = check(client, Bytes::from(list)).await;
     assert_eq!(
         reply.headers["content-length"],
@@ -102,15 +102,15 @@ async fn a_large_answer_arrives_whole() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_request_or_a_large_one_costs_its_own_stream_only() {
-    let server = Server::start(RULES);
+    let server = TestServer::start(RULES);
     let client = connect(&server, 65_535).await;
     for (body, status) in [
         (Bytes::from_static(b"{"), StatusCode::BAD_REQUEST),
         (
-            Bytes::from(" ".repeat(70_000) + &ask("192.0.2.1", "/")),
+            Bytes::from(" ".repeat(70_000) + &check_body("192.0.2.1", "/")),
             StatusCode::PAYLOAD_TOO_LARGE,
         ),
-        (Bytes::from(ask("192.0.2.1", "/")), StatusCode::OK),
+        (Bytes::from(check_body("192.0.2.1", "/")), StatusCode::OK),
     ] {
         assert_eq!(check(client.clone(), body).await.status, status);
     }

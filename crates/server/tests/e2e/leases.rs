@@ -1,13 +1,13 @@
-//! Units drawn in advance by real nodes: what a node holds when it is told to end is there for the others.
+//! Leases of real nodes: units that a node has leased when it shuts down are available to the others.
 
-use tidegate_parts::TestRedis as Redis;
+use tidegate_testkit::TestRedis as Redis;
 
-use crate::http::ask;
-use crate::server::{Server, wait_for};
+use crate::http::check_body;
+use crate::server::{TestServer, wait_for};
 use crate::window::window;
 
-/// What flows in during a lease. It lasts the longest there is, and half of that is more than any test
-/// needs between a request and the end of a node: what nobody asks for is given back by then.
+/// What refills during a lease. It has the maximum duration, and half of that is more than any test needs between a
+/// request and the end of a node: unused units are returned by then.
 const LEASE: u64 = 60 * 50;
 
 /// Fifty in a second, in the window of the tests.
@@ -15,7 +15,7 @@ fn limit() -> u64 {
     50 * window().secs
 }
 
-fn node(redis: &Redis) -> Server {
+fn node(redis: &Redis) -> TestServer {
     let (rate, unit) = (limit(), window().name);
     let rules = format!(
         "version: 1\nrules:\n  - {{ name: r, by: ip, rate: {rate}/{unit}, algorithm: fixed-window, \
@@ -26,25 +26,26 @@ fn node(redis: &Redis) -> Server {
         ["--store-budget", "30000"],
         ["--drain-delay", "0"],
     ];
-    let node = Server::with(&rules, &flags.concat());
+    let node = TestServer::with(&rules, &flags.concat());
     wait_for("an exact node", || {
         (node.metric("tidegate_store_exact") == 1).then_some(())
     });
     node
 }
 
-/// Asks a node for a client until it holds units of it. How often that was, and how many it holds.
-fn until_held(node: &Server, client: &str) -> (u64, u64) {
+/// Sends requests of a client until the node has outstanding units of it. Returns the number of requests, and the
+/// outstanding units.
+fn draw_lease(node: &TestServer, client: &str) -> (u64, u64) {
     let (mut connection, mut sent) = (node.client(), 0);
-    let held = wait_for("units that are held", || {
+    let leased = wait_for("outstanding units", || {
         for _ in 0..60 {
-            let reply = connection.post("/v1/check", &ask(client, "/x"));
+            let reply = connection.post("/v1/check", &check_body(client, "/x"));
             assert_eq!(reply.status, 200);
             sent += 1;
         }
-        Some(node.metric("tidegate_lease_held_units")).filter(|held| *held > 0)
+        Some(node.metric("tidegate_lease_held_units")).filter(|leased| *leased > 0)
     });
-    (sent, held)
+    (sent, leased)
 }
 
 #[test]
@@ -53,31 +54,33 @@ fn a_node_that_shuts_down_returns_its_leases() {
     let others = node(&redis);
     for round in 0..20 {
         let (ending, client) = (node(&redis), format!("192.0.2.{round}"));
-        let (sent, held) = until_held(&ending, &client);
+        let (sent, leased) = draw_lease(&ending, &client);
         ending.signal("TERM");
         let (status, log) = ending.wait_end();
         assert_eq!(status.code(), Some(0), "{log:#?}");
         let log_line = log
             .iter()
-            .find(|line| line["message"] == "gave back what was drawn in advance");
+            .find(|line| line["message"] == "returned leased units");
         let returned = log_line.and_then(|line| line["units"].as_u64());
-        // More may have been on the way when it was asked what it holds.
-        assert!(returned >= Some(held), "round {round}: {log:#?}");
-        let answer = others.post("/v1/check", &ask(&client, "/x")).json();
-        let used = limit() - answer["remaining"].as_u64().unwrap_or(0);
-        assert_eq!(used, sent + 1, "round {round}: {answer}");
+        // More may have been in flight when the metric was read.
+        assert!(returned >= Some(leased), "round {round}: {log:#?}");
+        let decision = others.post("/v1/check", &check_body(&client, "/x")).json();
+        let used = limit() - decision["remaining"].as_u64().unwrap_or(0);
+        assert_eq!(used, sent + 1, "round {round}: {decision}");
     }
 }
 
 #[test]
-fn what_a_killed_node_held_stays_charged_and_is_no_more_than_flows_in_during_a_lease() {
+fn leases_of_a_killed_node_stay_charged_and_are_no_more_than_refills_during_a_lease() {
     let redis = Redis::redis7();
     let (killed, others) = (node(&redis), node(&redis));
-    let (sent, held) = until_held(&killed, "192.0.2.1");
+    let (sent, leased) = draw_lease(&killed, "192.0.2.1");
     killed.signal("KILL");
-    let answer = others.post("/v1/check", &ask("192.0.2.1", "/x")).json();
-    let used = limit() - answer["remaining"].as_u64().unwrap_or(0);
-    // More may have been on the way when it was asked what it holds.
-    let (least, most) = (sent + 1 + held, sent + 1 + LEASE);
-    assert!((least..=most).contains(&used), "{used} used, {held} held");
+    let decision = others
+        .post("/v1/check", &check_body("192.0.2.1", "/x"))
+        .json();
+    let used = limit() - decision["remaining"].as_u64().unwrap_or(0);
+    // More may have been in flight when the metric was read.
+    let (least, most) = (sent + 1 + leased, sent + 1 + LEASE);
+    assert!((least..=most).contains(&used), "{used} used, {leased} held");
 }

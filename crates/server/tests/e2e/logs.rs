@@ -1,21 +1,21 @@
-//! What the log says, how much of it, and what it never says.
+//! The content and the volume of the log, and what it never contains.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
-use crate::http::{Client, ask};
-use crate::server::{BINARY, Server};
+use crate::http::{HttpClient, check_body};
+use crate::server::{BINARY, TestServer};
 
 const RULES: &str =
     "version: 1\nrules:\n  - { name: r, by: ip, rate: 1/hour, algorithm: fixed-window }\n";
 
-/// A rule whose match is misspelt applied to nothing, and nothing said so.
+/// A rule whose match is misspelt applied to nothing, without any message.
 #[test]
 fn a_rule_that_no_request_matches_is_logged_once_and_counted() {
     let rules = "version: 1\nrules:\n  - { name: used, by: ip, rate: 1000000/hour }\n  - { name: idle, match: { path: /lgoin }, by: ip, rate: 1/hour }\n";
-    let server = Server::start(rules);
-    let item = ask("192.0.2.1", "/login");
+    let server = TestServer::start(rules);
+    let item = check_body("192.0.2.1", "/login");
     let list = format!("[{}]", vec![&*item; 1_000].join(","));
     for _ in 0..10 {
         assert_eq!(server.post("/v1/check", &list).status, 200);
@@ -41,8 +41,8 @@ fn a_rule_that_no_request_matches_is_logged_once_and_counted() {
 
 #[test]
 fn a_flood_of_denials_is_a_hundred_lines_a_second_and_exact_counts() {
-    let server = Server::start(RULES);
-    let item = ask("192.0.2.1", "/login");
+    let server = TestServer::start(RULES);
+    let item = check_body("192.0.2.1", "/login");
     let list = format!("[{}]", vec![&*item; 1_000].join(","));
     for _ in 0..5 {
         assert_eq!(server.post("/v1/check", &list).status, 200);
@@ -73,15 +73,15 @@ fn a_flood_of_denials_is_a_hundred_lines_a_second_and_exact_counts() {
     assert!(line["id"].is_string() && line["retry_after_ms"].is_u64());
 }
 
-/// A log to a pipe that nobody reads, or that is closed, once stopped the whole service.
+/// A log to a pipe that is not read, or that is closed, once stopped the whole service.
 #[test]
-fn a_log_that_nobody_reads_holds_up_no_decision() {
+fn a_log_that_is_not_read_delays_no_decision() {
     for close in [false, true] {
         let server = UnreadLogServer::start(close);
-        let item = ask("192.0.2.1", &format!("/{}", "x".repeat(180)));
+        let item = check_body("192.0.2.1", &format!("/{}", "x".repeat(180)));
         let list = format!("[{}]", vec![&*item; 500].join(","));
-        let mut client = Client::connect(server.http);
-        // A pipe holds 64 KiB; 100 lines a second are 30 KiB. Refusals are logged as they come.
+        let mut client = HttpClient::connect(server.http);
+        // A pipe holds 64 KiB; 100 lines a second are 30 KiB. Denials are logged as they come.
         for _ in 0..40 {
             assert_eq!(client.post("/v1/check", &list).status, 200);
             assert_eq!(client.post("/v1/check", &item).status, 429);
@@ -152,7 +152,7 @@ fn a_denied_line_names_its_subject_and_nothing_that_is_absent() {
         (&[][..], "user=ada…"),
         (&["--log-subjects", "clear"], "user=ada@example.com"),
     ] {
-        let server = Server::with(rules, flags);
+        let server = TestServer::with(rules, flags);
         assert_eq!(server.post("/v1/check", body).status, 200);
         assert_eq!(server.post("/v1/check", body).status, 429);
         let denied = server.wait_log(|line| line["message"] == "denied");
@@ -180,7 +180,7 @@ fn a_denied_line_names_its_subject_and_nothing_that_is_absent() {
 fn credentials_of_a_sub_request_are_not_in_the_log() {
     let rules = "version: 1\nrules:\n  - { name: r, by: [header.authorization, header.cookie], rate: 1/hour }\n";
     for shown in ["clear", "masked"] {
-        let server = Server::with(rules, &["--log-subjects", shown]);
+        let server = TestServer::with(rules, &["--log-subjects", shown]);
         let mut client = server.client();
         let headers = [
             ("x-original-uri", "/"),
@@ -201,7 +201,7 @@ fn credentials_of_a_sub_request_are_not_in_the_log() {
 }
 
 #[test]
-fn openness_to_others_is_warned_of_at_the_start() {
+fn settings_that_are_open_to_others_are_warned_of_at_the_start() {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();
     let secret = dir.path().join("secret");
@@ -209,7 +209,7 @@ fn openness_to_others_is_warned_of_at_the_start() {
     let warnings = |mode, http: &str| {
         std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(mode)).unwrap();
         let flags = ["--secret-file", secret.to_str().unwrap(), "--http", http];
-        let server = Server::with(RULES, &flags);
+        let server = TestServer::with(RULES, &flags);
         let lines = server.lines().into_iter().map(|(_, line)| line);
         let warned = lines.filter(|line| line["level"] == "WARN");
         warned
@@ -227,11 +227,11 @@ fn openness_to_others_is_warned_of_at_the_start() {
 }
 
 #[test]
-fn keys_secrets_and_tricks_of_clients_do_not_reach_the_log() {
+fn keys_secrets_and_control_characters_do_not_reach_the_log() {
     let dir = tempfile::tempdir().unwrap();
     let secret = dir.path().join("secret");
     std::fs::write(&secret, "canary-secret-0123456789").unwrap();
-    let server = Server::with(RULES, &["--secret-file", secret.to_str().unwrap()]);
+    let server = TestServer::with(RULES, &["--secret-file", secret.to_str().unwrap()]);
     let body = r#"{"attributes": {"ip": "192.0.2.1", "api_key": "canary-key", "user": "canary-user",
         "path": "/x\r\n\u001b[31mforged\u202e"}}"#;
     let denied_id = {
@@ -241,7 +241,7 @@ fn keys_secrets_and_tricks_of_clients_do_not_reach_the_log() {
     let line = server.wait_log(|line| line["message"] == "denied");
     assert_eq!(
         line["id"], denied_id,
-        "the id in the answer is the id in the log"
+        "the id in the response is the id in the log"
     );
     assert_eq!(line["path"], r"/x\u{d}\u{a}\u{1b}[31mforged%E2%80%AE");
     server.signal("TERM");

@@ -1,8 +1,8 @@
-//! The real binary, started on free ports and spoken to over real sockets.
+//! The real binary, started on free ports, with clients over real sockets.
 //!
-//! No test sleeps and hopes: what must happen is waited for, up to a deadline.
+//! No test relies on a sleep: each waits for its condition, up to a deadline.
 
-// Clippy knows tests by `#[test]` only; the helpers beside them may fail just as loudly.
+// Clippy recognizes tests by `#[test]` only. Helpers beside them may panic, too.
 #![allow(clippy::unwrap_used)]
 
 mod abandoned_permits;

@@ -3,9 +3,9 @@
 use std::process::Command;
 
 use crate::grpc::{GrpcClient, request};
-use crate::http::Reply;
+use crate::http::HttpReply;
 use crate::resp::RespReply;
-use crate::server::{BINARY, Server, wait_for};
+use crate::server::{BINARY, TestServer, wait_for};
 
 const GOOD: &str = "version: 1
 block: [2.2.2.2]
@@ -18,7 +18,7 @@ const OTHER: &str = r#"{"attributes": {"ip": "1.1.1.1"}}"#;
 type NamedFiles<'a> = &'a [(&'a str, &'a str)];
 
 /// A deployment of the reference service that listens at `http`, with these files in its folder, if there is one.
-pub(crate) fn start_with(files: Option<NamedFiles<'_>>, http: &str) -> Server {
+pub(crate) fn start_with(files: Option<NamedFiles<'_>>, http: &str) -> TestServer {
     let dir = tempfile::tempdir().unwrap();
     if let Some(files) = files {
         std::fs::create_dir(dir.path().join("config")).unwrap();
@@ -37,14 +37,14 @@ pub(crate) fn start_with(files: Option<NamedFiles<'_>>, http: &str) -> Server {
             http,
         ])
         .env("RUNTIME_ROOT", dir.path());
-    Server::spawn(command, dir)
+    TestServer::spawn(command, dir)
 }
 
-fn get(server: &Server, path: &str) -> Reply {
+fn get(server: &TestServer, path: &str) -> HttpReply {
     server.client().request("GET", path, &[], "")
 }
 
-fn auth(server: &Server, query: &str, ip: &str) -> u16 {
+fn auth(server: &TestServer, query: &str, ip: &str) -> u16 {
     let path = format!("/v1/auth{query}");
     let headers = [
         ("x-original-uri", "/"),
@@ -55,7 +55,7 @@ fn auth(server: &Server, query: &str, ip: &str) -> u16 {
 }
 
 #[track_caller]
-fn check_nothing_is_decided(server: &Server, case: &str) {
+fn check_nothing_is_decided(server: &TestServer, case: &str) {
     let list = format!("[{BLOCKED}, {OTHER}]");
     for (path, body) in [
         ("/v1/check", BLOCKED),
@@ -90,7 +90,7 @@ fn check_nothing_is_decided(server: &Server, case: &str) {
             if text.starts_with("ERR no rate limit configuration loaded"));
         assert!(is_error, "{case}: {line}: {reply:?}");
     }
-    // This command brings its limit, and no rule has a say in it.
+    // This command brings its own limit, so it needs no rule.
     let throttled = ["CL.THROTTLE k 0 1 3600"; 2].map(|line| redis.send_line(line).integers()[0]);
     assert_eq!(throttled, [0, 1], "{case}");
     let json = r#"{"domain": "shop", "descriptors": [{"entries": [{"key": "k", "value": "x"}]}]}"#;
@@ -115,9 +115,9 @@ fn check_nothing_is_decided(server: &Server, case: &str) {
     assert_eq!(get(server, "/healthcheck").status, 200, "{case}");
 }
 
-/// Envoy's calls failed, and every other edge let everything pass, also clients on the block list.
+/// Envoy's calls failed, and every other edge allowed everything, even for clients on the block list.
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_first_configuration_no_edge_lets_anything_pass() {
+async fn without_a_first_configuration_no_edge_allows_anything() {
     let misspelt = GOOD.replace("rate:", "rte:");
     let cases: [(&str, Option<NamedFiles<'_>>); 3] = [
         ("missing", None),
@@ -155,7 +155,7 @@ async fn without_a_first_configuration_no_edge_lets_anything_pass() {
 }
 
 #[track_caller]
-fn check_rules_decide(server: &Server, case: &str) {
+fn check_rules_decide(server: &TestServer, case: &str) {
     assert_eq!(server.post("/v1/check", BLOCKED).status, 403, "{case}");
     let statuses = [OTHER; 2].map(|body| server.post("/v1/check", body).status);
     assert_eq!(statuses, [200, 429], "{case}");

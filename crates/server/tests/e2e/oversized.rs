@@ -1,21 +1,21 @@
 //! Responses to requests that are too large arrive, although the request is not read to its end.
 //!
-//! A connection that was closed over unread bytes was reset, and the client saw the reset instead of the
-//! response. A proxy then took Tidegate for unavailable and let the request pass.
+//! A connection that was closed over unread bytes was reset, and the client saw the reset instead of the response.
+//! A proxy then treated Tidegate as unavailable and passed the request.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
-use crate::server::{DEADLINE, Server};
+use crate::server::{DEADLINE, TestServer};
 
 const RULES: &str = "version: 1\nrules:\n  - { name: r, by: ip, rate: 5/hour }\n";
 
-/// What a client reads that first sends everything, as proxies do.
-fn sent_whole(server: &Server, request: &[u8]) -> String {
+/// The response to a client that first sends everything, as proxies do.
+fn sent_whole(server: &TestServer, request: &[u8]) -> String {
     let mut stream = connect(server);
     stream
         .write_all(request)
-        .expect("everything is taken, although it is discarded");
+        .expect("everything is read, although it is discarded");
     let mut response = Vec::new();
     stream
         .read_to_end(&mut response)
@@ -23,7 +23,7 @@ fn sent_whole(server: &Server, request: &[u8]) -> String {
     String::from_utf8(response).unwrap()
 }
 
-fn connect(server: &Server) -> TcpStream {
+fn connect(server: &TestServer) -> TcpStream {
     let stream = TcpStream::connect(server.http).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
     stream.set_write_timeout(Some(DEADLINE)).unwrap();
@@ -43,7 +43,7 @@ fn many_fields(fields: usize) -> Vec<u8> {
 
 #[test]
 fn a_431_arrives_however_long_the_head_is() {
-    let server = Server::start(RULES);
+    let server = TestServer::start(RULES);
     for kib in [33, 64, 300, 900] {
         let response = sent_whole(&server, &long_head(kib << 10));
         assert!(response.starts_with("HTTP/1.1 431"), "{kib}: {response}");
@@ -56,7 +56,7 @@ fn a_431_arrives_however_long_the_head_is() {
 
 #[test]
 fn a_413_arrives_although_the_body_is_not_read() {
-    let server = Server::start(RULES);
+    let server = TestServer::start(RULES);
     let body = " ".repeat(1_500_000);
     let head = "POST /v1/check HTTP/1.1\r\nhost: x\r\n";
     let length = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
@@ -69,10 +69,10 @@ fn a_413_arrives_although_the_body_is_not_read() {
     }
 }
 
-/// What is discarded is bounded, so that a rejected upload is no way to keep a connection.
+/// The discarded bytes are bounded, so that a rejected upload cannot keep a connection open.
 #[test]
 fn a_client_that_never_stops_sending_is_cut_off() {
-    let server = Server::start(RULES);
+    let server = TestServer::start(RULES);
     let mut stream = connect(&server);
     stream.write_all(&long_head(64 << 10)).unwrap();
     let chunk = [b'x'; 64 << 10];

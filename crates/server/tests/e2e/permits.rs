@@ -1,26 +1,25 @@
-//! Requests that are open for a while, by real callers on real nodes: never more than the rule says, and
-//! all of that.
+//! Concurrency limits with real callers on real nodes: never more permits than the rule allows, and all of those.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use tidegate_parts::TestRedis as Redis;
+use tidegate_testkit::TestRedis as Redis;
 
-use crate::http::{Client, Reply};
-use crate::server::{DEADLINE, Server, wait_for};
+use crate::http::{HttpClient, HttpReply};
+use crate::server::{DEADLINE, TestServer, wait_for};
 use crate::window::unit;
 
 pub(crate) const UPLOADS: &str =
     "version: 1\nrules: [{ name: uploads, by: user, concurrent: 2 }]\n";
 
 /// A node that waits for its store as long as it takes.
-pub(crate) fn node(redis: &Redis, rules: &str) -> Server {
-    let node = Server::with(rules, &["--store", &redis.url(), "--store-budget", "30000"]);
+pub(crate) fn node(redis: &Redis, rules: &str) -> TestServer {
+    let node = TestServer::with(rules, &["--store", &redis.url(), "--store-budget", "30000"]);
     exact(&node);
     node
 }
 
-pub(crate) fn exact(node: &Server) {
+pub(crate) fn exact(node: &TestServer) {
     wait_for("an exact node", || {
         (node.metric("tidegate_store_exact") == 1).then_some(())
     });
@@ -34,27 +33,27 @@ pub(crate) fn ada(ttl_ms: u64) -> String {
     format!(r#"{{"attributes": {{"user": "ada"}}, "ttl_ms": {ttl_ms}}}"#)
 }
 
-pub(crate) fn acquire(client: &mut Client, ttl_ms: u64) -> Reply {
+pub(crate) fn acquire(client: &mut HttpClient, ttl_ms: u64) -> HttpReply {
     let reply = client.post("/v1/acquire", &ada(ttl_ms));
     assert!(matches!(reply.status, 200 | 429), "{reply:?}");
     reply
 }
 
-/// A body with the slot of an answer.
-pub(crate) fn slot(reply: &Reply) -> String {
+/// A body with the permit of a response.
+pub(crate) fn permit_body(reply: &HttpReply) -> String {
     assert_eq!(reply.status, 200, "{reply:?}");
     format!(r#"{{"slot": {}}}"#, reply.json()["slot"])
 }
 
-pub(crate) fn held(node: &Server, slot: &str) -> bool {
-    let reply = node.post("/v1/renew", slot);
+pub(crate) fn is_renewed(node: &TestServer, permit: &str) -> bool {
+    let reply = node.post("/v1/renew", permit);
     assert_eq!(reply.status, 200, "{reply:?}");
     reply.json()["held"].as_bool().unwrap()
 }
 
 #[test]
-fn a_slot_is_taken_renewed_and_given_back() {
-    let server = Server::start(UPLOADS);
+fn a_permit_is_acquired_renewed_and_released() {
+    let server = TestServer::start(UPLOADS);
     let mut client = server.client();
     let first = acquire(&mut client, 10_000);
     let permit = first.json();
@@ -90,22 +89,22 @@ fn a_slot_is_taken_renewed_and_given_back() {
         server.metric(r#"tidegate_open_requests{rule="uploads"}"#),
         2
     );
-    // Others have slots of their own.
+    // Other clients have their own permits.
     let bob = client.post("/v1/acquire", r#"{"attributes": {"user": "bob"}}"#);
     assert_eq!(bob.status, 200);
-    assert!(held(&server, &slot(&first)));
+    assert!(is_renewed(&server, &permit_body(&first)));
     for _ in 0..2 {
-        let released = client.post("/v1/release", &slot(&first));
+        let released = client.post("/v1/release", &permit_body(&first));
         assert_eq!(
             (released.status, &released.json()["released"]),
             (200, &true.into())
         );
     }
     assert!(
-        !held(&server, &slot(&first)),
-        "given back, and not taken again"
+        !is_renewed(&server, &permit_body(&first)),
+        "released, and not acquired again"
     );
-    assert!(held(&server, &slot(&second)));
+    assert!(is_renewed(&server, &permit_body(&second)));
     assert_eq!(acquire(&mut client, 10_000).status, 200);
     for path in ["/v1/renew", "/v1/release"] {
         let forged = client.post(path, r#"{"slot": "73"}"#);
@@ -114,7 +113,7 @@ fn a_slot_is_taken_renewed_and_given_back() {
             (400, &"slot".into())
         );
     }
-    // Who does not know when a request ends does not count it.
+    // A plain check has no end, so it takes no permit.
     let check = client.post("/v1/check", r#"{"attributes": {"user": "ada"}}"#);
     assert_eq!(
         (check.status, &check.json()["rule"]),
@@ -123,7 +122,7 @@ fn a_slot_is_taken_renewed_and_given_back() {
 }
 
 #[test]
-fn a_refusal_by_a_rate_or_by_a_wider_rule_leaves_no_slot_taken() {
+fn a_denial_by_a_rate_or_by_a_wider_rule_leaves_no_permit_taken() {
     let rules = format!(
         "version: 1\nrules:\n  - {{ name: uploads, by: user, concurrent: 5 }}\n  \
          - {{ name: all, by: global, concurrent: 2 }}\n  \
@@ -131,7 +130,7 @@ fn a_refusal_by_a_rate_or_by_a_wider_rule_leaves_no_slot_taken() {
          - {{ name: rate, by: user, rate: 3/{}, algorithm: fixed-window }}\n",
         unit()
     );
-    let server = Server::start(&rules);
+    let server = TestServer::start(&rules);
     let mut client = server.client();
     let first = acquire(&mut client, 10_000);
     let second = acquire(&mut client, 10_000);
@@ -140,13 +139,13 @@ fn a_refusal_by_a_rate_or_by_a_wider_rule_leaves_no_slot_taken() {
     let shadow: Vec<_> = shadow.filter(|open| open["mode"] == "shadow").collect();
     assert_eq!((shadow.len(), &shadow[0]["allowed"]), (1, &false.into()));
     assert_eq!(acquire(&mut client, 10_000).json()["rule"], "all");
-    client.post("/v1/release", &slot(&first));
+    client.post("/v1/release", &permit_body(&first));
     let third = acquire(&mut client, 10_000);
     assert_eq!(third.json()["remaining"], 0, "the full one was not charged");
-    client.post("/v1/release", &slot(&third));
+    client.post("/v1/release", &permit_body(&third));
     for _ in 0..9 {
-        let refused = acquire(&mut client, 10_000);
-        assert_eq!(refused.json()["error"], "rate_limit_exceeded");
+        let denied = acquire(&mut client, 10_000);
+        assert_eq!(denied.json()["error"], "rate_limit_exceeded");
     }
     assert_eq!(
         server.metric(r#"tidegate_open_requests{rule="uploads"}"#),
@@ -158,9 +157,9 @@ fn a_refusal_by_a_rate_or_by_a_wider_rule_leaves_no_slot_taken() {
     assert_eq!(all.unwrap()["open"], 2, "{open}");
 }
 
-/// Two hundred callers over four nodes. What is open is counted by those who have it open.
+/// Two hundred callers over four nodes. The callers themselves count open permits.
 #[test]
-fn never_more_than_fifty_of_two_hundred_callers_are_in_and_fifty_are() {
+fn of_two_hundred_callers_fifty_have_permits_and_never_more() {
     const MAX_HOLDERS: usize = 50;
     let redis = Redis::redis7();
     let nodes: Vec<_> = (0..4).map(|_| node(&redis, &limit(50))).collect();
@@ -184,13 +183,13 @@ fn never_more_than_fifty_of_two_hundred_callers_are_in_and_fifty_are() {
                     }
                     let now = open.fetch_add(1, SeqCst) + 1;
                     peak.fetch_max(now, SeqCst);
-                    assert!(now <= MAX_HOLDERS, "{now} are in");
-                    // Nobody leaves before all of the limit has been used.
-                    wait_for("fifty to be in", || {
+                    assert!(now <= MAX_HOLDERS, "{now} have permits");
+                    // No caller releases before all of the limit has been used.
+                    wait_for("fifty permits", || {
                         (peak.load(SeqCst) == MAX_HOLDERS).then_some(())
                     });
                     open.fetch_sub(1, SeqCst);
-                    let released = client.post("/v1/release", &slot(&reply));
+                    let released = client.post("/v1/release", &permit_body(&reply));
                     assert_eq!(released.status, 200);
                     passed.fetch_add(1, SeqCst);
                     return;
@@ -202,69 +201,72 @@ fn never_more_than_fifty_of_two_hundred_callers_are_in_and_fifty_are() {
 }
 
 #[test]
-fn the_slots_of_a_dead_caller_come_back_and_those_of_a_dead_node_go_on_elsewhere() {
+fn permits_of_a_dead_caller_expire_and_those_of_a_dead_node_are_renewed_elsewhere() {
     let redis = Redis::redis7();
     let nodes = [node(&redis, UPLOADS), node(&redis, UPLOADS)];
     let [first, second] = nodes;
-    let kept = slot(&acquire(&mut first.client(), 3_600_000));
-    let brief = slot(&acquire(&mut first.client(), 3_600_000));
+    let kept = permit_body(&acquire(&mut first.client(), 3_600_000));
+    let brief = permit_body(&acquire(&mut first.client(), 3_600_000));
     assert_eq!(acquire(&mut second.client(), 3_000).status, 429);
     assert_eq!(first.post("/v1/release", &brief).status, 200);
-    // Two callers; one of them dies, and says nothing any more.
+    // Two callers; one of them dies, and sends nothing any more.
     let dying = acquire(&mut first.client(), 3_000);
     assert_eq!(dying.json()["open"][0]["open"], 2, "{dying:?}");
     first.signal("KILL");
     first.wait_end();
-    assert!(held(&second, &kept), "the node is gone, the slot is not");
-    let next = wait_for("the slot of the dead", || {
+    assert!(
+        is_renewed(&second, &kept),
+        "the node is gone, the permit is not"
+    );
+    let next = wait_for("the permit of the dead caller", || {
         let reply = acquire(&mut second.client(), 3_600_000);
         (reply.status == 200).then_some(reply)
     });
     assert_eq!(acquire(&mut second.client(), 3_000).status, 429);
-    // A node that is ended in good order leaves slots to those who hold them.
+    // A node that shuts down cleanly leaves permits to their callers.
     second.signal("TERM");
     second.wait_end();
     let third = node(&redis, UPLOADS);
-    assert!(held(&third, &kept) && held(&third, &slot(&next)));
+    assert!(is_renewed(&third, &kept) && is_renewed(&third, &permit_body(&next)));
     assert_eq!(acquire(&mut third.client(), 3_000).status, 429);
     assert_eq!(third.post("/v1/release", &kept).status, 200);
     assert_eq!(acquire(&mut third.client(), 3_000).status, 200);
 }
 
-/// The server comes back with nothing. Those who are in are told so to it before anybody else gets in.
+/// The server restarts empty. Open permits are restored before a new one is given out.
 #[test]
-fn a_restart_of_the_store_lets_nobody_in_beside_those_who_are() {
+fn a_restart_of_the_store_gives_out_no_permit_beyond_the_limit() {
     let mut redis = Redis::redis7();
     let nodes = [node(&redis, &limit(10)), node(&redis, &limit(10))];
-    let slots: Vec<String> = (0..10)
-        .map(|i| slot(&acquire(&mut nodes[i % 2].client(), 600_000)))
+    let permits: Vec<String> = (0..10)
+        .map(|i| permit_body(&acquire(&mut nodes[i % 2].client(), 600_000)))
         .collect();
     redis.kill();
     redis.restart();
     for node in &nodes {
         wait_for("a loss", || {
-            let refused = acquire(&mut node.client(), 600_000);
-            assert_eq!(refused.status, 429, "{refused:?}");
+            let denied = acquire(&mut node.client(), 600_000);
+            assert_eq!(denied.status, 429, "{denied:?}");
             (node.metric("tidegate_store_losses_total") == 1).then_some(())
         });
         exact(node);
     }
-    for (i, slot) in slots.iter().enumerate() {
+    for (i, permit) in permits.iter().enumerate() {
         assert_eq!(acquire(&mut nodes[i % 2].client(), 600_000).status, 429);
-        assert!(held(&nodes[i % 2], slot), "{i}");
+        assert!(is_renewed(&nodes[i % 2], permit), "{i}");
     }
-    assert_eq!(nodes[0].post("/v1/release", &slots[0]).status, 200);
+    assert_eq!(nodes[0].post("/v1/release", &permits[0]).status, 200);
     assert_eq!(acquire(&mut nodes[1].client(), 600_000).status, 200);
     assert_eq!(acquire(&mut nodes[0].client(), 600_000).status, 429);
 }
 
 const PAGE: &str = include_str!("../../../../docs/concurrency.md");
 
-/// The page, run as written: what it shows is what happens. `*` stands for what changes.
+/// The page, run as written: its output matches. `*` stands for values that change.
 #[test]
 fn the_page_about_concurrency_shows_what_happens() {
     let rules = PAGE.split("```yaml\n").nth(1).unwrap();
-    let server = Server::start(rules.split("```").next().unwrap());
+    let server = TestServer::start(rules.split("```").next().unwrap());
     let mut ran = 0;
     for block in PAGE.split("```console\n").skip(1) {
         let block = block.split("```").next().unwrap();
@@ -282,7 +284,7 @@ fn the_page_about_concurrency_shows_what_happens() {
             ran += 1;
         }
     }
-    assert_eq!(ran, 2, "one is open, one is refused");
+    assert_eq!(ran, 2, "one is open, one is denied");
 }
 
 fn alike(found: &str, shown: &str) -> bool {

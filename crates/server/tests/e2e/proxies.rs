@@ -1,14 +1,14 @@
-//! Real proxies with the files of `docs/proxies`, between a client and a backend, asking Tidegate. Each in
-//! the oldest and the newest release that the page claims.
+//! Real proxies with the files of `docs/proxies`, between a client and a backend, that check requests with
+//! Tidegate. Each in the oldest and the newest release that the page claims.
 
 mod bodies;
 mod heads;
 
-use tidegate_parts::{ProxyProduct, ProxyRelease, ReceivedRequest, ReverseProxy, Upstream};
+use tidegate_testkit::{ProxyProduct, ProxyRelease, ReceivedRequest, ReverseProxy, Upstream};
 
-use crate::http::{Client, Reply};
+use crate::http::{HttpClient, HttpReply};
 use crate::no_configuration;
-use crate::server::{Server, wait_for};
+use crate::server::{TestServer, wait_for};
 
 const RULES: &str = "
 version: 1
@@ -29,14 +29,14 @@ const MAKES: [ProxyProduct; 4] = [
     ProxyProduct::Haproxy,
 ];
 
-/// A machine that is busy must not look like a Tidegate that is away, where a test is not about that.
+/// A busy machine must not look like an unavailable Tidegate, except in tests about that.
 pub(crate) const PATIENT: [(&str, &str); 7] = [
     ("proxy_connect_timeout 1s", "proxy_connect_timeout 20s"),
     ("proxy_read_timeout 1s", "proxy_read_timeout 20s"),
     ("dial_timeout 1s", "dial_timeout 20s"),
     ("response_header_timeout 1s", "response_header_timeout 20s"),
     ("timeout connect 1s", "timeout connect 20s"),
-    // Else a check has no longer than lies between two of them.
+    // Otherwise a check may take no longer than the interval between two of them.
     (
         "timeout server 1s",
         "timeout server 20s\n    timeout check 20s",
@@ -44,7 +44,7 @@ pub(crate) const PATIENT: [(&str, &str); 7] = [
     ("PATIENCE = 1000", "PATIENCE = 20000"),
 ];
 
-/// What a client may say about itself, and nobody believes.
+/// Headers about itself that a client may send, and that must be ignored.
 const FORGED: [(&str, &str); 9] = [
     ("x-forwarded-for", "6.6.6.6"),
     ("x-real-ip", "6.6.6.6"),
@@ -57,29 +57,29 @@ const FORGED: [(&str, &str); 9] = [
     ("x-original-host", "free.example"),
 ];
 
-/// Tidegate, a proxy that asks it, and the backend behind.
+/// Tidegate, a proxy that checks requests with it, and the backend behind.
 struct ProxyTestbed {
-    server: Server,
+    server: TestServer,
     proxy: ReverseProxy,
     backend: Upstream,
 }
 
 impl ProxyTestbed {
-    /// With the proxy's files as they are, also in how long they wait.
+    /// With the proxy's files unchanged, including their timeouts.
     fn impatient(release: ProxyRelease) -> Self {
-        ProxyTestbed::start(Server::start(RULES), release, &[])
+        ProxyTestbed::start(TestServer::start(RULES), release, &[])
     }
 
     /// With texts of the proxy's files replaced.
     fn edited(release: ProxyRelease, edits: &[(&str, &str)]) -> Self {
-        ProxyTestbed::patient(Server::start(RULES), release, edits)
+        ProxyTestbed::patient(TestServer::start(RULES), release, edits)
     }
 
-    fn patient(server: Server, release: ProxyRelease, edits: &[(&str, &str)]) -> Self {
+    fn patient(server: TestServer, release: ProxyRelease, edits: &[(&str, &str)]) -> Self {
         ProxyTestbed::start(server, release, &[edits, &PATIENT].concat())
     }
 
-    fn start(server: Server, release: ProxyRelease, edits: &[(&str, &str)]) -> Self {
+    fn start(server: TestServer, release: ProxyRelease, edits: &[(&str, &str)]) -> Self {
         let backend = Upstream::start();
         let tidegate = format!(":{}", server.http.port());
         let behind = format!(":{}", backend.address().port());
@@ -93,14 +93,14 @@ impl ProxyTestbed {
     }
 
     /// One request of the client `127.0.0.LAST`.
-    fn request(&self, last: u8, method: &str, path: &str, headers: &[(&str, &str)]) -> Reply {
+    fn request(&self, last: u8, method: &str, path: &str, headers: &[(&str, &str)]) -> HttpReply {
         let source = [127, 0, 0, last].into();
         let body = if method == "POST" { "hello" } else { "" };
-        Client::connect_from(source, self.proxy.address()).request(method, path, headers, body)
+        HttpClient::connect_from(source, self.proxy.address()).request(method, path, headers, body)
     }
 
     #[track_caller]
-    fn passes(&self, last: u8, method: &str, path: &str, headers: &[(&str, &str)]) -> Reply {
+    fn passes(&self, last: u8, method: &str, path: &str, headers: &[(&str, &str)]) -> HttpReply {
         let reply = self.request(last, method, path, headers);
         let what = format!("{:?}: {reply:?}", self.proxy.release());
         assert_eq!((reply.status, &*reply.body), (200, "backend"), "{what}");
@@ -123,7 +123,7 @@ impl ProxyTestbed {
         method: &str,
         path: &str,
         headers: &[(&str, &str)],
-    ) -> Reply {
+    ) -> HttpReply {
         let reply = self.request(last, method, path, headers);
         assert_eq!(
             reply.status,
@@ -136,8 +136,8 @@ impl ProxyTestbed {
     }
 }
 
-/// What the page says of each: whether an answer that passes carries our headers, and what a request gets
-/// that cannot be read.
+/// What the page documents for each: whether an allowed response carries our headers, and the status of a request
+/// that cannot be parsed.
 fn documented_behaviour(make: ProxyProduct) -> (bool, u16) {
     match make {
         ProxyProduct::Traefik => (false, 400),
@@ -153,13 +153,13 @@ fn limits(make: ProxyProduct) {
 }
 
 fn limits_of(release: ProxyRelease) {
-    let (make, stand) = (
+    let (make, testbed) = (
         release.product,
         ProxyTestbed::edited(release, &plan_sent(release.product)),
     );
     let (headers_pass, unreadable) = documented_behaviour(make);
     for left in ["1", "0"] {
-        let reply = stand.passes(2, "POST", "/api/x?y=1", &[]);
+        let reply = testbed.passes(2, "POST", "/api/x?y=1", &[]);
         let policy = headers_pass.then_some("\"api\";q=2;w=3600");
         assert_eq!(reply.header("ratelimit-policy"), policy, "{make:?}");
         let wanted = headers_pass.then(|| format!("\"api\";r={left};"));
@@ -167,38 +167,38 @@ fn limits_of(release: ProxyRelease) {
         assert_eq!(ratelimit, wanted, "{make:?}");
         assert_eq!(reply.header("retry-after"), None);
     }
-    let refused = stand.fails(429, 2, "POST", "/api/x", &[]);
-    let wait: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+    let denied = testbed.fails(429, 2, "POST", "/api/x", &[]);
+    let wait: u64 = denied.header("retry-after").unwrap().parse().unwrap();
     assert!((1_700..=2_400).contains(&wait), "{make:?}: {wait}");
-    let ratelimit = refused.header("ratelimit").unwrap();
+    let ratelimit = denied.header("ratelimit").unwrap();
     assert!(ratelimit.starts_with("\"api\";r=0;"), "{ratelimit}");
-    assert_eq!(refused.json()["error"], "rate_limit_exceeded", "{make:?}");
+    assert_eq!(denied.json()["error"], "rate_limit_exceeded", "{make:?}");
     let deny = r#"tidegate_decisions_total{rule="api",edge="auth",outcome="deny",source="exact"}"#;
-    assert_eq!(stand.server.metric(deny), 1);
-    // Another path, another method, another address: no refusal of theirs.
-    stand.passes(2, "POST", "/free", &[]);
-    stand.passes(2, "GET", "/api/x", &[]);
-    stand.passes(3, "POST", "/api/x", &[]);
-    believes_no_client(&stand);
-    // The host the client asked for counts, and the backend's name does not.
+    assert_eq!(testbed.server.metric(deny), 1);
+    // Another path, another method and another address are not denied.
+    testbed.passes(2, "POST", "/free", &[]);
+    testbed.passes(2, "GET", "/api/x", &[]);
+    testbed.passes(3, "POST", "/api/x", &[]);
+    believes_no_client(&testbed);
+    // The host in the client's request counts, and the backend's name does not.
     let shop = [("host", "shop.example")];
-    stand.passes(4, "GET", "/a", &[]);
-    stand.passes(4, "GET", "/a", &shop);
-    stand.fails(429, 4, "GET", "/a", &shop);
-    hides_no_host(&stand);
-    stand.fails(403, 99, "GET", "/free", &[]);
-    stand.fails(unreadable, 5, "POST", "/free/..;x=1/api/x", &[]);
+    testbed.passes(4, "GET", "/a", &[]);
+    testbed.passes(4, "GET", "/a", &shop);
+    testbed.fails(429, 4, "GET", "/a", &shop);
+    hides_no_host(&testbed);
+    testbed.fails(403, 99, "GET", "/free", &[]);
+    testbed.fails(unreadable, 5, "POST", "/free/..;x=1/api/x", &[]);
     // A header that a rule names.
-    stand.passes(5, "GET", "/a", &[("x-plan", "free")]);
-    stand.fails(429, 5, "GET", "/a", &[("x-plan", "free")]);
-    stand.passes(5, "GET", "/a", &[("x-plan", "paid")]);
-    takes_one_key(&stand);
+    testbed.passes(5, "GET", "/a", &[("x-plan", "free")]);
+    testbed.fails(429, 5, "GET", "/a", &[("x-plan", "free")]);
+    testbed.passes(5, "GET", "/a", &[("x-plan", "paid")]);
+    takes_one_key(&testbed);
 }
 
-/// Services behind take each of these for `shop.example`, whose limit is reached. What a proxy makes of it, a 400 of its
-/// own or the limit, is all the same.
+/// Backends treat each of these as `shop.example`, whose limit is reached. Whether the proxy responds with its own
+/// 400 or with the limit does not matter.
 #[track_caller]
-fn hides_no_host(stand: &ProxyTestbed) {
+fn hides_no_host(testbed: &ProxyTestbed) {
     for host in [
         "shop.example:x",
         "shop.example:80:80",
@@ -206,13 +206,13 @@ fn hides_no_host(stand: &ProxyTestbed) {
         "shop.example:,x",
         "shop.example:8,[::1]",
     ] {
-        let reply = stand.request(4, "GET", "/a", &[("host", host)]);
-        assert_ne!(reply.status, 200, "{:?}: {host}", stand.proxy.release());
+        let reply = testbed.request(4, "GET", "/a", &[("host", host)]);
+        assert_ne!(reply.status, 200, "{:?}: {host}", testbed.proxy.release());
         assert_eq!(
-            stand.backend.take(),
+            testbed.backend.take(),
             [],
             "{:?}: {host}",
-            stand.proxy.release()
+            testbed.proxy.release()
         );
     }
 }
@@ -228,14 +228,14 @@ fn plan_sent(make: ProxyProduct) -> Vec<(&'static str, &'static str)> {
 }
 
 /// A blocked key passes neither alone nor beside another credential.
-fn takes_one_key(stand: &ProxyTestbed) {
+fn takes_one_key(testbed: &ProxyTestbed) {
     let bearer = format!("Bearer {STOLEN}");
     let shown = ("authorization", &*bearer);
-    stand.passes(7, "GET", "/a", &[("x-api-key", "another")]);
-    stand.passes(7, "GET", "/a", &[("authorization", "Basic YTpi")]);
-    stand.fails(403, 7, "GET", "/a", &[("x-api-key", STOLEN)]);
-    stand.fails(403, 7, "GET", "/a", &[shown]);
-    stand.fails(403, 7, "GET", "/a", &[shown, ("x-api-key", "")]);
+    testbed.passes(7, "GET", "/a", &[("x-api-key", "another")]);
+    testbed.passes(7, "GET", "/a", &[("authorization", "Basic YTpi")]);
+    testbed.fails(403, 7, "GET", "/a", &[("x-api-key", STOLEN)]);
+    testbed.fails(403, 7, "GET", "/a", &[shown]);
+    testbed.fails(403, 7, "GET", "/a", &[shown, ("x-api-key", "")]);
     for lines in [
         &[("x-api-key", "junk"), shown][..],
         &[("x-api-key", "junk"), ("x-api-key", STOLEN)],
@@ -243,14 +243,14 @@ fn takes_one_key(stand: &ProxyTestbed) {
         &[("authorization", "Basic YTpi"), shown],
         &[shown, ("authorization", "Basic YTpi")],
     ] {
-        let reply = stand.request(7, "GET", "/a", lines);
-        let what = format!("{:?}: {lines:?}: {reply:?}", stand.proxy.release());
+        let reply = testbed.request(7, "GET", "/a", lines);
+        let what = format!("{:?}: {lines:?}: {reply:?}", testbed.proxy.release());
         assert!(matches!(reply.status, 400 | 403), "{what}");
-        assert_eq!(stand.backend.take(), [], "{what}");
+        assert_eq!(testbed.backend.take(), [], "{what}");
     }
 }
 
-/// The page claims releases that these tests run, and no others.
+/// The page claims the releases that these tests run, and no others.
 #[test]
 fn the_page_claims_the_releases_that_are_tested() {
     let page = include_str!("../../../../docs/proxies.md");
@@ -261,25 +261,25 @@ fn the_page_claims_the_releases_that_are_tested() {
         for (make, claimed) in MAKES.into_iter().zip(cells) {
             let version = make.releases()[at].version();
             let is_it = version.starts_with(&format!("{claimed}."));
-            assert!(is_it, "{make:?} {version}, and the page says {claimed}");
+            assert!(is_it, "{make:?} {version}, and the page claims {claimed}");
         }
     }
 }
 
-/// Whatever a client says about itself, its second request to `/api` is its second.
-fn believes_no_client(stand: &ProxyTestbed) {
+/// Whatever a client sends about itself, its second request to `/api` counts as its second.
+fn believes_no_client(testbed: &ProxyTestbed) {
     for headers in [&FORGED[..], &FORGED[..3], &FORGED[3..6], &FORGED[6..]] {
-        stand.fails(429, 2, "POST", "/api/x", headers);
+        testbed.fails(429, 2, "POST", "/api/x", headers);
     }
-    stand.passes(6, "POST", "/api/x", &FORGED);
-    stand.passes(6, "POST", "/api/x", &FORGED[..1]);
-    stand.fails(429, 6, "POST", "/api/x", &FORGED);
-    // A header that is named as one of the connection is not to be passed on: the proxy's own must be.
+    testbed.passes(6, "POST", "/api/x", &FORGED);
+    testbed.passes(6, "POST", "/api/x", &FORGED[..1]);
+    testbed.fails(429, 6, "POST", "/api/x", &FORGED);
+    // A header that `Connection` names is not passed on: the proxy's own must be.
     let names = FORGED.map(|(name, _)| name).join(", ");
     let dropped = [("connection", &*names)];
-    let reply = stand.request(6, "POST", "/api/x", &dropped);
-    assert_ne!(reply.status, 200, "{:?}", stand.proxy.release());
-    assert_eq!(stand.backend.take(), [], "{:?}", stand.proxy.release());
+    let reply = testbed.request(6, "POST", "/api/x", &dropped);
+    assert_ne!(reply.status, 200, "{:?}", testbed.proxy.release());
+    assert_eq!(testbed.backend.take(), [], "{:?}", testbed.proxy.release());
 }
 
 #[test]
@@ -304,34 +304,34 @@ fn haproxy_enforces_what_tidegate_decides() {
 
 /// Everything passes while Tidegate is frozen or gone, and is limited again when it is back.
 fn opens(release: ProxyRelease) {
-    let stand = ProxyTestbed::impatient(release);
+    let testbed = ProxyTestbed::impatient(release);
     // On a busy machine more may pass before.
     let limits_hold = || {
         wait_for("limits to hold", || {
-            let status = stand.request(2, "POST", "/api/x", &[]).status;
+            let status = testbed.request(2, "POST", "/api/x", &[]).status;
             (status == 429).then_some(())
         });
-        stand.backend.take();
+        testbed.backend.take();
     };
     limits_hold();
-    freeze(&stand.server);
-    stand.passes(2, "POST", "/api/x", &[]);
-    stand.passes(2, "POST", "/api/x", &[]);
-    stand.server.signal("CONT");
+    freeze(&testbed.server);
+    testbed.passes(2, "POST", "/api/x", &[]);
+    testbed.passes(2, "POST", "/api/x", &[]);
+    testbed.server.signal("CONT");
     limits_hold();
     let ProxyTestbed {
         server,
         proxy,
         backend,
-    } = stand;
+    } = testbed;
     drop(server);
-    let reply = Client::connect(proxy.address()).post("/api/x", "hello");
+    let reply = HttpClient::connect(proxy.address()).post("/api/x", "hello");
     assert_eq!(reply.status, 200, "{release:?}: {reply:?}");
     drop(backend);
 }
 
-/// Stops it where it is, and waits until none of its threads runs any more.
-fn freeze(server: &Server) {
+/// Stops the process, and waits until none of its threads runs any more.
+fn freeze(server: &TestServer) {
     server.signal("STOP");
     let threads = format!("/proc/{}/task", server.pid());
     let stopped = |entry: std::io::Result<std::fs::DirEntry>| {
@@ -345,7 +345,7 @@ fn freeze(server: &Server) {
 }
 
 #[test]
-fn nginx_caddy_and_haproxy_let_everything_pass_without_tidegate() {
+fn nginx_caddy_and_haproxy_pass_everything_without_tidegate() {
     for make in [
         ProxyProduct::Nginx,
         ProxyProduct::Caddy,
@@ -355,10 +355,10 @@ fn nginx_caddy_and_haproxy_let_everything_pass_without_tidegate() {
     }
 }
 
-/// A Tidegate without rules is not away, and its error is not taken for a yes. HAProxy probes it: probes that took it out
-/// of service would let everything pass.
+/// A Tidegate without rules is available, and its error does not mean "allowed". HAProxy probes it: if probes took
+/// it out of service, everything would pass.
 #[test]
-fn no_proxy_lets_anything_pass_while_tidegate_has_no_configuration() {
+fn no_proxy_passes_anything_while_tidegate_has_no_configuration() {
     for make in MAKES {
         for release in make.releases() {
             let ProxyTestbed {
@@ -368,38 +368,40 @@ fn no_proxy_lets_anything_pass_while_tidegate_has_no_configuration() {
             } = ProxyTestbed::edited(release, &[]);
             let place = server.http.to_string();
             drop(server);
-            let stand = ProxyTestbed {
+            let testbed = ProxyTestbed {
                 server: no_configuration::start_with(None, &place),
                 proxy,
                 backend,
             };
-            stand.backend.take();
+            testbed.backend.take();
             if make == ProxyProduct::Haproxy {
                 // A probe begins when the one before it was evaluated.
                 let sample = r#"tidegate_http_answers_total{edge="http",status="503"}"#;
-                wait_for("probes", || (stand.server.metric(sample) > 2).then_some(()));
+                wait_for("probes", || {
+                    (testbed.server.metric(sample) > 2).then_some(())
+                });
             }
             let status = if make == ProxyProduct::Nginx {
                 500
             } else {
                 503
             };
-            stand.fails(status, 2, "POST", "/free", &[]);
-            let folder = stand.server.dir.path().join("config");
+            testbed.fails(status, 2, "POST", "/free", &[]);
+            let folder = testbed.server.dir.path().join("config");
             std::fs::create_dir(&folder).unwrap();
-            stand.server.write("config/rules.yaml", RULES);
+            testbed.server.write("config/rules.yaml", RULES);
             wait_for("a configuration", || {
-                let status = stand.request(2, "POST", "/free", &[]).status;
+                let status = testbed.request(2, "POST", "/free", &[]).status;
                 (status == 200).then_some(())
             });
-            stand.backend.take();
-            stand.fails(403, 99, "POST", "/free", &[]);
+            testbed.backend.take();
+            testbed.fails(403, 99, "POST", "/free", &[]);
         }
     }
 }
 
 #[test]
-fn a_proxy_configured_to_fail_closed_lets_nothing_pass_without_tidegate() {
+fn a_proxy_configured_to_fail_closed_passes_nothing_without_tidegate() {
     let closed = [
         (
             ProxyProduct::Nginx,
@@ -408,7 +410,7 @@ fn a_proxy_configured_to_fail_closed_lets_nothing_pass_without_tidegate() {
         ),
         (ProxyProduct::Caddy, (" 127.0.0.1:8001 {", " {"), 502),
         (ProxyProduct::Haproxy, ("OPEN = true", "OPEN = false"), 503),
-        // This one knows nothing else.
+        // This one has no other mode.
         (ProxyProduct::Traefik, ("web", "web"), 500),
     ];
     for (make, edit, status) in closed {
@@ -425,12 +427,12 @@ fn stays_closed(release: ProxyRelease, edit: (&str, &str), status: u16) {
         backend,
     } = ProxyTestbed::edited(release, &[edit]);
     drop(server);
-    let reply = Client::connect(proxy.address()).request("GET", "/free", &[], "");
+    let reply = HttpClient::connect(proxy.address()).request("GET", "/free", &[], "");
     assert_eq!(reply.status, status, "{release:?}: {reply:?}");
     assert_eq!(backend.take(), [], "{release:?}");
 }
 
-/// Of two Tidegates one may end at any time: what is refused stays refused.
+/// One of two Tidegates may end at any time: denied clients stay denied.
 fn survives(make: ProxyProduct, line: &str, two: &str) {
     for release in make.releases() {
         survives_in(release, line, two);
@@ -438,27 +440,27 @@ fn survives(make: ProxyProduct, line: &str, two: &str) {
 }
 
 fn survives_in(release: ProxyRelease, line: &str, two: &str) {
-    let (first, second) = (Server::start(RULES), Server::start(RULES));
-    let port = |server: &Server| format!(":{}", server.http.port());
+    let (first, second) = (TestServer::start(RULES), TestServer::start(RULES));
+    let port = |server: &TestServer| format!(":{}", server.http.port());
     let two = two
         .replace(":A", &port(&first))
         .replace(":B", &port(&second));
-    let stand = ProxyTestbed::patient(first, release, &[(line, &two)]);
-    let blocked = || stand.request(99, "GET", "/free", &[]).status;
+    let testbed = ProxyTestbed::patient(first, release, &[(line, &two)]);
+    let blocked = || testbed.request(99, "GET", "/free", &[]).status;
     assert_eq!(blocked(), 403, "{release:?}");
-    stand.server.signal("TERM");
-    while Client::try_connect(stand.server.http).is_ok() {
+    testbed.server.signal("TERM");
+    while HttpClient::try_connect(testbed.server.http).is_ok() {
         assert_eq!(blocked(), 403, "{release:?}");
     }
     for _ in 0..20 {
         assert_eq!(blocked(), 403, "{release:?}");
     }
     drop(second);
-    assert_eq!(blocked(), 200, "{release:?}: nobody is left to ask");
+    assert_eq!(blocked(), 200, "{release:?}: no Tidegate is left");
 }
 
 #[test]
-fn one_of_two_may_end_unnoticed() {
+fn one_of_two_servers_may_end_unnoticed() {
     let nginx = "server 127.0.0.1:A; server 127.0.0.1:B;";
     survives(ProxyProduct::Nginx, "server 127.0.0.1:8080;", nginx);
     let caddy = "reverse_proxy 127.0.0.1:A 127.0.0.1:B";
@@ -471,7 +473,7 @@ fn one_of_two_may_end_unnoticed() {
     );
 }
 
-/// The part of the Caddyfile that three lines of the page can take the place of, and these lines.
+/// The part of the Caddyfile that three lines of the page can replace, and these lines.
 fn three_lines() -> (&'static str, &'static str) {
     let page = include_str!("../../../../docs/proxies.md");
     let file = include_str!("../../../../docs/proxies/Caddyfile");
@@ -483,18 +485,18 @@ fn three_lines() -> (&'static str, &'static str) {
     (long, lines)
 }
 
-/// The page offers a shorter way for Caddy.
+/// The page offers a shorter configuration for Caddy.
 #[test]
 fn three_lines_are_enough_for_caddy() {
     let (long, lines) = three_lines();
     for release in ProxyProduct::Caddy.releases() {
-        let server = Server::start(RULES);
+        let server = TestServer::start(RULES);
         let lines = lines.replace(":8080", &format!(":{}", server.http.port()));
-        let stand = ProxyTestbed::patient(server, release, &[(long, &lines)]);
-        stand.passes(2, "POST", "/api/x", &FORGED);
-        stand.passes(2, "POST", "/api/x", &[]);
-        let refused = stand.fails(429, 2, "POST", "/api/x", &FORGED);
-        assert!(refused.header("retry-after").is_some());
-        bodies::break_no_limit(&stand);
+        let testbed = ProxyTestbed::patient(server, release, &[(long, &lines)]);
+        testbed.passes(2, "POST", "/api/x", &FORGED);
+        testbed.passes(2, "POST", "/api/x", &[]);
+        let denied = testbed.fails(429, 2, "POST", "/api/x", &FORGED);
+        assert!(denied.header("retry-after").is_some());
+        bodies::break_no_limit(&testbed);
     }
 }

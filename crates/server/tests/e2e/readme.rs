@@ -1,14 +1,14 @@
-//! The README's first minute, run as written: its commands give what it shows, times and ids masked.
+//! The first minute of the README, run as written: its commands print what it shows, times and ids masked.
 
 use std::path::Path;
 use std::process::Command;
 
-use crate::server::{Server, wait_for};
+use crate::server::{TestServer, wait_for};
 
 const README: &str = include_str!("../../../../README.md");
 const RULES: &str = include_str!("../../../../examples/rules.yaml");
 
-/// A command and what the page shows under it.
+/// A command and the output under it.
 struct Example {
     command: String,
     shown: String,
@@ -28,7 +28,7 @@ fn examples() -> Vec<Example> {
 }
 
 /// Runs a command of the page against `server` instead of the default port.
-fn run(command: &str, server: &Server) -> String {
+fn run(command: &str, server: &TestServer) -> String {
     let command = command.replace("127.0.0.1:8080", &server.http.to_string());
     let ran = Command::new("sh").args(["-c", &command]).output().unwrap();
     assert!(
@@ -38,7 +38,7 @@ fn run(command: &str, server: &Server) -> String {
     String::from_utf8(ran.stdout).unwrap().replace('\r', "")
 }
 
-/// What changes from run to run becomes `*`: dates, ids, waits and lengths.
+/// Replaces values that change from run to run by `*`: dates, ids, waits and lengths.
 fn masked(text: &str) -> String {
     const CHANGING: [&str; 10] = [
         "x-ratelimit-reset: ",
@@ -70,9 +70,9 @@ fn masked(text: &str) -> String {
 
 #[test]
 fn the_first_minute_goes_as_the_readme_shows() {
-    let server = Server::start(RULES);
+    let server = TestServer::start(RULES);
     let examples = examples();
-    assert_eq!(examples.len(), 2, "one request allowed, one refused");
+    assert_eq!(examples.len(), 2, "one request allowed, one denied");
     for example in examples {
         let found = run(&example.command, &server);
         assert_eq!(
@@ -84,7 +84,7 @@ fn the_first_minute_goes_as_the_readme_shows() {
     }
     // ...and the third: the rule is edited in place while the service runs.
     let edited = RULES.replace("rate: 1/minute burst 1", "rate: 100/minute burst 100");
-    assert_ne!(edited, RULES, "the README tells to edit this very rate");
+    assert_ne!(edited, RULES, "the README edits this rate");
     std::fs::write(server.rules_path(), edited).unwrap();
     let body = r#"{"attributes": {"user": "ada", "path": "/hello"}}"#;
     wait_for("the edited rule", || {
@@ -93,7 +93,7 @@ fn the_first_minute_goes_as_the_readme_shows() {
 }
 
 #[test]
-fn the_page_speaks_of_both_commands_and_its_links_lead_somewhere() {
+fn the_page_has_both_commands_and_its_links_resolve() {
     assert!(README.contains("make run") && README.contains("make test"));
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     for link in README.split("](").skip(1) {

@@ -6,8 +6,8 @@ use std::time::Instant;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::http::ask;
-use crate::server::{Server, metric, wait_for};
+use crate::http::check_body;
+use crate::server::{TestServer, metric, wait_for};
 
 /// Both rules of a set carry its letter, so a decision that mixes two sets shows.
 fn rules(letter: char) -> String {
@@ -19,7 +19,7 @@ fn rules(letter: char) -> String {
 
 #[test]
 fn a_thousand_reloads_half_of_them_broken_disturb_no_decision() {
-    let server = Server::start(&rules('a'));
+    let server = TestServer::start(&rules('a'));
     let done = AtomicBool::new(false);
     let decided = AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -28,8 +28,8 @@ fn a_thousand_reloads_half_of_them_broken_disturb_no_decision() {
             scope.spawn(move || {
                 let mut connection = server.client();
                 while !done.load(Relaxed) {
-                    let reply =
-                        connection.post("/v1/check", &ask(&format!("192.0.2.{client}"), "/"));
+                    let reply = connection
+                        .post("/v1/check", &check_body(&format!("192.0.2.{client}"), "/"));
                     assert_eq!(reply.status, 200, "{reply:?}");
                     let reply_body = reply.json();
                     let names: Vec<&str> = reply_body["limits"]
@@ -66,7 +66,7 @@ fn a_thousand_reloads_half_of_them_broken_disturb_no_decision() {
                     &format!("{}    rate: 0/hour # {round}\n", rules('x')),
                 );
                 server.admin_post("/v1/reload", "");
-                wait_for("bad rules to be refused", || {
+                wait_for("bad rules to be rejected", || {
                     (server.metric("tidegate_config_rejected_total") > rejected).then_some(())
                 });
             }
@@ -100,7 +100,7 @@ fn key_line(key: &str, tier: &str) -> String {
     format!("sha256:{digest} {tier} {key}-owner\n")
 }
 
-/// A server with a keys file, and tiers of these names, the second worth 1000 an hour.
+/// Rules with a keys file, and tiers of these names, the second with 1000 an hour.
 fn with_tiers(first: &str, second: &str) -> String {
     format!(
         "version: 1\ntiers: [{first}, {second}]\nkeys_file: keys.txt\nrules:\n  \
@@ -108,7 +108,7 @@ fn with_tiers(first: &str, second: &str) -> String {
     )
 }
 
-fn start_with_keys(rules: &str, keys: &str) -> Server {
+fn start_with_keys(rules: &str, keys: &str) -> TestServer {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("rules.yaml"), rules).unwrap();
     std::fs::write(dir.path().join("keys.txt"), keys).unwrap();
@@ -116,26 +116,26 @@ fn start_with_keys(rules: &str, keys: &str) -> Server {
     command
         .args(["serve", "--rules"])
         .arg(dir.path().join("rules.yaml"));
-    Server::spawn(command, dir)
+    TestServer::spawn(command, dir)
 }
 
-fn successful(server: &Server) -> u64 {
+fn successful(server: &TestServer) -> u64 {
     server.metric("tidegate_config_last_reload_successful")
 }
 
 /// Waits until `stale` mentions all of these, or is null if there are none.
-fn wait_stale(server: &Server, want: &[&str]) {
+fn wait_stale(server: &TestServer, want: &[&str]) {
     wait_for("staleness", || {
         let stale = server.admin_get("/v1/rules").json()["stale"].clone();
-        let said = stale.as_str().unwrap_or_default();
+        let reason = stale.as_str().unwrap_or_default();
         let all = ["rules: ", "keys: "];
         all.iter()
-            .all(|what| said.contains(what) == want.contains(what))
+            .all(|what| reason.contains(what) == want.contains(what))
             .then_some(())
     });
 }
 
-/// Time is printed and decides nothing.
+/// The time is printed and not asserted.
 #[test]
 fn an_added_key_is_in_force_without_a_restart() {
     let server = start_with_keys(&with_tiers("free", "pro"), &key_line("old", "free"));
@@ -156,7 +156,7 @@ fn an_added_key_is_in_force_without_a_restart() {
 
 #[test]
 fn rules_that_vanish_or_break_leave_the_last_good_ones_and_are_reported() {
-    let server = Server::start(&rules('a'));
+    let server = TestServer::start(&rules('a'));
     std::fs::remove_file(server.rules_path()).unwrap();
     server.signal("HUP");
     server.wait_log(|line| {
@@ -165,25 +165,29 @@ fn rules_that_vanish_or_break_leave_the_last_good_ones_and_are_reported() {
             .is_some_and(|m| m.starts_with("not taken"))
     });
     assert_eq!(
-        server.post("/v1/check", &ask("192.0.2.1", "/")).json()["limits"][0]["rule"],
+        server
+            .post("/v1/check", &check_body("192.0.2.1", "/"))
+            .json()["limits"][0]["rule"],
         "a1"
     );
     assert!(server.admin_get("/v1/rules").json()["stale"].is_string());
     server.write("rules.yaml", &rules('b'));
     server.signal("HUP");
     wait_for("the new rules", || {
-        let decision = server.post("/v1/peek", &ask("192.0.2.1", "/")).json();
+        let decision = server
+            .post("/v1/peek", &check_body("192.0.2.1", "/"))
+            .json();
         (decision["limits"][0]["rule"] == "b1").then_some(())
     });
-    // Told just after they came into force.
+    // Reported just after they came into force.
     wait_for("success", || (successful(&server) == 1).then_some(()));
 }
 
-/// Counts are kept by the place of a rate in its list.
+/// Counts are stored by the index of a rate in its list.
 #[test]
-fn rates_that_a_reload_moves_are_named_in_the_log() {
+fn rates_that_a_reload_reorders_are_reported_in_the_log() {
     let rules = |rate: &str| format!("version: 1\nrules: [{{ name: q, by: ip, rate: {rate} }}]\n");
-    let server = Server::start(&rules("[1000/hour, 20/day]"));
+    let server = TestServer::start(&rules("[1000/hour, 20/day]"));
     server.write("rules.yaml", &rules("[1000/hour, 20/day, 900/month]"));
     let reloaded = server.admin_post("/v1/reload", "").json();
     assert_eq!(reloaded["version"], 2, "{reloaded}");
@@ -199,10 +203,10 @@ fn rates_that_a_reload_moves_are_named_in_the_log() {
     assert_eq!(server.wait_log(is_moved)["rules"], "q");
 }
 
-/// The limits of a file that is lost from a folder ended without a word.
+/// The limits of a file that is lost from a folder ended without any message.
 #[test]
-fn rules_that_a_reload_drops_are_named_in_the_log() {
-    let server = Server::start(&rules('a'));
+fn rules_that_a_reload_drops_are_reported_in_the_log() {
+    let server = TestServer::start(&rules('a'));
     let kept = rules('a').replace("a2", "other");
     server.write("rules.yaml", &kept);
     let line = server.wait_log(|line| line["count"] == 1 && line["level"] == "WARN");
@@ -211,14 +215,14 @@ fn rules_that_a_reload_drops_are_named_in_the_log() {
     assert!(message.contains("no longer in force"), "{message}");
 }
 
-/// A rule that was switched off or to shadow ended its limit without a word.
+/// A rule that was switched off or to shadow ended its limit without any message.
 #[test]
-fn rules_that_a_reload_switches_off_are_named_in_the_log() {
+fn rules_that_a_reload_switches_off_are_reported_in_the_log() {
     let rules = |mode: &str| {
         format!("version: 1\nrules: [{{ name: q, by: ip, rate: 5/hour, mode: {mode} }}]\n")
     };
     for mode in ["off", "shadow"] {
-        let server = Server::start(&rules("enforce"));
+        let server = TestServer::start(&rules("enforce"));
         server.write("rules.yaml", &rules(mode));
         let line = server.wait_log(|line| {
             let message = line["message"].as_str();
@@ -231,39 +235,39 @@ fn rules_that_a_reload_switches_off_are_named_in_the_log() {
     }
 }
 
-fn wait_warning(server: &Server, part: &str) -> Value {
+fn wait_warning(server: &TestServer, part: &str) -> Value {
     server.wait_log(|line| {
         let message = line["message"].as_str();
         line["level"] == "WARN" && message.is_some_and(|message| message.contains(part))
     })
 }
 
-/// A rate that became `unlimited` ended its limit without a word.
+/// A rate that became `unlimited` ended its limit without any message.
 #[test]
-fn rules_that_a_reload_makes_unlimited_are_named_in_the_log() {
+fn rules_that_a_reload_makes_unlimited_are_reported_in_the_log() {
     let rules = |rate: &str| format!("version: 1\nrules: [{{ name: q, by: ip, rate: {rate} }}]\n");
-    let server = Server::start(&rules("5/hour"));
+    let server = TestServer::start(&rules("5/hour"));
     server.write("rules.yaml", &rules("unlimited"));
     assert_eq!(wait_warning(&server, "no longer limit")["rules"], "q");
 }
 
-/// A descriptor of its own for some value, without a limit, freed that value without a word.
+/// A more specific descriptor without a limit freed its value without any message.
 #[test]
-fn limits_that_another_descriptor_hides_are_named_in_the_log() {
+fn limits_that_another_descriptor_hides_are_reported_in_the_log() {
     let limited = "domain: d
 descriptors:
   - { key: user, rate_limit: { unit: hour, requests_per_unit: 5 } }
 ";
-    let server = Server::start(limited);
+    let server = TestServer::start(limited);
     let hidden = format!("{limited}  - {{ key: user, value: vip }}\n");
     server.write("rules.yaml", &hidden);
     let line = wait_warning(&server, "no longer hold for some values");
     assert_eq!(line["rules"], "d.user");
 }
 
-/// A stolen key was free once a new one had its name.
+/// A stolen key was no longer blocked once a new one had its name.
 #[test]
-fn a_blocked_key_that_loses_its_name_is_named_in_the_log() {
+fn a_blocked_key_that_loses_its_name_is_reported_in_the_log() {
     let rules = with_tiers("free", "pro") + "block: ['key:old-owner']\n";
     let server = start_with_keys(&rules, &key_line("old", "free"));
     let rotated = key_line("new", "free").replace("new-owner", "old-owner");
@@ -272,13 +276,13 @@ fn a_blocked_key_that_loses_its_name_is_named_in_the_log() {
     assert_eq!(line["count"], 1);
 }
 
-/// Clients that were blocked passed after a reload without a word, as after a file was lost from a folder.
+/// Blocked clients passed after a reload without any message, for example after a file was lost from a folder.
 #[test]
-fn blocks_that_a_reload_lifts_are_named_in_the_log() {
+fn blocks_that_a_reload_lifts_are_reported_in_the_log() {
     let rules = |lists: &str| {
         format!("version: 1\nrules: [{{ name: q, by: ip, rate: 5/hour }}]\n{lists}\n")
     };
-    let server = Server::start(&rules("block: [192.0.2.7, 192.0.2.8, key:stolen-laptop]"));
+    let server = TestServer::start(&rules("block: [192.0.2.7, 192.0.2.8, key:stolen-laptop]"));
     server.write(
         "rules.yaml",
         &rules("block: [192.0.2.7]\nallow: [192.0.2.0/24]"),
@@ -292,7 +296,7 @@ fn blocks_that_a_reload_lifts_are_named_in_the_log() {
 }
 
 #[test]
-fn blocks_of_a_file_that_a_folder_loses_are_named_in_the_log() {
+fn blocks_of_a_file_that_a_folder_loses_are_reported_in_the_log() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("rules");
     std::fs::create_dir(&folder).unwrap();
@@ -301,17 +305,17 @@ fn blocks_of_a_file_that_a_folder_loses_are_named_in_the_log() {
     std::fs::write(folder.join("b.yaml"), block).unwrap();
     let mut command = std::process::Command::new(crate::server::BINARY);
     command.args(["serve", "--rules"]).arg(&folder);
-    let server = Server::spawn(command, dir);
+    let server = TestServer::spawn(command, dir);
     std::fs::remove_file(folder.join("b.yaml")).unwrap();
     let dropped = wait_warning(&server, "entries of `block` are no longer in force");
     assert_eq!(dropped["entries"], "192.0.2.7");
 }
 
-/// A reload that changed nothing said nothing, `/v1/reload` answered before anything was read, and the first
+/// A reload that changed nothing logged nothing, `/v1/reload` responded before anything was read, and the first
 /// rules were version 2.
 #[test]
 fn a_reload_reports_its_outcome() {
-    let server = Server::start(&rules('a'));
+    let server = TestServer::start(&rules('a'));
     let reload = || {
         let reply = server.admin_post("/v1/reload", "").json();
         (
@@ -333,7 +337,7 @@ fn a_reload_reports_its_outcome() {
     };
     wait_for("a second line", || (count() == 2).then_some(()));
     server.write("rules.yaml", &rules('b'));
-    // The watch may have been quicker.
+    // The file watcher may have been quicker.
     let (status, version, _) = reload();
     assert!(status == "reloaded" || status == "unchanged", "{status}");
     assert_eq!(version, 2);
@@ -344,7 +348,7 @@ fn a_reload_reports_its_outcome() {
     server.wait_log(|line| is(line, "rejected") && line["level"] == "WARN");
 }
 
-/// Repairing the keys said that all was well while the rules on disk were still refused.
+/// Repairing the keys reported success while the rules on disk were still rejected.
 #[test]
 fn a_reload_is_successful_only_if_both_rules_and_keys_are_in_force() {
     let good = (with_tiers("free", "pro"), key_line("a", "pro"));
@@ -356,21 +360,21 @@ fn a_reload_is_successful_only_if_both_rules_and_keys_are_in_force() {
     wait_stale(&server, &["rules: ", "keys: "]);
     server.write("keys.txt", &(good.1.clone() + &key_line("b", "pro")));
     wait_stale(&server, &["rules: "]);
-    assert_eq!(successful(&server), 0, "the rules are still refused");
+    assert_eq!(successful(&server), 0, "the rules are still rejected");
     server.write("keys.txt", "not a key\n");
     wait_stale(&server, &["rules: ", "keys: "]);
     server.write("rules.yaml", &good.0);
     wait_stale(&server, &["keys: "]);
-    assert_eq!(successful(&server), 0, "the keys are still refused");
+    assert_eq!(successful(&server), 0, "the keys are still rejected");
     server.write("keys.txt", &good.1);
     wait_stale(&server, &[]);
     wait_for("success", || (successful(&server) == 1).then_some(()));
 }
 
-/// Good rules over good rules left the old hash, and refused ones on disk could lend theirs.
+/// Good rules after good rules left the old hash, and rejected ones on disk could set theirs.
 #[test]
 fn the_hash_is_that_of_the_rules_in_force() {
-    let server = Server::start(&rules('a'));
+    let server = TestServer::start(&rules('a'));
     let hash = || server.admin_get("/v1/rules").json()["hash"].clone();
     let first = hash();
     server.write("rules.yaml", &rules('b'));
@@ -387,7 +391,7 @@ fn the_hash_is_that_of_the_rules_in_force() {
     wait_for("the first hash", || (hash() == first).then_some(()));
 }
 
-/// Asking by `/v1/reload` was answered from memory, and both files stayed refused for good.
+/// `/v1/reload` responded from memory, and both files stayed rejected for good.
 #[test]
 fn a_tier_renamed_first_in_the_rules_then_in_the_keys_comes_into_force() {
     let server = start_with_keys(&with_tiers("free", "pro"), &key_line("a", "pro"));

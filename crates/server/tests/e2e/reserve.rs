@@ -1,12 +1,12 @@
-//! Reserve and settle, over HTTP, on real nodes: what is charged in the end is what was used.
+//! Reserve and settle, over HTTP, on real nodes: the final charge is what was used.
 
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tidegate_parts::{FaultProxy, ProxyFault, TestRedis as Redis};
+use tidegate_testkit::{FaultProxy, ProxyFault, TestRedis as Redis};
 
-use crate::http::{Client, Reply};
-use crate::server::{DEADLINE, Server, wait_for};
+use crate::http::{HttpClient, HttpReply};
+use crate::server::{DEADLINE, TestServer, wait_for};
 use crate::window::unit;
 
 fn rules(limit: u64) -> String {
@@ -17,10 +17,10 @@ fn rules(limit: u64) -> String {
     )
 }
 
-/// A node that waits for its store as long as it takes, unless told otherwise.
-fn node(limit: u64, store: &str, budget_ms: &str) -> Server {
+/// A node with this store budget. A large one waits for its store as long as it takes.
+fn node(limit: u64, store: &str, budget_ms: &str) -> TestServer {
     let flags = ["--store", store, "--store-budget", budget_ms];
-    let node = Server::with(&rules(limit), &flags);
+    let node = TestServer::with(&rules(limit), &flags);
     until("an exact node", || node.metric("tidegate_store_exact") == 1);
     node
 }
@@ -38,17 +38,17 @@ fn body(user: &str, tokens: u64, expires_ms: u64) -> String {
         .to_string()
 }
 
-fn reserve(client: &mut Client, tokens: u64, expires_ms: u64) -> Reply {
+fn reserve(client: &mut HttpClient, tokens: u64, expires_ms: u64) -> HttpReply {
     client.post("/v1/reserve", &body("ada", tokens, expires_ms))
 }
 
 /// The token of a reservation that passed.
-fn token(reply: &Reply) -> String {
+fn token(reply: &HttpReply) -> String {
     assert_eq!(reply.status, 200, "{reply:?}");
     reply.json()["reservation"].as_str().unwrap().to_owned()
 }
 
-fn settle(client: &mut Client, token: &str, used: u64) -> Value {
+fn settle(client: &mut HttpClient, token: &str, used: u64) -> Value {
     let body = json!({"reservation": token, "costs": {"tokens": used}}).to_string();
     let reply = client.post("/v1/settle", &body);
     assert_eq!(reply.status, 200, "{reply:?}");
@@ -56,12 +56,12 @@ fn settle(client: &mut Client, token: &str, used: u64) -> Value {
 }
 
 /// What ada has used, as the store has it.
-fn used(node: &Server) -> u64 {
+fn used(node: &TestServer) -> u64 {
     used_by(node, "ada")
 }
 
 /// Waits for a store that is away.
-fn used_by(node: &Server, user: &str) -> u64 {
+fn used_by(node: &TestServer, user: &str) -> u64 {
     let who = json!({"attributes": {"user": user}}).to_string();
     let found = wait_for("the store", || {
         let reply = node.admin_post("/v1/subjects", &who);
@@ -73,13 +73,13 @@ fn used_by(node: &Server, user: &str) -> u64 {
 
 #[test]
 fn an_estimate_is_charged_and_corrected_to_what_was_used() {
-    let server = Server::start(&rules(1_000));
+    let server = TestServer::start(&rules(1_000));
     let mut client = server.client();
     let reserved = reserve(&mut client, 600, 60_000);
-    let answer = reserved.json();
-    assert_eq!(answer["remaining"], 400, "{answer}");
-    assert_eq!(answer["expires_ms"], 60_000);
-    assert!(answer["receipt"].is_null());
+    let decision = reserved.json();
+    assert_eq!(decision["remaining"], 400, "{decision}");
+    assert_eq!(decision["expires_ms"], 60_000);
+    assert!(decision["receipt"].is_null());
     assert_eq!(reserve(&mut client, 401, 60_000).status, 429);
     assert_eq!(reserve(&mut client, 1_001, 60_000).status, 422);
     let reserved = token(&reserved);
@@ -87,7 +87,7 @@ fn an_estimate_is_charged_and_corrected_to_what_was_used() {
     assert_eq!(used(&server), 250);
     assert_eq!(settle(&mut client, &reserved, 900), "already");
     assert_eq!(used(&server), 250);
-    // What is not named stays as estimated.
+    // A unit that is not named keeps its estimate.
     let reserved = token(&reserve(&mut client, 100, 60_000));
     let rest = json!({"reservation": reserved, "cost": 5}).to_string();
     assert_eq!(client.post("/v1/settle", &rest).json()["settled"], "done");
@@ -105,50 +105,57 @@ fn an_estimate_is_charged_and_corrected_to_what_was_used() {
 }
 
 #[test]
-fn what_is_no_reservation_is_refused_with_its_field() {
-    let server = Server::start(&rules(1_000));
+fn an_invalid_reservation_is_rejected_with_its_field() {
+    let server = TestServer::start(&rules(1_000));
     let mut client = server.client();
-    let ask = r#"{"attributes": {"user": "ada"}, "costs": {"tokens": 1}, "receipt": true}"#;
-    let checked = client.post("/v1/check", ask).json();
+    let request = r#"{"attributes": {"user": "ada"}, "costs": {"tokens": 1}, "receipt": true}"#;
+    let checked = client.post("/v1/check", request).json();
     let receipt = checked["receipt"].as_str().unwrap();
     let forged = json!({"reservation": receipt, "cost": 0}).to_string();
-    let refused = client.post("/v1/settle", &forged);
-    assert_eq!(refused.status, 400);
-    assert!(refused.body.contains("`reservation`"), "{refused:?}");
+    let rejected = client.post("/v1/settle", &forged);
+    assert_eq!(rejected.status, 400);
+    assert!(rejected.body.contains("`reservation`"), "{rejected:?}");
     let reserved = token(&reserve(&mut client, 1, 60_000));
     let misspelt = json!({"reservation": reserved, "costs": {"tokns": 9}}).to_string();
-    let refused = client.post("/v1/settle", &misspelt);
-    let field = &refused.json()["field"];
-    assert_eq!((refused.status, field), (400, &json!("costs.tokns")));
-    assert!(refused.body.contains("nothing was reserved"), "{refused:?}");
+    let rejected = client.post("/v1/settle", &misspelt);
+    let field = &rejected.json()["field"];
+    assert_eq!((rejected.status, field), (400, &json!("costs.tokns")));
+    assert!(
+        rejected.body.contains("nothing was reserved"),
+        "{rejected:?}"
+    );
     let swapped = json!({"receipt": reserved}).to_string();
     assert_eq!(client.post("/v1/refund", &swapped).status, 400);
-    assert_eq!(client.post("/v1/reserve", ask).status, 400, "no receipt");
+    assert_eq!(
+        client.post("/v1/reserve", request).status,
+        400,
+        "no receipt"
+    );
     assert_eq!(client.request("GET", "/v1/reserve", &[], "").status, 405);
     // A unit that no rule counts is probably misspelt.
     let images = r#"{"attributes": {"user": "ada"}, "costs": {"images": 2}}"#;
-    let refused = client.post("/v1/reserve", images);
-    let field = &refused.json()["field"];
-    assert_eq!((refused.status, field), (400, &json!("costs.images")));
-    // One that is charged without being named can be settled.
+    let rejected = client.post("/v1/reserve", images);
+    let field = &rejected.json()["field"];
+    assert_eq!((rejected.status, field), (400, &json!("costs.images")));
+    // A unit that is charged without being named can be settled.
     let unnamed = token(&client.post("/v1/reserve", r#"{"attributes": {"user": "ada"}}"#));
     assert_eq!(settle(&mut client, &unnamed, 7), "done");
 }
 
 #[test]
-fn an_abandoned_estimate_comes_back_by_itself() {
-    let server = Server::start(&rules(1_000));
+fn an_abandoned_reservation_expires() {
+    let server = TestServer::start(&rules(1_000));
     let mut client = server.client();
     let reserved = token(&reserve(&mut client, 1_000, 60));
     until("the estimate to come back", || used(&server) == 0);
     let returned = r#"tidegate_reservations_total{outcome="returned"}"#;
     until("a metric", || server.metric(returned) == 1);
-    // Long after twice its time nothing counts any more.
+    // Long after twice its time a settlement has no effect.
     until("the end", || settle(&mut client, &reserved, 5) == "lapsed");
     assert!(used(&server) <= 5);
 }
 
-/// What the calls of one thread used, and by how much their estimates were too low, of those that passed.
+/// What the allowed calls of one thread used, and by how much their estimates were too low.
 #[derive(Clone, Copy, Default)]
 struct ThreadUsage {
     passed: u64,
@@ -157,9 +164,9 @@ struct ThreadUsage {
     under: u64,
 }
 
-/// A thousand calls that are all under way at once: none is settled before all were reserved.
+/// A thousand calls in flight at once: none is settled before all were reserved.
 #[test]
-fn a_thousand_calls_at_once_overspend_by_their_underestimates_at_most() {
+fn a_thousand_calls_at_once_overspend_by_no_more_than_their_underestimates() {
     const CALLS: u64 = 1_000;
     const THREADS: u64 = 16;
     const LIMIT: u64 = 100_000;
@@ -195,7 +202,7 @@ fn a_thousand_calls_at_once_overspend_by_their_underestimates_at_most() {
                 }
                 barrier.wait();
                 for (i, (token, used)) in open.iter().enumerate() {
-                    // On whichever node, and some of them twice.
+                    // On any node, and some of them twice.
                     assert_eq!(settle(&mut other, token, *used), "done");
                     if i % 5 == 0 {
                         assert_eq!(settle(&mut client, token, 0), "already");
@@ -220,9 +227,9 @@ fn a_thousand_calls_at_once_overspend_by_their_underestimates_at_most() {
     );
 }
 
-/// The store remembers what is open, not the node: the next reservation on another node brings it back.
+/// The store remembers open reservations, not the node: the next reservation on another node expires them.
 #[test]
-fn what_a_killed_node_had_reserved_comes_back_on_another() {
+fn reservations_of_a_killed_node_expire_on_another() {
     let redis = Redis::redis7();
     let [first, second] = [(); 2].map(|()| node(1_000, &redis.url(), "30000"));
     let late = token(&reserve(&mut first.client(), 600, 1_500));
@@ -233,31 +240,31 @@ fn what_a_killed_node_had_reserved_comes_back_on_another() {
         reserve(&mut client, 900, 600_000).status == 200
     });
     assert_eq!(used(&second), 900, "600 came back");
-    // Whoever it was for may say so still, for a while; then it is charged as a whole.
-    let said = settle(&mut client, &late, 100);
-    match said.as_str().unwrap() {
+    // The client may still settle for a while; then it is charged as a whole.
+    let settled = settle(&mut client, &late, 100);
+    match settled.as_str().unwrap() {
         "late" => assert_eq!(used(&second), 1_000),
         other => assert_eq!((other, used(&second)), ("lapsed", 900)),
     }
 }
 
 #[test]
-fn what_is_settled_with_less_reaches_the_deny_cache_at_once() {
+fn a_settlement_below_the_estimate_clears_the_deny_cache_at_once() {
     let redis = Redis::redis7();
     let node = node(1_000, &redis.url(), "30000");
     let mut client = node.client();
     let reserved = token(&reserve(&mut client, 1_000, 600_000));
     let check = r#"{"attributes": {"user": "ada"}, "costs": {"tokens": 1}}"#;
     for source in ["exact", "deny-cache"] {
-        let refused = client.post("/v1/check", check);
-        let answer = refused.json();
-        assert_eq!((refused.status, &answer["source"]), (429, &json!(source)));
+        let denied = client.post("/v1/check", check);
+        let decision = denied.json();
+        assert_eq!((denied.status, &decision["source"]), (429, &json!(source)));
     }
     assert_eq!(settle(&mut client, &reserved, 500), "done");
     assert_eq!(client.post("/v1/check", check).status, 200);
 }
 
-/// Neither lost nor counted twice: the store was away when it was settled, and heard of it afterwards.
+/// Neither lost nor counted twice: the store was away at the settlement, and got it afterwards.
 #[test]
 fn a_settlement_waits_for_a_store_that_is_away() {
     let redis = Redis::redis7();
@@ -270,7 +277,7 @@ fn a_settlement_waits_for_a_store_that_is_away() {
     let url = format!("redis://{}", proxy.address());
     let node = node(1_000, &url, "300");
     let mut client = node.client();
-    // Each try is another user: what a try without the store owes is charged later.
+    // Each try is another user: pending charges of a try without the store are written back later.
     let (mut tries, mut user, mut reserved) = (0, String::new(), String::new());
     until("a reservation in the store", || {
         tries += 1;
@@ -288,9 +295,9 @@ fn a_settlement_waits_for_a_store_that_is_away() {
     assert_eq!(node.metric("tidegate_panics_total"), 0);
 }
 
-/// A store that forgets: nothing panics, and what is missing is at most what was underestimated.
+/// A store that loses its data: nothing panics, and no more is missing than the underestimates.
 #[test]
-fn a_store_that_lost_its_memory_charges_the_estimates() {
+fn a_store_that_lost_its_data_charges_the_estimates() {
     let mut redis = Redis::redis7();
     let node = node(1_000, &redis.url(), "2000");
     let mut client = node.client();
@@ -302,10 +309,10 @@ fn a_store_that_lost_its_memory_charges_the_estimates() {
     until("a loss", || node.metric("tidegate_store_losses_total") == 1);
     until("an exact node", || node.metric("tidegate_store_exact") == 1);
     for token in &open {
-        let said = settle(&mut client, token, 130);
-        assert!(said == "already" || said == "waiting", "{said}");
+        let settled = settle(&mut client, token, 130);
+        assert!(settled == "already" || settled == "waiting", "{settled}");
     }
-    // The estimates were put back from what the node last saw; what was used beyond them is not charged.
+    // The estimates were restored from the node's last known state; usage beyond them is not charged.
     let left = client.post(
         "/v1/peek",
         &body("ada", 1, 1).replace(r#","expires_ms":1"#, ""),

@@ -1,11 +1,11 @@
-//! A Redis client that shows every byte: what it sends is written out, what comes is kept as it came.
+//! A Redis client at the level of bytes: it sends exactly the given bytes, and keeps replies as they come.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-use crate::server::{DEADLINE, Server};
+use crate::server::{DEADLINE, TestServer};
 
-/// An answer.
+/// A reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum RespReply {
     Simple(String),
@@ -18,7 +18,7 @@ pub(crate) enum RespReply {
 }
 
 impl RespReply {
-    /// The numbers of an array of nothing else.
+    /// The numbers of an array of numbers.
     #[track_caller]
     pub(crate) fn integers(&self) -> Vec<i64> {
         let RespReply::Array(values) = self else {
@@ -31,7 +31,7 @@ impl RespReply {
         values.iter().map(number).collect()
     }
 
-    /// The value of a name in a map, or in an array that stands for one.
+    /// The value of a name in a map, or in an array of pairs.
     #[track_caller]
     pub(crate) fn field(&self, name: &str) -> &RespReply {
         let wanted = RespReply::Bulk(name.to_owned());
@@ -47,19 +47,18 @@ impl RespReply {
     }
 }
 
-/// A connection.
 pub(crate) struct RespClient {
     stream: BufReader<TcpStream>,
 }
 
-impl Server {
-    /// With these rules, a door for Redis clients, and further flags.
+impl TestServer {
+    /// With these rules, a listener for Redis clients, and further flags.
     pub(crate) fn with_resp(rules: &str, flags: &[&str]) -> Self {
         let flags = [&["--resp", "127.0.0.1:0"], flags].concat();
-        Server::with(rules, &flags)
+        TestServer::with(rules, &flags)
     }
 
-    /// Where Redis clients are answered.
+    /// The address of the listener for Redis clients.
     pub(crate) fn resp(&self) -> SocketAddr {
         let line = self.wait_log(|line| line["message"] == "listening" && line["edge"] == "resp");
         line["address"].as_str().unwrap().parse().unwrap()
@@ -96,7 +95,7 @@ impl RespClient {
         self.stream.get_mut().write_all(bytes).unwrap();
     }
 
-    /// Sends the words of a line as a command, and gives the answer.
+    /// Sends the words of a line as a command, and returns the reply.
     #[track_caller]
     pub(crate) fn send_line(&mut self, line: &str) -> RespReply {
         self.send_words(&line.split(' ').collect::<Vec<_>>())
@@ -108,7 +107,7 @@ impl RespClient {
         self.receive().unwrap()
     }
 
-    /// The error that a command must give.
+    /// The error that a command must return.
     #[track_caller]
     pub(crate) fn error(&mut self, line: &str) -> String {
         match self.send_line(line) {
@@ -117,7 +116,7 @@ impl RespClient {
         }
     }
 
-    /// The next answer.
+    /// The next reply.
     pub(crate) fn receive(&mut self) -> io::Result<RespReply> {
         let line = self.line()?;
         let (mark, rest) = line.split_at(1);
@@ -155,7 +154,7 @@ impl RespClient {
         }
     }
 
-    /// Waits for the other side to close; what came before that.
+    /// Waits for the server to close. Returns the bytes before that.
     pub(crate) fn until_closed(mut self) -> String {
         let mut rest = Vec::new();
         // A reset is an end too.

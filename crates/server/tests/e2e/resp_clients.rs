@@ -1,8 +1,8 @@
-//! The clients people use, unmodified: each connects, throttles, and is refused where it must be.
+//! Popular client libraries, unmodified: each connects, throttles, and is denied at the limit.
 
 use std::process::Command;
 
-use crate::server::Server;
+use crate::server::TestServer;
 
 const RULES: &str = "version: 1\nrules: [{ name: r, by: user, rate: 10/hour }]\n";
 const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/e2e/clients");
@@ -26,7 +26,7 @@ fn run(program: &str, arguments: &[&str]) -> String {
 
 #[track_caller]
 fn throttles(program: &str, script: &str, module: Option<&str>) {
-    let server = Server::with_resp(RULES, &[]);
+    let server = TestServer::with_resp(RULES, &[]);
     let (at, script) = (server.resp(), format!("{SCRIPTS}/{script}"));
     let (host, port) = (at.ip().to_string(), at.port().to_string());
     let mut arguments = vec![script.as_str()];
@@ -37,16 +37,16 @@ fn throttles(program: &str, script: &str, module: Option<&str>) {
 
 #[test]
 fn redis_cli() {
-    let server = Server::with_resp(RULES, &[]);
+    let server = TestServer::with_resp(RULES, &[]);
     let port = server.resp().port().to_string();
-    let ask = |words: &str| {
+    let send = |words: &str| {
         let mut arguments = vec!["-p", &port];
         arguments.extend(words.split(' '));
         run("redis-cli", &arguments)
     };
-    assert_eq!(ask("CL.THROTTLE k 0 1 3600"), "0\n1\n0\n-1\n3600");
-    assert!(ask("-3 CL.THROTTLE k 0 1 3600").starts_with("1\n1\n0\n"));
-    let checked = ask("-3 TG.CHECK user ada");
+    assert_eq!(send("CL.THROTTLE k 0 1 3600"), "0\n1\n0\n-1\n3600");
+    assert!(send("-3 CL.THROTTLE k 0 1 3600").starts_with("1\n1\n0\n"));
+    let checked = send("-3 TG.CHECK user ada");
     assert!(
         checked.contains("allowed 1\nlimit 10\nremaining 9"),
         "{checked}"

@@ -1,7 +1,7 @@
 //! The commands that Redis clients send, one by one.
 
 use crate::resp::{RespClient, RespReply};
-use crate::server::Server;
+use crate::server::TestServer;
 use crate::window::unit;
 
 const NONE: &str = "version: 1\nrules: []\n";
@@ -15,8 +15,8 @@ fn bulk(text: &str) -> RespReply {
 }
 
 #[test]
-fn handshake_commands_are_answered_as_redis_would() {
-    let server = Server::with_resp(NONE, &[]);
+fn handshake_commands_get_the_replies_of_redis() {
+    let server = TestServer::with_resp(NONE, &[]);
     let mut redis = server.redis();
     let hello = redis.send_line("HELLO 3 SETNAME me");
     assert!(matches!(hello, RespReply::Map(_)), "{hello:?}");
@@ -74,8 +74,8 @@ fn handshake_commands_are_answered_as_redis_would() {
 }
 
 #[test]
-fn what_is_not_understood_is_worded_as_redis_words_it() {
-    let server = Server::with_resp(NONE, &[]);
+fn invalid_commands_get_the_error_texts_of_redis() {
+    let server = TestServer::with_resp(NONE, &[]);
     let mut redis = server.redis();
     let cases = [
         (
@@ -149,10 +149,10 @@ fn what_is_not_understood_is_worded_as_redis_words_it() {
     );
 }
 
-/// redis-py and others send every pipeline this way unless told otherwise.
+/// redis-py and others send every pipeline this way by default.
 #[test]
 fn a_transaction_is_queued_and_decided_as_one() {
-    let server = Server::with_resp(NONE, &[]);
+    let server = TestServer::with_resp(NONE, &[]);
     let mut redis = server.redis();
     let queued = RespReply::Simple("QUEUED".to_owned());
     let throttle = "CL.THROTTLE k 1 1 3600";
@@ -176,7 +176,7 @@ fn a_transaction_is_queued_and_decided_as_one() {
     assert_eq!(allowed, [0, 1, 1]);
     assert_eq!(replies[3], RespReply::Simple("PONG".to_owned()));
     assert!(matches!(replies[4], RespReply::Error(_)), "{replies:?}");
-    // What does not exist, or is not whole, runs nothing.
+    // A transaction with an unknown or incomplete command runs nothing.
     for bad in ["GET k", "CL.THROTTLE k"] {
         assert_eq!(redis.send_line("MULTI"), ok());
         assert!(redis.error(bad).starts_with("ERR "), "{bad}");
@@ -204,7 +204,7 @@ fn a_transaction_is_queued_and_decided_as_one() {
 
 #[test]
 fn typed_lines_are_commands() {
-    let server = Server::with_resp(NONE, &[]);
+    let server = TestServer::with_resp(NONE, &[]);
     let mut redis = server.redis();
     redis.send(b"\r\nPING\r\necho \"a b\\x41\"\nCL.THROTTLE 'my key' 15 30 60\r\n");
     assert_eq!(
@@ -216,12 +216,12 @@ fn typed_lines_are_commands() {
 }
 
 #[test]
-fn nothing_is_answered_before_the_password_is_shown() {
+fn no_command_runs_before_authentication() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("password");
     std::fs::write(&file, "correct horse battery\n").unwrap();
     let file = file.to_str().unwrap();
-    let server = Server::with_resp(NONE, &["--resp-password-file", file]);
+    let server = TestServer::with_resp(NONE, &["--resp-password-file", file]);
     let mut redis = server.redis();
     for line in [
         "PING",
@@ -269,15 +269,15 @@ fn a_listener_without_a_password_is_warned_of() {
         let message = line["message"].as_str().unwrap_or_default();
         line["level"] == "WARN" && message.contains("--resp-password-file")
     };
-    let server = Server::with(NONE, &["--resp", "0.0.0.0:0"]);
+    let server = TestServer::with(NONE, &["--resp", "0.0.0.0:0"]);
     server.wait_log(warned);
-    let server = Server::with_resp(NONE, &[]);
+    let server = TestServer::with_resp(NONE, &[]);
     server.resp();
     assert!(!server.lines().iter().any(|(_, line)| warned(line)));
 }
 
 #[test]
-fn a_password_that_cannot_be_had_is_a_fault_of_the_configuration() {
+fn an_empty_or_missing_password_file_is_a_configuration_error() {
     let dir = tempfile::tempdir().unwrap();
     let empty = dir.path().join("empty");
     std::fs::write(&empty, "\n").unwrap();
@@ -302,7 +302,7 @@ fn a_password_that_cannot_be_had_is_a_fault_of_the_configuration() {
     }
 }
 
-/// What the rules say of a request is the same through every door, and so is its counter.
+/// The rules decide the same through every edge, with the same counter.
 #[test]
 fn rules_decide_as_they_do_over_http() {
     let rules = format!(
@@ -314,10 +314,10 @@ block: [198.51.100.7]
 ",
         unit = unit()
     );
-    let server = Server::with_resp(&rules, &[]);
+    let server = TestServer::with_resp(&rules, &[]);
     let mut redis = server.redis();
-    let ask = "TG.CHECK ip 203.0.113.9 path /api/x api_key k1";
-    let first = redis.send_line(&format!("{ask} WITH RECEIPT"));
+    let command = "TG.CHECK ip 203.0.113.9 path /api/x api_key k1";
+    let first = redis.send_line(&format!("{command} WITH RECEIPT"));
     assert_eq!(first.field("allowed"), &RespReply::Integer(1));
     assert_eq!(first.field("rule"), &bulk("api"));
     assert_eq!(first.field("remaining"), &RespReply::Integer(2));
@@ -325,16 +325,16 @@ block: [198.51.100.7]
     let body = r#"{"attributes": {"ip": "203.0.113.9", "path": "/api/x", "api_key": "k1"}}"#;
     assert_eq!(server.post("/v1/check", body).json()["remaining"], 1);
     assert_eq!(
-        redis.send_line(ask).field("remaining"),
+        redis.send_line(command).field("remaining"),
         &RespReply::Integer(0)
     );
-    let refused = redis.send_line(ask);
-    assert_eq!(refused.field("allowed"), &RespReply::Integer(0));
+    let denied = redis.send_line(command);
+    assert_eq!(denied.field("allowed"), &RespReply::Integer(0));
     assert!(matches!(
-        refused.field("retry_after_ms"),
+        denied.field("retry_after_ms"),
         RespReply::Integer(1..)
     ));
-    assert_eq!(refused.field("receipt"), &RespReply::Null);
+    assert_eq!(denied.field("receipt"), &RespReply::Null);
     assert_eq!(server.post("/v1/check", body).status, 429);
     let RespReply::Bulk(receipt) = first.field("receipt") else {
         panic!("no receipt in {first:?}")
@@ -349,7 +349,7 @@ block: [198.51.100.7]
         RespReply::Simple("already".to_owned())
     );
     let peek = "TG.PEEK ip 203.0.113.9 path /api/x api_key k1";
-    for line in [peek.to_owned(), format!("{ask} WITH COST 0")] {
+    for line in [peek.to_owned(), format!("{command} WITH COST 0")] {
         assert_eq!(
             redis.send_line(&line).field("remaining"),
             &RespReply::Integer(1)
@@ -383,35 +383,32 @@ block: [198.51.100.7]
     server.wait_log(|line| line["message"] == "denied" && line["edge"] == "resp");
 }
 
-/// A queue would have the client wait; who asks here cannot, unless the rule says how long.
+/// A queue would make the client wait; Redis clients cannot, unless the rule sets a maximum.
 #[test]
-fn a_delay_beyond_the_rule_s_own_is_refused_with_that_wait() {
+fn a_delay_beyond_the_rule_s_maximum_is_denied_with_that_wait() {
     let rules = "version: 1
 rules:
   - { name: none, match: { path: /none }, by: user, rate: 1/hour burst 5, algorithm: leaky-queue }
   - { name: some, match: { path: /some }, by: user, rate: 1/hour burst 5, algorithm: leaky-queue, max_delay: 2h }
 ";
-    let server = Server::with_resp(rules, &[]);
+    let server = TestServer::with_resp(rules, &[]);
     let mut redis = server.redis();
     for (path, second) in [("/none", 0), ("/some", 1)] {
-        let ask = format!("TG.CHECK user ada path {path}");
+        let command = format!("TG.CHECK user ada path {path}");
         assert_eq!(
-            redis.send_line(&ask).field("allowed"),
+            redis.send_line(&command).field("allowed"),
             &RespReply::Integer(1)
         );
-        let answer = redis.send_line(&ask);
+        let reply = redis.send_line(&command);
         assert_eq!(
-            answer.field("allowed"),
+            reply.field("allowed"),
             &RespReply::Integer(second),
-            "{answer:?}"
+            "{reply:?}"
         );
         let wait = ["retry_after_ms", "delay_ms"][second as usize];
         assert!(
-            matches!(
-                answer.field(wait),
-                RespReply::Integer(3_000_000..=3_600_000)
-            ),
-            "{answer:?}"
+            matches!(reply.field(wait), RespReply::Integer(3_000_000..=3_600_000)),
+            "{reply:?}"
         );
     }
 }

@@ -2,11 +2,11 @@
 
 use std::process::Command;
 
-use crate::server::{BINARY, Server};
+use crate::server::{BINARY, TestServer};
 
 const PAGE: &str = include_str!("../../../../docs/resp.md");
 
-/// The commands of the page, and what it shows under each.
+/// The commands of the page, and the output under each.
 fn examples() -> Vec<(String, String)> {
     let blocks = PAGE.split("```console\n").skip(1);
     let mut examples = Vec::new();
@@ -20,7 +20,7 @@ fn examples() -> Vec<(String, String)> {
     examples
 }
 
-/// Whether both are alike, where `*` stands for any number.
+/// Whether both are equal, where `*` stands for any number.
 fn alike(found: &str, shown: &str) -> bool {
     let (found, shown) = (found.lines(), shown.lines());
     let same = |(found, shown): (&str, &str)| match shown.strip_suffix('*') {
@@ -34,7 +34,7 @@ fn alike(found: &str, shown: &str) -> bool {
 }
 
 #[test]
-fn the_page_shows_what_happens() {
+fn the_commands_print_what_the_page_shows() {
     let dir = tempfile::tempdir().unwrap();
     let mut examples = examples().into_iter();
     let (start, shown) = examples.next().unwrap();
@@ -44,7 +44,7 @@ fn the_page_shows_what_happens() {
     );
     let mut serve = Command::new(BINARY);
     serve.args(["serve", "--resp", "127.0.0.1:0"]);
-    let server = Server::spawn(serve, dir);
+    let server = TestServer::spawn(serve, dir);
     let port = server.resp().port().to_string();
     let mut ran = 0;
     for (command, shown) in examples {

@@ -1,24 +1,23 @@
-//! `CL.THROTTLE` beside the original: the module redis-cell in a real Redis, asked the same.
+//! `CL.THROTTLE` compared with the original: the module redis-cell in a real Redis, with the same calls.
 //!
-//! The two are asked one after the other, so time passes in between. A unit takes two hours or more to
-//! come back, which no run lasts: so what passes and what is left cannot depend on when each was asked.
-//! Seconds can, and each side must tell those that the time of its own calls explains: the module cuts
-//! off, we round up.
+//! The two get each call one after the other, so time passes in between. A unit takes two hours or more to refill,
+//! longer than any run: so allowed and remaining cannot depend on when each call came. Seconds can, and each side
+//! must report those that the time of its own calls explains: the module rounds down, we round up.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use tidegate_parts::RedisProgram;
+use tidegate_testkit::RedisProgram;
 
 use crate::resp::{RespClient, command};
-use crate::server::Server;
+use crate::server::TestServer;
 
 const CALLS: usize = 100_000;
 const KEYS: u64 = 2_000;
-/// Asked of one before the other is asked the same.
+/// Calls to one side before the other gets the same.
 const BATCH: usize = 250;
 
-/// Reproducible chance.
+/// A reproducible random generator.
 struct SeededRng(u64);
 
 impl SeededRng {
@@ -34,7 +33,7 @@ impl SeededRng {
     }
 }
 
-/// A call on one of the keys, each of which is always held to the same limit.
+/// A call on one of the keys. Each key always has the same limit.
 struct ThrottleCall {
     key: u64,
     burst: i64,
@@ -79,13 +78,13 @@ impl ThrottleCall {
         words.chain(numbers).chain(quantity).collect()
     }
 
-    /// How long so many units take to come back.
+    /// How long `units` take to refill.
     fn seconds(&self, units: i64) -> f64 {
         units as f64 * self.period_secs as f64 / self.count as f64
     }
 }
 
-/// When something happened, as far as it can be known from outside.
+/// Bounds on when something happened, as seen from outside.
 #[derive(Clone, Copy)]
 struct TimeSpan {
     earliest: Instant,
@@ -109,7 +108,7 @@ impl OracleSide {
         }
     }
 
-    /// Asks, and judges the seconds of every answer.
+    /// Runs a batch, and checks the seconds of every reply.
     fn run_batch(&mut self, calls: &[ThrottleCall]) -> Vec<Vec<i64>> {
         let earliest = Instant::now();
         for call in calls {
@@ -117,20 +116,20 @@ impl OracleSide {
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             self.redis.send(&command(&words));
         }
-        let answers = calls
+        let replies = calls
             .iter()
             .map(|_| self.redis.receive().unwrap().integers());
-        let answers: Vec<_> = answers.collect();
+        let replies: Vec<_> = replies.collect();
         let latest = Instant::now();
-        for (call, answer) in calls.iter().zip(&answers) {
-            self.judge(call, answer, TimeSpan { earliest, latest });
+        for (call, reply) in calls.iter().zip(&replies) {
+            self.judge(call, reply, TimeSpan { earliest, latest });
         }
-        answers
+        replies
     }
 
-    fn judge(&mut self, call: &ThrottleCall, answer: &[i64], now: TimeSpan) {
-        let &[limited, limit, remaining, retry, reset] = answer else {
-            panic!("{answer:?}")
+    fn judge(&mut self, call: &ThrottleCall, reply: &[i64], now: TimeSpan) {
+        let &[limited, limit, remaining, retry, reset] = reply else {
+            panic!("{reply:?}")
         };
         let quantity = i64::try_from(call.quantity.unwrap_or(1)).unwrap();
         if limited == 0 && quantity > 0 {
@@ -147,23 +146,23 @@ impl OracleSide {
         };
         assert!(
             expected(used).contains(&reset),
-            "{:?}: {answer:?}",
+            "{:?}: {reply:?}",
             call.words()
         );
         let right = match (limited, quantity > limit) {
             (1, false) => expected(used + quantity - limit).contains(&retry),
             _ => retry == -1,
         };
-        assert!(right, "{:?}: {answer:?}", call.words());
+        assert!(right, "{:?}: {reply:?}", call.words());
     }
 
-    /// The seconds that may be told of a wait that has been running for this long.
+    /// The seconds that may be reported of a wait that has been running for this long.
     fn expected_seconds(
         &self,
         wait: f64,
         (least, most): (Duration, Duration),
     ) -> std::ops::RangeInclusive<i64> {
-        // The module keeps whole nanoseconds, per unit.
+        // The module stores whole nanoseconds per unit.
         let grain = 1e-6;
         let shortest = (self.round)(wait - most.as_secs_f64() - grain) as i64;
         shortest..=(self.round)(wait - least.as_secs_f64() + grain) as i64
@@ -171,7 +170,7 @@ impl OracleSide {
 }
 
 #[test]
-fn a_hundred_thousand_calls_are_answered_as_the_module_answers_them() {
+fn a_hundred_thousand_calls_get_the_replies_of_the_module() {
     let module = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../../target/tools/libredis_cell.so"
@@ -181,32 +180,32 @@ fn a_hundred_thousand_calls_are_answered_as_the_module_answers_them() {
         "no redis-cell: run scripts/tools"
     );
     let original =
-        tidegate_parts::TestRedis::start(RedisProgram::Redis7, &["--loadmodule", module]);
-    let server = Server::with_resp("version: 1\nrules: []\n", &[]);
+        tidegate_testkit::TestRedis::start(RedisProgram::Redis7, &["--loadmodule", module]);
+    let server = TestServer::with_resp("version: 1\nrules: []\n", &[]);
     let mut theirs = OracleSide::new(RespClient::connect(original.address()), f64::floor);
     let mut ours = OracleSide::new(server.redis(), f64::ceil);
     let mut chance = SeededRng(0x0c3a);
-    let (mut allowed, mut refused, mut never) = (0, 0, 0);
+    let (mut allowed, mut denied, mut never) = (0, 0, 0);
     for _ in 0..CALLS / BATCH {
         let calls: Vec<_> = (0..BATCH)
             .map(|_| ThrottleCall::draw(&mut chance))
             .collect();
-        let answers = theirs
+        let replies = theirs
             .run_batch(&calls)
             .into_iter()
             .zip(ours.run_batch(&calls));
-        for (call, (theirs, ours)) in calls.iter().zip(answers) {
+        for (call, (theirs, ours)) in calls.iter().zip(replies) {
             assert_eq!(theirs[..3], ours[..3], "{:?}", call.words());
             match (ours[0], ours[3]) {
                 (0, _) => allowed += 1,
                 (_, -1) => never += 1,
-                _ => refused += 1,
+                _ => denied += 1,
             }
         }
     }
-    let few = [allowed, refused, never].into_iter().min();
+    let few = [allowed, denied, never].into_iter().min();
     assert!(
         few > Some(5_000),
-        "{allowed} allowed, {refused} refused, {never} can never pass"
+        "{allowed} allowed, {denied} denied, {never} can never pass"
     );
 }

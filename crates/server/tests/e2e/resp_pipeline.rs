@@ -1,18 +1,18 @@
-//! Many commands at once, commands in pieces, too much of everything, and the end.
+//! Many commands at once, commands in pieces, oversized input, and shutdown.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
 use crate::resp::{RespReply, command};
-use crate::server::{DEADLINE, Server, wait_for};
+use crate::server::{DEADLINE, TestServer, wait_for};
 
 const NONE: &str = "version: 1\nrules: []\n";
 
 #[test]
-fn ten_thousand_commands_at_once_are_answered_in_order() {
+fn thirty_thousand_commands_at_once_get_replies_in_order() {
     const MANY: usize = 30_000;
-    let server = Server::with_resp(NONE, &[]);
+    let server = TestServer::with_resp(NONE, &[]);
     let mut redis = server.redis();
     let mut sending = redis.stream().try_clone().unwrap();
     let writer = std::thread::spawn(move || {
@@ -28,12 +28,12 @@ fn ten_thousand_commands_at_once_are_answered_in_order() {
         sending.write_all(&bytes).unwrap();
     });
     for i in 0..MANY {
-        let answer = redis.receive().unwrap();
+        let reply = redis.receive().unwrap();
         let number = i64::try_from(i).unwrap();
         match i % 3 {
-            0 => assert_eq!(answer, RespReply::Bulk(i.to_string())),
-            1 => assert_eq!(answer.integers()[2], 999_999_999 - number / 3),
-            _ => assert_eq!(answer.integers()[..3], [0, number + 1, number]),
+            0 => assert_eq!(reply, RespReply::Bulk(i.to_string())),
+            1 => assert_eq!(reply.integers()[2], 999_999_999 - number / 3),
+            _ => assert_eq!(reply.integers()[..3], [0, number + 1, number]),
         }
     }
     writer.join().unwrap();
@@ -42,7 +42,7 @@ fn ten_thousand_commands_at_once_are_answered_in_order() {
 #[test]
 fn commands_of_every_kind_keep_their_order() {
     let rules = "version: 1\nrules: [{ name: r, by: user, rate: 1/hour burst 100 }]\n";
-    let server = Server::with_resp(rules, &[]);
+    let server = TestServer::with_resp(rules, &[]);
     let mut redis = server.redis();
     let lines = "TG.CHECK user a\nTG.CHECK user a\nCL.THROTTLE k 9 1 3600\nTG.PEEK user a\n\
                  CL.THROTTLE k 9 1 3600 0\nTHROTTLE k 9 1 3600\nCL.THROTTLE k 9 1 3600\nNONSENSE\n\
@@ -65,7 +65,7 @@ fn commands_of_every_kind_keep_their_order() {
 
 #[test]
 fn a_command_may_come_in_pieces_cut_anywhere() {
-    let server = Server::with_resp(NONE, &[]);
+    let server = TestServer::with_resp(NONE, &[]);
     let mut redis = server.redis();
     let bytes = [
         command(&["CL.THROTTLE", "in pieces", "999", "1", "86400"]),
@@ -74,8 +74,8 @@ fn a_command_may_come_in_pieces_cut_anywhere() {
     .concat();
     for (round, cut) in (1..bytes.len()).enumerate() {
         redis.send(&bytes[..cut]);
-        // The first piece has been read when another client, served after it, has its answer.
-        assert_eq!(server_answers(&server), "PONG");
+        // The first piece has been read when another client, served after it, has its reply.
+        assert_eq!(ping_reply(&server), "PONG");
         redis.send(&bytes[cut..]);
         let left = i64::try_from(999 - round).unwrap();
         assert_eq!(redis.receive().unwrap().integers()[2], left, "cut at {cut}");
@@ -90,7 +90,7 @@ fn a_command_may_come_in_pieces_cut_anywhere() {
     assert_eq!(redis.receive().unwrap().integers()[0], 0);
 }
 
-fn server_answers(server: &Server) -> String {
+fn ping_reply(server: &TestServer) -> String {
     match server.redis().send_line("PING") {
         RespReply::Simple(text) => text,
         other => panic!("{other:?}"),
@@ -99,7 +99,7 @@ fn server_answers(server: &Server) -> String {
 
 #[test]
 fn a_malformed_command_gets_an_error_and_ends_the_connection() {
-    let server = Server::with_resp(NONE, &[]);
+    let server = TestServer::with_resp(NONE, &[]);
     let cases: [(&[u8], &str); 7] = [
         (
             b"PING\r\n*x\r\n",
@@ -129,7 +129,7 @@ fn a_malformed_command_gets_an_error_and_ends_the_connection() {
     ];
     for (bytes, want) in cases {
         let mut redis = server.redis();
-        // It may be closed before all of it is taken.
+        // It may be closed before all of it is read.
         let _ = redis.stream().write_all(bytes);
         let first = want
             .split_inclusive('\n')
@@ -144,14 +144,14 @@ fn a_malformed_command_gets_an_error_and_ends_the_connection() {
         }
         assert_eq!(redis.until_closed(), "");
     }
-    assert_eq!(server_answers(&server), "PONG");
+    assert_eq!(ping_reply(&server), "PONG");
 }
 
 #[test]
-fn the_largest_command_that_may_be_is_answered() {
+fn the_largest_allowed_command_gets_a_reply() {
     let units: Vec<String> = (0..16).map(|i| format!("unit{i}")).collect();
     let rules = format!("version: 1\nunits: [{}]\nrules: []\n", units.join(", "));
-    let server = Server::with_resp(&rules, &[]);
+    let server = TestServer::with_resp(&rules, &[]);
     let mut redis = server.redis();
     let text = "x".repeat((64 << 10) - 32);
     assert_eq!(redis.send_words(&["ECHO", &text]), RespReply::Bulk(text));
@@ -170,11 +170,11 @@ fn the_largest_command_that_may_be_is_answered() {
     );
 }
 
-/// A client that sends and never reads is stopped by its own backlog, and cut off in time; others do
-/// not notice.
+/// A client that sends and never reads is stopped by its own backlog, and cut off in time; other clients do not
+/// notice.
 #[test]
-fn who_does_not_read_answers_is_not_read_from_and_cut_off() {
-    let server = Server::with_resp(NONE, &["--idle", "2"]);
+fn a_client_that_does_not_read_replies_is_paused_and_cut_off() {
+    let server = TestServer::with_resp(NONE, &["--idle", "2"]);
     let hog = server.redis();
     let sending = std::thread::spawn(move || {
         let piece = command(&["ECHO", &"x".repeat(60_000)]);
@@ -185,8 +185,8 @@ fn who_does_not_read_answers_is_not_read_from_and_cut_off() {
         }
     });
     wait_for("the hog to be cut off", || {
-        // On a connection of its own each time: one that is kept might be idle on a busy machine.
-        assert_eq!(server_answers(&server), "PONG");
+        // On its own connection each time: a kept one might be idle on a busy machine.
+        assert_eq!(ping_reply(&server), "PONG");
         sending.is_finished().then_some(())
     });
     sending.join().unwrap();
@@ -196,8 +196,8 @@ fn who_does_not_read_answers_is_not_read_from_and_cut_off() {
 }
 
 #[test]
-fn who_begins_a_command_and_does_not_end_it_is_cut_off() {
-    let server = Server::with_resp(NONE, &["--idle", "1"]);
+fn a_client_with_an_unfinished_command_is_cut_off() {
+    let server = TestServer::with_resp(NONE, &["--idle", "1"]);
     let mut slow = server.redis();
     slow.send(b"*2\r\n$4\r\nECHO\r\n$10\r\n");
     let begun = Instant::now();
@@ -208,9 +208,9 @@ fn who_begins_a_command_and_does_not_end_it_is_cut_off() {
 }
 
 #[test]
-fn at_the_end_what_was_sent_is_answered() {
+fn at_shutdown_commands_in_flight_get_replies() {
     const MANY: usize = 2_000;
-    let server = Server::with_resp(NONE, &["--drain-delay", "0"]);
+    let server = TestServer::with_resp(NONE, &["--drain-delay", "0"]);
     let (mut busy, idle) = (server.redis(), server.redis());
     assert_eq!(busy.send_line("PING"), RespReply::Simple("PONG".to_owned()));
     let one = command(&["CL.THROTTLE", "k", "1000000", "1", "3600"]);
@@ -227,8 +227,8 @@ fn at_the_end_what_was_sent_is_answered() {
 }
 
 #[test]
-fn half_a_connection_is_answered_before_it_is_closed() {
-    let server = Server::with_resp(NONE, &[]);
+fn a_half_closed_connection_gets_replies_before_it_is_closed() {
+    let server = TestServer::with_resp(NONE, &[]);
     let mut redis = server.redis();
     redis.send(&command(&["PING"]).repeat(100));
     redis.stream().shutdown(Shutdown::Write).unwrap();
@@ -239,7 +239,7 @@ fn half_a_connection_is_answered_before_it_is_closed() {
 fn redis_clients_are_served_over_a_unix_socket() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("resp.sock");
-    let server = Server::with(NONE, &["--resp", &format!("unix:{}", path.display())]);
+    let server = TestServer::with(NONE, &["--resp", &format!("unix:{}", path.display())]);
     server.wait_log(|line| line["message"] == "listening" && line["edge"] == "resp");
     let mut stream = std::os::unix::net::UnixStream::connect(&path).unwrap();
     stream

@@ -3,23 +3,24 @@
 use std::time::{Duration, Instant};
 
 use crate::resp::{RespClient, RespReply};
-use crate::server::{Server, wait_for};
+use crate::server::{TestServer, wait_for};
 
 const NONE: &str = "version: 1\nrules: []\n";
 
-/// Asks, and compares. What is to come back in hours may have become less by what a slow machine takes.
+/// Sends a command and compares the reply. A refill time in hours may have become less by the time that a slow
+/// machine takes.
 #[track_caller]
 fn check(redis: &mut RespClient, line: &str, want: [i64; 5]) {
-    let answer = redis.send_line(line).integers();
+    let reply = redis.send_line(line).integers();
     let like = |(actual, want): (&i64, i64)| match want {
         3_600.. => (want - 600..=want).contains(actual),
         _ => *actual == want,
     };
-    let alike = answer.len() == 5 && answer.iter().zip(want).all(like);
-    assert!(alike, "{line} gives {answer:?}, not {want:?}");
+    let alike = reply.len() == 5 && reply.iter().zip(want).all(like);
+    assert!(alike, "{line} gives {reply:?}, not {want:?}");
 }
 
-/// So slow that nothing comes back while a test runs: one unit in an hour.
+/// So slow that nothing refills while a test runs: one unit in an hour.
 fn vectors(redis: &mut RespClient) {
     check(redis, "CL.THROTTLE published 15 30 60", [0, 16, 15, -1, 2]);
     check(redis, "CL.THROTTLE k 4 1 3600 6", [1, 5, 5, -1, 0]);
@@ -40,7 +41,7 @@ fn vectors(redis: &mut RespClient) {
 
 #[test]
 fn the_vectors_of_the_original_hold_in_memory() {
-    let server = Server::with_resp(NONE, &[]);
+    let server = TestServer::with_resp(NONE, &[]);
     vectors(&mut server.redis());
     let metric = |labels: &str| server.metric(&format!("tidegate_decisions_total{{{labels}"));
     let allowed = r#"rule="cl.throttle",edge="resp",outcome="allow",source="exact""#;
@@ -52,26 +53,26 @@ fn the_vectors_of_the_original_hold_in_memory() {
 #[test]
 fn the_vectors_of_the_original_hold_on_disk() {
     let data = tempfile::tempdir().unwrap();
-    let server = Server::with_resp(NONE, &["--data", data.path().to_str().unwrap()]);
+    let server = TestServer::with_resp(NONE, &["--data", data.path().to_str().unwrap()]);
     vectors(&mut server.redis());
 }
 
 #[test]
 fn the_vectors_of_the_original_hold_in_a_shared_store() {
-    let store = tidegate_parts::TestRedis::redis7();
+    let store = tidegate_testkit::TestRedis::redis7();
     let flags = ["--store", &store.url(), "--store-budget", "30000"];
-    let server = Server::with_resp(NONE, &flags);
+    let server = TestServer::with_resp(NONE, &flags);
     server.wait_log(|line| line["message"] == "decisions are exact");
     vectors(&mut server.redis());
-    // Another node counts on.
-    let other = Server::with_resp(NONE, &flags);
+    // Another node continues the count.
+    let other = TestServer::with_resp(NONE, &flags);
     other.wait_log(|line| line["message"] == "decisions are exact");
-    let answer = other
+    let reply = other
         .redis()
         .send_line("CL.THROTTLE other 4 1 3600 2")
         .integers();
-    assert_eq!(answer[..3], [0, 5, 0]);
-    // What a script cannot count exactly is said, not guessed.
+    assert_eq!(reply[..3], [0, 5, 0]);
+    // A limit that a script cannot count exactly is an error, not an estimate.
     let error = server.redis().error("CL.THROTTLE k 99999999999 7 86400");
     assert!(
         error.starts_with("Cell error: the window cannot be computed exactly"),
@@ -81,27 +82,27 @@ fn the_vectors_of_the_original_hold_in_a_shared_store() {
 
 #[test]
 fn the_advised_wait_suffices() {
-    let server = Server::with_resp(NONE, &[]);
+    let server = TestServer::with_resp(NONE, &[]);
     let mut redis = server.redis();
     let mut keys = 0..;
-    // A pair that took as long as one unit takes to come back is no pair: again, with another key.
-    let (ask, refused) = wait_for("two calls within two seconds", || {
-        let ask = format!("CL.THROTTLE k{} 0 1 2", keys.next()?);
+    // If a pair of calls took as long as one unit takes to refill, it is repeated with another key.
+    let (command, denied) = wait_for("two calls within two seconds", || {
+        let command = format!("CL.THROTTLE k{} 0 1 2", keys.next()?);
         let begun = Instant::now();
-        assert_eq!(redis.send_line(&ask).integers(), [0, 1, 0, -1, 2]);
-        let second = redis.send_line(&ask).integers();
-        (begun.elapsed() < Duration::from_secs(2)).then_some((ask, second))
+        assert_eq!(redis.send_line(&command).integers(), [0, 1, 0, -1, 2]);
+        let second = redis.send_line(&command).integers();
+        (begun.elapsed() < Duration::from_secs(2)).then_some((command, second))
     });
-    assert_eq!(refused[..3], [1, 1, 0]);
-    let wait = u64::try_from(refused[3]).unwrap();
-    assert!((1..=2).contains(&wait), "{refused:?}");
+    assert_eq!(denied[..3], [1, 1, 0]);
+    let wait = u64::try_from(denied[3]).unwrap();
+    assert!((1..=2).contains(&wait), "{denied:?}");
     std::thread::sleep(Duration::from_secs(wait));
-    assert_eq!(redis.send_line(&ask).integers()[0], 0);
+    assert_eq!(redis.send_line(&command).integers()[0], 0);
 }
 
 #[test]
 fn keys_of_any_bytes_and_up_to_16_kib_are_distinct() {
-    let server = Server::with_resp(NONE, &[]);
+    let server = TestServer::with_resp(NONE, &[]);
     let mut redis = server.redis();
     let long = "k".repeat(16 << 10);
     let longer = long.clone() + "k";
@@ -117,7 +118,7 @@ fn keys_of_any_bytes_and_up_to_16_kib_are_distinct() {
 #[test]
 fn no_attribute_reaches_a_key_and_no_key_an_attribute() {
     let rules = "version: 1\nrules: [{ name: cl.throttle, by: key, rate: 1/hour burst 1 }]\n";
-    let server = Server::with_resp(rules, &[]);
+    let server = TestServer::with_resp(rules, &[]);
     let mut redis = server.redis();
     let allowed = RespReply::Integer(1);
     assert_eq!(redis.send_line("CL.THROTTLE k 0 1 3600").integers()[0], 0);
@@ -126,8 +127,8 @@ fn no_attribute_reaches_a_key_and_no_key_an_attribute() {
 }
 
 #[test]
-fn where_everything_only_watches_nothing_is_refused() {
-    let server = Server::with_resp(NONE, &["--shadow"]);
+fn in_shadow_mode_nothing_is_denied() {
+    let server = TestServer::with_resp(NONE, &["--shadow"]);
     let mut redis = server.redis();
     for _ in 0..3 {
         assert_eq!(redis.send_line("CL.THROTTLE k 0 1 3600").integers()[0], 0);
@@ -139,9 +140,9 @@ fn where_everything_only_watches_nothing_is_refused() {
 }
 
 #[test]
-fn without_the_store_a_node_goes_on_by_its_share() {
-    let mut store = tidegate_parts::TestRedis::redis7();
-    let server = Server::with_resp(NONE, &["--store", &store.url(), "--nodes", "1"]);
+fn without_the_store_a_node_decides_by_its_share() {
+    let mut store = tidegate_testkit::TestRedis::redis7();
+    let server = TestServer::with_resp(NONE, &["--store", &store.url(), "--nodes", "1"]);
     server.wait_log(|line| line["message"] == "decisions are exact");
     let mut redis = server.redis();
     assert_eq!(
@@ -149,11 +150,11 @@ fn without_the_store_a_node_goes_on_by_its_share() {
         [0, 100]
     );
     store.kill();
-    let refused = wait_for("the share to be used up", || {
-        let answer = redis.send_line("CL.THROTTLE k 99 1 3600").integers();
-        (answer[0] == 1).then_some(answer)
+    let denied = wait_for("the share to be used up", || {
+        let reply = redis.send_line("CL.THROTTLE k 99 1 3600").integers();
+        (reply[0] == 1).then_some(reply)
     });
-    assert_eq!(refused[1], 100);
+    assert_eq!(denied[1], 100);
     let fallback = r#"tidegate_decisions_total{rule="cl.throttle",edge="resp",outcome="allow",source="fallback"}"#;
     let passed = server.metric(fallback);
     assert!((60..=100).contains(&passed), "{passed} of a share of 80");

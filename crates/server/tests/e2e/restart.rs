@@ -1,26 +1,26 @@
-//! What a node knows after a restart: how many share the store, and which of them it is.
+//! What a node knows after a restart: the number of nodes that share the store, and its own id.
 
 use std::path::Path;
 
-use tidegate_parts::TestRedis as Redis;
+use tidegate_testkit::TestRedis as Redis;
 
-use crate::http::ask;
-use crate::server::{Server, wait_for};
+use crate::http::check_body;
+use crate::server::{TestServer, wait_for};
 use crate::window::unit;
 use crate::xds;
 
-/// A node that keeps what it knows in `data`.
-fn node(store: &str, data: &Path) -> Server {
+/// A node that saves its state in `data`.
+fn node(store: &str, data: &Path) -> TestServer {
     let rules = format!(
         "version: 1\nrules:\n  - {{ name: r, by: ip, rate: 100/{}, algorithm: fixed-window }}\n",
         unit()
     );
     let data = data.to_str().unwrap();
     let flags = ["--store", store, "--store-budget", "30000", "--data", data];
-    Server::with(&rules, &flags)
+    TestServer::with(&rules, &flags)
 }
 
-/// Waits until so many nodes are on the list that is kept; the id of the node that keeps it.
+/// Waits until `nodes` nodes are on the saved list. Returns the id of the node that saved it.
 fn wait_membership(data: &Path, nodes: usize) -> String {
     let file = data.join("roster");
     wait_for("the list of nodes", || {
@@ -32,9 +32,9 @@ fn wait_membership(data: &Path, nodes: usize) -> String {
 }
 
 /// How many of a hundred pass without the store.
-fn share(node: &Server) -> usize {
+fn share(node: &TestServer) -> usize {
     let mut client = node.client();
-    let replies = (0..100).map(|_| client.post("/v1/check", &ask("192.0.2.1", "/x")));
+    let replies = (0..100).map(|_| client.post("/v1/check", &check_body("192.0.2.1", "/x")));
     let replies: Vec<_> = replies.collect();
     for reply in &replies {
         assert_eq!(reply.json()["source"], "fallback", "{reply:?}");
@@ -54,7 +54,7 @@ fn a_node_that_starts_while_the_store_is_away_has_the_share_it_had() {
     nodes.push(node(&redis.url(), &data));
     let me = wait_membership(&data, 4);
     drop(nodes.pop());
-    // Back at once: it is the node it was, not a fifth one.
+    // Back at once: it is the same node, not a fifth one.
     nodes.push(node(&redis.url(), &data));
     let back = nodes.last().unwrap();
     wait_for("exact decisions", || {
@@ -64,7 +64,7 @@ fn a_node_that_starts_while_the_store_is_away_has_the_share_it_had() {
     assert!(redis.run_command(&["HEXISTS", "tg:ctl:nodes", &me]) == "1");
     redis.kill();
     drop(nodes.pop());
-    // 0.8 of a hundred among four; who knows of nobody would reckon with eight and take ten.
+    // 0.8 of a hundred among four; a node that knows no other would assume eight and admit ten.
     assert_eq!(share(&node(&redis.url(), &data)), 20);
     let mode =
         std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&data).unwrap().permissions());
@@ -97,7 +97,7 @@ fn a_second_process_does_not_take_the_list_of_the_first() {
     wait_membership(folder.path(), 2);
 }
 
-/// What is pending in a folder, in all.
+/// The number of pending charges in a folder.
 fn pending(data: &Path) -> usize {
     let text = std::fs::read_to_string(data.join("pending")).unwrap_or_default();
     let units = text
@@ -110,12 +110,12 @@ fn pending(data: &Path) -> usize {
 /// Four restarts of two nodes once admitted 3.2 times the limit where 0.8 is stated, and nothing was charged
 /// afterwards.
 #[test]
-fn restarts_inside_an_outage_give_no_fresh_share_and_all_is_charged_afterwards() {
+fn restarts_during_an_outage_get_no_fresh_share_and_everything_is_charged_afterwards() {
     let mut redis = Redis::redis7();
     let store = redis.url();
     let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let folder = |i: usize| folders[i].path();
-    let mut nodes: Vec<Server> = (0..2).map(|i| node(&store, folder(i))).collect();
+    let mut nodes: Vec<TestServer> = (0..2).map(|i| node(&store, folder(i))).collect();
     for i in 0..2 {
         wait_membership(folder(i), 2);
     }
@@ -126,7 +126,7 @@ fn restarts_inside_an_outage_give_no_fresh_share_and_all_is_charged_afterwards()
         assert_eq!(admitted, 80, "of 100, after {round} restarts");
         let signal = if round % 2 == 0 { "KILL" } else { "TERM" };
         if signal == "KILL" {
-            // It has to be on the disk by itself.
+            // The node has to write it to disk before it is killed.
             wait_for("the pending charges", || {
                 (pending(folder(0)) + pending(folder(1)) == admitted).then_some(())
             });
@@ -145,7 +145,10 @@ fn restarts_inside_an_outage_give_no_fresh_share_and_all_is_charged_afterwards()
         });
     }
     wait_for("the charges of the outage", || {
-        let left = nodes[0].post("/v1/peek", &ask("192.0.2.1", "/x")).json()["remaining"].as_u64();
+        let left = nodes[0]
+            .post("/v1/peek", &check_body("192.0.2.1", "/x"))
+            .json()["remaining"]
+            .as_u64();
         (left == Some(20)).then_some(())
     });
     wait_for("nothing pending", || {
@@ -153,10 +156,10 @@ fn restarts_inside_an_outage_give_no_fresh_share_and_all_is_charged_afterwards()
     });
 }
 
-/// Limits of Envoy and of Redis clients belong to no rule. Five restarts admitted 5.0 times the limit, and nothing was
-/// charged afterwards.
+/// Limits of Envoy and of Redis clients belong to no rule. Five restarts admitted 5.0 times the limit, and nothing
+/// was charged afterwards.
 #[test]
-fn pending_charges_of_limits_without_a_rule_go_on_too() {
+fn pending_charges_of_limits_without_a_rule_are_restored_too() {
     let unit = unit();
     let mut redis = Redis::redis7();
     let folder = tempfile::tempdir().unwrap();
@@ -165,8 +168,8 @@ fn pending_charges_of_limits_without_a_rule_go_on_too() {
     );
     let (url, data) = (redis.url(), folder.path().to_str().unwrap());
     let flags = ["--store", &url, "--store-budget", "30000", "--data", data];
-    let start = || Server::with_resp(&rules, &flags);
-    let count = |node: &Server| {
+    let start = || TestServer::with_resp(&rules, &flags);
+    let count = |node: &TestServer| {
         let mut client = node.redis();
         let by_client =
             (0..100).map(|_| client.send_line("CL.THROTTLE k 99 1 86400").integers()[0]);
@@ -191,7 +194,7 @@ fn pending_charges_of_limits_without_a_rule_go_on_too() {
     wait_for("exact decisions", || {
         (node.metric("tidegate_store_exact") == 1).then_some(())
     });
-    // Denials are remembered for a moment.
+    // Denials are cached for a moment.
     let mut rest = (0, 0);
     wait_for("what is left", || {
         let (by_client, by_envoy) = count(&node);

@@ -1,4 +1,4 @@
-//! Starts the binary, learns its addresses from its log, and stops it.
+//! Starts the binary, reads its addresses from its log, and stops it.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -10,41 +10,41 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::http::{Client, Reply};
+use crate::http::{HttpClient, HttpReply};
 
 /// Longer than anything here takes on a busy machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_tidegate");
 
-/// Where a door is that is off.
+/// The address of a listener that is off.
 const NOWHERE: &str = "0.0.0.0:0";
 
 /// A running server.
-pub(crate) struct Server {
+pub(crate) struct TestServer {
     child: Child,
-    log: Log,
+    log: ServerLog,
     pub(crate) http: SocketAddr,
     pub(crate) admin: SocketAddr,
-    /// As the log tells it: an address, or `unix:` and a path.
+    /// As in the log: an address, or `unix:` and a path.
     pub(crate) grpc: String,
     pub(crate) dir: TempDir,
 }
 
 /// Log lines as they come.
 #[derive(Clone, Default)]
-struct Log(Arc<(Mutex<Lines>, Condvar)>);
+struct ServerLog(Arc<(Mutex<LogLines>, Condvar)>);
 
 #[derive(Default)]
-struct Lines {
+struct LogLines {
     lines: Vec<(SystemTime, Value)>,
     ended: bool,
 }
 
-impl Server {
+impl TestServer {
     /// With these rules and no other settings.
     pub(crate) fn start(rules: &str) -> Self {
-        Server::with(rules, &[])
+        TestServer::with(rules, &[])
     }
 
     /// With these rules and further flags.
@@ -56,22 +56,22 @@ impl Server {
             .args(["serve", "--rules"])
             .arg(dir.path().join("rules.yaml"))
             .args(flags);
-        Server::spawn(command, dir)
+        TestServer::spawn(command, dir)
     }
 
     /// From a command that ends in `serve` and its flags.
     pub(crate) fn spawn(mut command: Command, dir: TempDir) -> Self {
-        for door in ["--http", "--grpc"] {
-            if !command.get_args().any(|arg| arg == door) {
-                command.args([door, "127.0.0.1:0"]);
+        for flag in ["--http", "--grpc"] {
+            if !command.get_args().any(|arg| arg == flag) {
+                command.args([flag, "127.0.0.1:0"]);
             }
         }
         command.args(["--admin", "127.0.0.1:0", "--log-format", "json"]);
-        Server::attend(command, dir)
+        TestServer::spawn_as_is(command, dir)
     }
 
-    /// From a command that says all there is to say, also that the log is JSON.
-    pub(crate) fn attend(command: Command, dir: TempDir) -> Self {
+    /// From a complete command, which also sets JSON logs.
+    pub(crate) fn spawn_as_is(command: Command, dir: TempDir) -> Self {
         let mut command = without_terminal(&command);
         let words: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
         let is_off = |flag: &str| {
@@ -86,20 +86,23 @@ impl Server {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let log = Log::default();
+        let log = ServerLog::default();
         let (filling, stderr) = (log.clone(), child.stderr.take().unwrap());
         std::thread::spawn(move || filling.fill(stderr));
         let address = |edge: &str| {
             let line = log.wait(|line| line["message"] == "listening" && line["edge"] == edge);
             line["address"].as_str().unwrap().to_owned()
         };
-        let door = |edge: &str| match is_off(&format!("--{edge}")) {
-            true => NOWHERE.to_owned(),
-            false => address(edge),
+        let listener_address = |edge: &str| {
+            if is_off(&format!("--{edge}")) {
+                NOWHERE.to_owned()
+            } else {
+                address(edge)
+            }
         };
-        let (admin, grpc) = (address("admin").parse().unwrap(), door("grpc"));
-        let http = door("http").parse().unwrap();
-        Server {
+        let (admin, grpc) = (address("admin").parse().unwrap(), listener_address("grpc"));
+        let http = listener_address("http").parse().unwrap();
+        TestServer {
             child,
             log,
             http,
@@ -113,29 +116,29 @@ impl Server {
         self.dir.path().join("rules.yaml")
     }
 
-    /// Replaces a file as careful people do: whole, by renaming.
+    /// Replaces a file as a whole, by renaming.
     pub(crate) fn write(&self, name: &str, text: &str) {
         write_whole(&self.dir.path().join(name), text);
     }
 
-    pub(crate) fn client(&self) -> Client {
-        Client::connect(self.http)
+    pub(crate) fn client(&self) -> HttpClient {
+        HttpClient::connect(self.http)
     }
 
     /// One request on its own connection.
-    pub(crate) fn post(&self, path: &str, body: &str) -> Reply {
+    pub(crate) fn post(&self, path: &str, body: &str) -> HttpReply {
         self.client().post(path, body)
     }
 
-    pub(crate) fn admin_get(&self, path: &str) -> Reply {
-        Client::connect(self.admin).request("GET", path, &[], "")
+    pub(crate) fn admin_get(&self, path: &str) -> HttpReply {
+        HttpClient::connect(self.admin).request("GET", path, &[], "")
     }
 
-    pub(crate) fn admin_post(&self, path: &str, body: &str) -> Reply {
-        Client::connect(self.admin).post(path, body)
+    pub(crate) fn admin_post(&self, path: &str, body: &str) -> HttpReply {
+        HttpClient::connect(self.admin).post(path, body)
     }
 
-    /// The value of one sample of the metrics page, 0 if it is not there.
+    /// The value of one sample of the metrics page, 0 if it is missing.
     pub(crate) fn metric(&self, sample: &str) -> u64 {
         metric(&self.admin_get("/metrics").body, sample)
     }
@@ -155,7 +158,7 @@ impl Server {
         self.child.id()
     }
 
-    /// Waits for a line.
+    /// Waits for a log line.
     pub(crate) fn wait_log(&self, is: impl Fn(&Value) -> bool) -> Value {
         self.log.wait(is)
     }
@@ -165,7 +168,7 @@ impl Server {
         self.log.0.0.lock().unwrap().lines.clone()
     }
 
-    /// Waits for the end and gives the whole log.
+    /// Waits for the end and returns the whole log.
     pub(crate) fn wait_end(mut self) -> (ExitStatus, Vec<Value>) {
         let status = wait_for("the process to end", || self.child.try_wait().unwrap());
         let (lines, rang) = &*self.log.0;
@@ -177,8 +180,8 @@ impl Server {
     }
 }
 
-/// The same in a session of its own, as a supervisor starts it: SIGHUP ends a server that has a terminal,
-/// and whoever runs the tests may have one.
+/// The same command in its own session, as a supervisor starts it: SIGHUP ends a server that has a terminal, and
+/// the person who runs the tests may have one.
 fn without_terminal(command: &Command) -> Command {
     let mut detached = Command::new("setsid");
     detached.arg(command.get_program()).args(command.get_args());
@@ -194,14 +197,14 @@ fn without_terminal(command: &Command) -> Command {
     detached
 }
 
-impl Drop for Server {
+impl Drop for TestServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-impl Log {
+impl ServerLog {
     fn fill(&self, from: impl std::io::Read) {
         let (lines, rang) = &*self.0;
         for line in BufReader::new(from).lines().map_while(Result::ok) {
@@ -216,7 +219,7 @@ impl Log {
     fn wait(&self, is: impl Fn(&Value) -> bool) -> Value {
         let (lines, rang) = &*self.0;
         let missing =
-            |lines: &mut Lines| !lines.ended && !lines.lines.iter().any(|(_, line)| is(line));
+            |lines: &mut LogLines| !lines.ended && !lines.lines.iter().any(|(_, line)| is(line));
         let (lines, _) = rang
             .wait_timeout_while(lines.lock().unwrap(), DEADLINE, missing)
             .unwrap();
@@ -244,12 +247,12 @@ pub(crate) fn write_whole(path: &Path, text: &str) {
     std::fs::rename(&next, path).unwrap();
 }
 
-/// Asks until there is an answer.
-pub(crate) fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+/// Polls until there is a value.
+pub(crate) fn wait_for<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
-        if let Some(answer) = ask() {
-            return answer;
+        if let Some(value) = poll() {
+            return value;
         }
         assert!(begun.elapsed() < DEADLINE, "waited too long for {what}");
         std::thread::sleep(Duration::from_millis(2));

@@ -1,30 +1,30 @@
-//! Several nodes on one real Redis: one count, also after it was lost, and no need of it to start.
+//! Several nodes on one real Redis: one count, which survives its loss, and nodes that start without it.
 
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use tidegate_parts::{
+use tidegate_testkit::{
     RedisProgram, SentinelGroup, TestAuthority, TestCluster, TestRedis as Redis, free_port,
 };
 
-use crate::http::{Client, ask};
-use crate::server::{BINARY, DEADLINE, Server};
+use crate::http::{HttpClient, check_body};
+use crate::server::{BINARY, DEADLINE, TestServer};
 use crate::window::unit;
 
-fn node(store: &str) -> Server {
+fn node(store: &str) -> TestServer {
     with_rules(store, &[("r", "ip", 100)])
 }
 
 /// A node that waits for its store as long as it takes: exactness must not depend on this machine.
-fn with_rules(store: &str, rules: &[(&str, &str, u32)]) -> Server {
+fn with_rules(store: &str, rules: &[(&str, &str, u32)]) -> TestServer {
     let mut text = "version: 1\nrules:\n".to_owned();
     for (name, by, count) in rules {
         let rate = format!("{count}/{}", unit());
         text +=
             &format!("  - {{ name: {name}, by: {by}, rate: {rate}, algorithm: fixed-window }}\n");
     }
-    Server::with(&text, &["--store", store, "--store-budget", "30000"])
+    TestServer::with(&text, &["--store", store, "--store-budget", "30000"])
 }
 
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
@@ -35,24 +35,24 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-fn exact(node: &Server) {
+fn exact(node: &TestServer) {
     until("an exact node", || node.metric("tidegate_store_exact") == 1);
 }
 
-/// What is left after each of so many requests that passed.
-fn passed(client: &mut Client, requests: usize) -> Vec<u64> {
-    let replies = (0..requests).map(|_| client.post("/v1/check", &ask("192.0.2.1", "/x")));
+/// The remaining units after each allowed request.
+fn passed(client: &mut HttpClient, requests: usize) -> Vec<u64> {
+    let replies = (0..requests).map(|_| client.post("/v1/check", &check_body("192.0.2.1", "/x")));
     let passed = replies.filter_map(|reply| {
         assert!(matches!(reply.status, 200 | 429), "{reply:?}");
-        let answer = reply.json();
-        assert_ne!(answer["source"], "fallback", "{answer}");
-        (reply.status == 200).then(|| answer["remaining"].as_u64().unwrap())
+        let decision = reply.json();
+        assert_ne!(decision["source"], "fallback", "{decision}");
+        (reply.status == 200).then(|| decision["remaining"].as_u64().unwrap())
     });
     passed.collect()
 }
 
 #[test]
-fn four_nodes_pass_exactly_the_limit_and_hand_out_each_ticket_once() {
+fn four_nodes_pass_exactly_the_limit_and_return_each_remaining_count_once() {
     let redis = Redis::redis7();
     let nodes: Vec<_> = (0..4).map(|_| node(&redis.url())).collect();
     nodes.iter().for_each(exact);
@@ -70,11 +70,11 @@ fn four_nodes_pass_exactly_the_limit_and_hand_out_each_ticket_once() {
 }
 
 #[test]
-fn what_a_store_lost_is_put_back() {
+fn counts_that_a_store_lost_are_restored() {
     let mut redis = Redis::redis7();
     let nodes = [node(&redis.url()), node(&redis.url())];
     nodes.iter().for_each(exact);
-    let mut clients = nodes.each_ref().map(Server::client);
+    let mut clients = nodes.each_ref().map(TestServer::client);
     let before: usize = clients.iter_mut().map(|c| passed(c, 30).len()).sum();
     assert_eq!(before, 60);
     redis.kill();
@@ -85,13 +85,13 @@ fn what_a_store_lost_is_put_back() {
     }
     let after: usize = clients.iter_mut().map(|c| passed(c, 100).len()).sum();
     assert_eq!(after, 40);
-    // A newcomer learns the secret that the others have put back, and counts the same client.
-    let newcomer = node(&redis.url());
-    exact(&newcomer);
-    assert!(passed(&mut newcomer.client(), 10).is_empty());
+    // A new node reads the secret that the others have restored, and counts the same client.
+    let new_node = node(&redis.url());
+    exact(&new_node);
+    assert!(passed(&mut new_node.client(), 10).is_empty());
 }
 
-/// The counts are put back and the marks of refunds are not: a receipt paid a second time after each loss.
+/// The counts are restored and the marks of refunds are not: a receipt was refunded a second time after each loss.
 #[test]
 fn a_receipt_is_worth_nothing_after_the_store_lost_its_data() {
     let redis = Redis::redis7();
@@ -124,36 +124,40 @@ fn a_receipt_is_worth_nothing_after_the_store_lost_its_data() {
     assert!(new.iter().all(|receipt| refund(receipt) == "done"));
 }
 
-/// A newcomer wrote a secret of its own where the key had been deleted, all others took it over, and every
-/// count began anew.
+/// A new node wrote its own secret where the key had been deleted, all others adopted it, and every count started
+/// from zero.
 #[test]
-fn a_deleted_secret_is_restored_and_a_newcomer_waits_for_it() {
+fn a_deleted_secret_is_restored_and_a_new_node_waits_for_it() {
     let redis = Redis::redis7();
     let first = node(&redis.url());
     exact(&first);
     assert_eq!(passed(&mut first.client(), 60).len(), 60);
     let before = redis.run_command(&["GET", "tg:ctl:secret"]);
     redis.run_command(&["DEL", "tg:ctl:secret"]);
-    let newcomer = node(&redis.url());
-    exact(&newcomer);
+    let new_node = node(&redis.url());
+    exact(&new_node);
     assert_eq!(redis.run_command(&["GET", "tg:ctl:secret"]), before);
-    assert_eq!(passed(&mut newcomer.client(), 100).len(), 40);
+    assert_eq!(passed(&mut new_node.client(), 100).len(), 40);
     assert!(passed(&mut first.client(), 10).is_empty());
 }
 
 #[test]
-fn a_node_starts_without_its_store_and_meets_it_later() {
+fn a_node_starts_without_its_store_and_joins_it_later() {
     let port = free_port();
     let node = node(&format!("redis://:planted-secret@127.0.0.1:{port}"));
-    let first = node.post("/v1/check", &ask("192.0.2.1", "/x")).json();
+    let first = node
+        .post("/v1/check", &check_body("192.0.2.1", "/x"))
+        .json();
     assert_eq!(first["allowed"], true);
     assert_eq!(first["source"], "fallback");
     let options = ["--requirepass", "planted-secret"];
     let _redis = Redis::start_on(port, RedisProgram::Redis7, &options);
     exact(&node);
-    until("an exact answer", || {
-        let answer = node.post("/v1/check", &ask("192.0.2.2", "/x")).json();
-        answer["source"] == "exact"
+    until("an exact decision", || {
+        let decision = node
+            .post("/v1/check", &check_body("192.0.2.2", "/x"))
+            .json();
+        decision["source"] == "exact"
     });
     node.signal("TERM");
     let (_, log) = node.wait_end();
@@ -167,9 +171,9 @@ fn a_node_starts_without_its_store_and_meets_it_later() {
     );
 }
 
-/// The whole service by TLS: what the store needs for it is there without the binary's doing.
+/// The whole service over TLS: the store's TLS support needs no code in the binary.
 #[test]
-fn a_node_counts_in_a_store_by_tls() {
+fn a_node_counts_in_a_store_over_tls() {
     let (authority, port) = (TestAuthority::new(), free_port());
     let shown = authority.sign(&["localhost"]);
     let own = authority.sign(&["client.example"]);
@@ -186,13 +190,13 @@ fn a_node_counts_in_a_store_by_tls() {
     assert_eq!(passed(&mut node.client(), 3), [99, 98, 97]);
 }
 
-/// Two nodes through a failover: nothing is forgotten, nobody is asked to restart.
+/// Two nodes through a failover: no count is lost, no node needs a restart.
 #[test]
 fn nodes_follow_a_failover() {
     let mut sentinels = SentinelGroup::start(1);
     let nodes = [node(&sentinels.url()), node(&sentinels.url())];
     nodes.iter().for_each(exact);
-    let mut clients = nodes.each_ref().map(Server::client);
+    let mut clients = nodes.each_ref().map(TestServer::client);
     let before: usize = clients.iter_mut().map(|c| passed(c, 30).len()).sum();
     assert_eq!(before, 60);
     sentinels.servers[0].kill();
@@ -204,7 +208,7 @@ fn nodes_follow_a_failover() {
     assert_eq!(after, 40);
 }
 
-/// How a service ends that will not start.
+/// The exit code and output of a service that does not start.
 fn ends(flags: &[&str]) -> (Option<i32>, String) {
     let mut child = Command::new(BINARY)
         .args(["serve", "--http", "127.0.0.1:0"])
@@ -229,22 +233,22 @@ fn ends(flags: &[&str]) -> (Option<i32>, String) {
 #[test]
 fn a_node_that_must_not_start_without_its_store_ends_with_69_and_the_reason() {
     let url = format!("redis://:planted-secret@127.0.0.1:{}", free_port());
-    let (code, said) = ends(&["--store", &url, "--require-store"]);
-    assert_eq!(code, Some(69), "{said}");
-    assert!(said.contains("see whether the server runs"), "{said}");
-    assert!(!said.contains("planted-secret"), "{said}");
+    let (code, printed) = ends(&["--store", &url, "--require-store"]);
+    assert_eq!(code, Some(69), "{printed}");
+    assert!(printed.contains("see whether the server runs"), "{printed}");
+    assert!(!printed.contains("planted-secret"), "{printed}");
 
     let redis = Redis::redis7();
     redis.run_command(&["SET", "tg:ctl:secret", "check:of-others"]);
-    let (code, said) = ends(&["--store", &redis.url(), "--require-store"]);
-    assert_eq!(code, Some(69), "{said}");
-    assert!(said.contains("--secret-file"), "{said}");
+    let (code, printed) = ends(&["--store", &redis.url(), "--require-store"]);
+    assert_eq!(code, Some(69), "{printed}");
+    assert!(printed.contains("--secret-file"), "{printed}");
 }
 
 #[test]
 fn a_node_that_must_not_start_without_its_store_starts_with_it() {
     let redis = Redis::redis7();
-    let node = Server::with(
+    let node = TestServer::with(
         "version: 1\nrules:\n  - { name: r, by: ip, rate: 1/hour }\n",
         &[
             "--store",
@@ -254,28 +258,34 @@ fn a_node_that_must_not_start_without_its_store_starts_with_it() {
             "--require-store",
         ],
     );
-    assert_eq!(node.post("/v1/check", &ask("192.0.2.1", "/x")).status, 200);
+    assert_eq!(
+        node.post("/v1/check", &check_body("192.0.2.1", "/x"))
+            .status,
+        200
+    );
 }
 
 #[test]
 fn no_password_of_a_store_reaches_the_log() {
     let redis = Redis::start(RedisProgram::Redis7, &["--requirepass", "another"]);
-    let (port, nobody) = (redis.port(), free_port());
+    let (port, unused_port) = (redis.port(), free_port());
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("password");
     std::fs::write(&file, "planted-secret").unwrap();
     let stores = [
         format!("redis://:planted-secret@127.0.0.1:{port}"),
         format!("redis://127.0.0.1:{port}?password_file={}", file.display()),
-        format!("rediss://:planted-secret@127.0.0.1:{nobody}"),
+        format!("rediss://:planted-secret@127.0.0.1:{unused_port}"),
         format!(
-            "redis+sentinel://:planted-secret@127.0.0.1:{nobody}/n?sentinel_pass=planted-secret"
+            "redis+sentinel://:planted-secret@127.0.0.1:{unused_port}/n?sentinel_pass=planted-secret"
         ),
         format!("redis+sentinel://127.0.0.1:{port}/n?sentinel_pass=planted-secret"),
     ];
     let nodes = stores.each_ref().map(|store| node(store));
     for node in nodes {
-        let first = node.post("/v1/check", &ask("192.0.2.1", "/x")).json();
+        let first = node
+            .post("/v1/check", &check_body("192.0.2.1", "/x"))
+            .json();
         assert_eq!(first["source"], "fallback");
         node.signal("TERM");
         let (_, log) = node.wait_end();
@@ -286,7 +296,7 @@ fn no_password_of_a_store_reaches_the_log() {
     }
 }
 
-/// A ceiling that is in another slot than most clients: each is charged in turn, and all of it passes.
+/// A global ceiling in another hash slot than most clients: each is charged in turn, and all of it passes.
 #[test]
 fn nodes_share_a_ceiling_in_a_cluster() {
     let cluster = TestCluster::start();
@@ -294,26 +304,26 @@ fn nodes_share_a_ceiling_in_a_cluster() {
     let rules = [("each", "ip", 3), ("all", "global", 40)];
     let nodes = [with_rules(&store, &rules), with_rules(&store, &rules)];
     nodes.iter().for_each(exact);
-    let mut clients = nodes.each_ref().map(Server::client);
+    let mut clients = nodes.each_ref().map(TestServer::client);
     let mut by: [Vec<u32>; 2] = [Vec::new(), Vec::new()];
     for i in 0..100 {
         let address = format!("192.0.2.{}", i % 20);
-        let reply = clients[i % 3 % 2].post("/v1/check", &ask(&address, "/x"));
-        let answer = reply.json();
-        assert_eq!(answer["source"], "exact", "{answer}");
+        let reply = clients[i % 3 % 2].post("/v1/check", &check_body(&address, "/x"));
+        let decision = reply.json();
+        assert_eq!(decision["source"], "exact", "{decision}");
         by[usize::from(reply.status == 200)].push(i.try_into().unwrap());
     }
     // Two for each of the twenty addresses, then none.
-    let [refused, passed] = by;
+    let [denied, passed] = by;
     assert_eq!(passed, Vec::from_iter(0..40));
-    assert_eq!(refused.len(), 60);
+    assert_eq!(denied.len(), 60);
 }
 
-/// With the usual budget, which the first ping of a primary once took longer than.
+/// With the default budget. The first ping of a primary once took longer than that.
 #[test]
-fn a_node_meets_every_primary_of_a_cluster() {
+fn a_node_connects_to_every_primary_of_a_cluster() {
     let cluster = TestCluster::start();
     let store = format!("redis+cluster://{}", cluster.servers[0].address());
     let rules = "version: 1\nrules:\n  - { name: r, by: ip, rate: 1/hour }\n";
-    exact(&Server::with(rules, &["--store", &store]));
+    exact(&TestServer::with(rules, &["--store", &store]));
 }

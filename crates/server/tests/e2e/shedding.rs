@@ -1,13 +1,13 @@
-//! Priorities and soft limits by every door.
+//! Priorities and soft limits through every edge.
 
 use serde_json::{Value, json};
 
 use crate::grpc::{GrpcClient, OK, request};
 use crate::resp;
-use crate::server::Server;
+use crate::server::TestServer;
 use crate::window::unit;
 
-/// One counter for everybody, of which each priority may use a part.
+/// One counter for all clients, of which each priority may use a part.
 fn shared() -> String {
     format!(
         "version: 1\nrules:\n  - {{ name: api, by: global, rate: 10/{}, algorithm: fixed-window, \
@@ -16,18 +16,18 @@ fn shared() -> String {
     )
 }
 
-fn check(server: &Server, priority: &str, cost: u64) -> Value {
-    let ask = json!({"attributes": {"priority": priority}, "cost": cost});
-    server.post("/v1/check", &ask.to_string()).json()
+fn check(server: &TestServer, priority: &str, cost: u64) -> Value {
+    let request = json!({"attributes": {"priority": priority}, "cost": cost});
+    server.post("/v1/check", &request.to_string()).json()
 }
 
 #[test]
 fn a_reply_carries_the_part_and_the_delay() {
-    let server = Server::start(&shared());
-    let part_and_delay = |answer: &Value| {
-        ["allowed", "limit", "remaining", "delay_ms"].map(|field| answer[field].clone())
+    let server = TestServer::start(&shared());
+    let part_and_delay = |decision: &Value| {
+        ["allowed", "limit", "remaining", "delay_ms"].map(|field| decision[field].clone())
     };
-    // The part of 8 is used up evenly: half of it at once, then later and later.
+    // The part of 8 is used up evenly: half of it at once, then with increasing delays.
     let first = check(&server, "sheddable", 4);
     assert_eq!(
         part_and_delay(&first),
@@ -58,29 +58,29 @@ fn a_reply_carries_the_part_and_the_delay() {
 }
 
 #[test]
-fn a_proxy_sets_the_priority_where_no_client_can_write_it() {
-    let server = Server::start(&shared());
+fn a_proxy_sets_the_priority_in_the_query_which_clients_cannot_write() {
+    let server = TestServer::start(&shared());
     let mut client = server.client();
     let claims = [("x-original-uri", "/"), ("priority", "critical")];
-    let mut ask = |query: &str| {
+    let mut request = |query: &str| {
         let reply = client.request("GET", &format!("/v1/auth{query}"), &claims, "");
         let limit = reply.header("x-ratelimit-limit").map(str::to_owned);
         (reply.status, limit)
     };
-    let says = |limit: &str| Some(limit.to_owned());
+    let limit_header = |limit: &str| Some(limit.to_owned());
     for _ in 0..8 {
-        assert_eq!(ask("?priority=sheddable"), (200, says("8")));
+        assert_eq!(request("?priority=sheddable"), (200, limit_header("8")));
     }
-    assert_eq!(ask("?priority=sheddable").0, 429);
-    assert_eq!(ask(""), (200, says("9")));
-    assert_eq!(ask("").0, 429);
-    assert_eq!(ask("?priority=critical"), (200, says("10")));
-    assert_eq!(ask("?priority=high").0, 400);
+    assert_eq!(request("?priority=sheddable").0, 429);
+    assert_eq!(request(""), (200, limit_header("9")));
+    assert_eq!(request("").0, 429);
+    assert_eq!(request("?priority=critical"), (200, limit_header("10")));
+    assert_eq!(request("?priority=high").0, 400);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn envoy_and_redis_clients_set_the_priority_and_are_never_delayed() {
-    let server = Server::with_resp(&shared(), &[]);
+    let server = TestServer::with_resp(&shared(), &[]);
     let (envoy, mut redis) = (GrpcClient::connect(&server).await, server.redis());
     let sheddable = request("any", &[&[("priority", "sheddable")]]);
     for left in (4..8).rev() {
@@ -96,8 +96,8 @@ async fn envoy_and_redis_clients_set_the_priority_and_are_never_delayed() {
         assert_eq!(of("delay_ms"), resp::RespReply::Integer(0));
     }
     assert_ne!(envoy.check(&sheddable).await.overall_code, OK);
-    let refused = redis.send_line("TG.CHECK priority sheddable");
-    assert_eq!(*refused.field("allowed"), resp::RespReply::Integer(0));
+    let denied = redis.send_line("TG.CHECK priority sheddable");
+    assert_eq!(*denied.field("allowed"), resp::RespReply::Integer(0));
     let critical = request("any", &[&[("priority", "critical")]]);
     for _ in 0..2 {
         assert_eq!(envoy.check(&critical).await.overall_code, OK);
@@ -107,15 +107,15 @@ async fn envoy_and_redis_clients_set_the_priority_and_are_never_delayed() {
 
 #[test]
 fn an_explanation_lists_the_other_options_of_a_rule() {
-    let server = Server::start(
+    let server = TestServer::start(
         "version: 1\nrules:\n  \
          - { name: api, by: global, rate: [10/second, 100/minute], priority: true, \
              soft: { max_delay: 1s }, concurrent: 5 }\n  \
          - { name: plain, by: global, rate: 10/second }\n  \
          - { name: open, by: global, concurrent: adaptive }\n",
     );
-    let ask = r#"{"attributes": {"priority": "sheddable"}}"#;
-    let explanation = server.post("/v1/explain", ask).json();
+    let request = r#"{"attributes": {"priority": "sheddable"}}"#;
+    let explanation = server.post("/v1/explain", request).json();
     let of = |rule: usize| {
         let rule = &explanation["rules"][rule];
         ["rates", "counting", "priority", "soft", "concurrent"].map(|field| rule[field].clone())

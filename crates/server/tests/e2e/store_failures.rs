@@ -1,21 +1,21 @@
-//! Why the store fails: in the first line of the log, on the ready page and in the metrics, and never with
-//! an address, a user or a secret.
+//! Why the store fails: in the first line of the log, on the ready page and in the metrics, and never with an
+//! address, a user or a secret.
 
 use std::io::Write;
 use std::net::TcpStream;
 
-use tidegate_parts::{RedisProgram, TestRedis as Redis};
+use tidegate_testkit::{RedisProgram, TestRedis as Redis};
 
-use crate::http::ask;
-use crate::server::{Server, wait_for};
+use crate::http::check_body;
+use crate::server::{TestServer, wait_for};
 
 const RULES: &str = "version: 1\nrules:\n  - { name: r, by: ip, rate: 9/hour }\n";
-/// What no output may contain: the user and the password of the store.
+/// Text that no output may contain: the user and the password of the store.
 const CANARY: &str = "planted";
 
-/// A store that only one user may enter, and a node that is that user. The node waits as long as it takes,
-/// so that no failure is one of this machine.
-fn met(program: RedisProgram, options: &[&str]) -> (Redis, Server) {
+/// A store with one user, and a node that logs in as that user. The node waits as long as it takes, so that no
+/// failure is caused by this machine.
+fn start_joined(program: RedisProgram, options: &[&str]) -> (Redis, TestServer) {
     let redis = Redis::start(program, options);
     let user = "ACL SETUSER planted-user on >planted-password ~* &* +@all";
     let words: Vec<&str> = user.split(' ').collect();
@@ -24,24 +24,24 @@ fn met(program: RedisProgram, options: &[&str]) -> (Redis, Server) {
         "redis://planted-user:planted-password@127.0.0.1:{}",
         redis.port()
     );
-    let node = Server::with(RULES, &["--store", &url, "--store-budget", "30000"]);
+    let node = TestServer::with(RULES, &["--store", &url, "--store-budget", "30000"]);
     wait_for("an exact node", || {
         (node.metric("tidegate_store_exact") == 1).then_some(())
     });
     (redis, node)
 }
 
-/// After `act` the store fails by `kind`, and the log names `cause` and `cure`.
+/// After `act` the store fails with `kind`, and the log names `cause` and `cure`.
 #[track_caller]
 fn check(program: RedisProgram, kind: &str, cause: &str, cure: &str, act: impl FnOnce(&mut Redis)) {
-    let (redis, node) = met(program, &[]);
+    let (redis, node) = start_joined(program, &[]);
     fails(redis, &node, (kind, cause, cure), act);
 }
 
 #[track_caller]
 fn fails(
     mut redis: Redis,
-    node: &Server,
+    node: &TestServer,
     (kind, cause, cure): (&str, &str, &str),
     act: impl FnOnce(&mut Redis),
 ) {
@@ -77,30 +77,30 @@ fn fails(
 }
 
 /// Every start counted an error: the first heartbeat came before this node knew the secret of the others, and
-/// was taken for one that found no connection.
+/// counted as one without a connection.
 #[test]
 fn joining_a_healthy_store_is_no_error() {
     for _ in 0..5 {
-        let (_redis, node) = met(RedisProgram::Redis7, &[]);
+        let (_redis, node) = start_joined(RedisProgram::Redis7, &[]);
         let page = node.admin_get("/readyz?verbose").json();
         assert_eq!(page["store"]["errors"], serde_json::json!({}), "{page}");
     }
 }
 
-/// Such a store answers pings, so the breaker stays closed. The page had no outage and the metrics no error.
+/// Such a store replies to pings, so the breaker stays closed. The page had no outage and the metrics no error.
 #[test]
-fn a_store_that_was_never_met_is_an_outage() {
+fn a_store_that_was_never_joined_is_an_outage() {
     for (scheme, cause, cure) in [
-        ("redis", "CLUSTERDOWN", "bring the missing part"),
+        ("redis", "CLUSTERDOWN", "bring the missing shard"),
         (
             "redis+cluster",
-            "no slot of the cluster is served",
+            "no hash slot of the cluster is served",
             "see whether the cluster was created",
         ),
     ] {
         let redis = Redis::start(RedisProgram::Redis7, &["--cluster-enabled", "yes"]);
         let url = format!("{scheme}://127.0.0.1:{}", redis.port());
-        let node = Server::with(RULES, &["--store", &url]);
+        let node = TestServer::with(RULES, &["--store", &url]);
         let line = node.wait_log(|line| {
             let message = line["message"].as_str().unwrap_or_default();
             message.starts_with("the store fails: ")
@@ -115,7 +115,7 @@ fn a_store_that_was_never_met_is_an_outage() {
         );
         let slots = ["CLUSTER", "ADDSLOTSRANGE", "0", "16383"];
         assert_eq!(redis.run_command(&slots), "OK");
-        node.wait_log(|line| line["message"] == "the store answers again");
+        node.wait_log(|line| line["message"] == "the store replies again");
         let page = node.admin_get("/readyz?verbose").json();
         assert!(page["store"]["outage"].is_null(), "{page}");
     }
@@ -126,7 +126,7 @@ fn a_store_that_was_never_met_is_an_outage() {
 fn a_store_that_a_node_may_not_join_is_an_outage_with_its_cause() {
     let redis = Redis::redis7();
     redis.run_command(&["SET", "tg:ctl:secret", "check:of-others"]);
-    let node = Server::with(RULES, &["--store", &redis.url()]);
+    let node = TestServer::with(RULES, &["--store", &redis.url()]);
     for (cause, next) in [
         ("have their secret from a file", "of another program"),
         ("another program wrote it", "check:of-others"),
@@ -145,14 +145,14 @@ fn a_store_that_a_node_may_not_join_is_an_outage_with_its_cause() {
             && message.contains("from a file")
     });
     redis.run_command(&["DEL", "tg:ctl:secret"]);
-    node.wait_log(|line| line["message"] == "the store answers again");
+    node.wait_log(|line| line["message"] == "the store replies again");
 }
 
-/// What this node alone had counted was shown: a client who had used everything seemed to have used nothing.
+/// The page showed what this node alone had counted: a client that had used everything seemed to have used nothing.
 #[test]
-fn what_a_client_has_used_is_not_guessed_without_the_store() {
-    let (mut redis, node) = met(RedisProgram::Redis7, &[]);
-    let client = ask("192.0.2.1", "/x");
+fn the_usage_of_a_client_is_not_shown_without_the_store() {
+    let (mut redis, node) = start_joined(RedisProgram::Redis7, &[]);
+    let client = check_body("192.0.2.1", "/x");
     for _ in 0..9 {
         assert_eq!(node.post("/v1/check", &client).status, 200);
     }
@@ -167,16 +167,16 @@ fn what_a_client_has_used_is_not_guessed_without_the_store() {
 }
 
 #[test]
-fn a_store_that_is_gone_is_refused() {
+fn a_store_that_is_gone_fails_with_connection_refused() {
     let cure = "see whether the server runs";
     check(RedisProgram::Redis7, "refused", "refused", cure, |redis| {
         redis.kill();
     });
 }
 
-/// The server sends the cause and closes. It was lost, and the log had `Connection reset by peer`.
+/// The server sends the cause and closes. The cause was lost, and the log had `Connection reset by peer`.
 #[test]
-fn a_store_with_too_many_clients_is_named_so() {
+fn a_store_with_too_many_clients_is_reported_as_such() {
     let mut operator = None;
     let cure = "raise `maxclients`";
     let cause = "max number of clients reached";
@@ -184,12 +184,12 @@ fn a_store_with_too_many_clients_is_named_so() {
         let mut stream = TcpStream::connect(("127.0.0.1", redis.port())).unwrap();
         let commands = "CONFIG SET maxclients 1\r\nCLIENT KILL TYPE normal SKIPME yes\r\n";
         stream.write_all(commands.as_bytes()).unwrap();
-        operator = Some(stream); // the one client that there is room for
+        operator = Some(stream); // the only client that the store has room for
     });
 }
 
 #[test]
-fn another_password_is_a_matter_of_authentication() {
+fn a_wrong_password_is_an_authentication_failure() {
     let cure = "correct the user or password";
     check(
         RedisProgram::Redis7,
@@ -236,7 +236,7 @@ fn a_replica_is_read_only() {
         RedisProgram::Redis7,
         "readonly",
         "READONLY",
-        "primary is looked for",
+        "searches for the primary",
         |redis| {
             redis.run_command(&["REPLICAOF", "127.0.0.1", "1"]);
         },
@@ -247,7 +247,7 @@ fn a_replica_is_read_only() {
 fn a_store_that_cannot_save_is_misconfigured() {
     let folder = tempfile::tempdir().unwrap();
     let options = ["--dir", folder.path().to_str().unwrap()];
-    let (redis, node) = met(RedisProgram::Redis7, &options);
+    let (redis, node) = start_joined(RedisProgram::Redis7, &options);
     let want = ("misconf", "MISCONF", "see its log");
     fails(redis, &node, want, |redis| {
         folder.close().unwrap();
@@ -256,7 +256,7 @@ fn a_store_that_cannot_save_is_misconfigured() {
     });
 }
 
-/// What another program wrote, a newer version wrote, or is damaged: a matter of its client alone.
+/// A record that another program wrote, that a newer version wrote, or that is damaged, affects only its client.
 #[test]
 fn a_record_that_cannot_be_used_leaves_all_others_exact() {
     let damages: [&[&str]; 4] = [
@@ -281,9 +281,9 @@ fn a_record_that_cannot_be_used_leaves_all_others_exact() {
         ],
     ];
     for damage in damages {
-        let (redis, node) = met(RedisProgram::Redis7, &[]);
+        let (redis, node) = start_joined(RedisProgram::Redis7, &[]);
         let source = |ip: &str| {
-            let reply = node.post("/v1/check", &ask(ip, "/"));
+            let reply = node.post("/v1/check", &check_body(ip, "/"));
             reply.json()["source"]
                 .as_str()
                 .unwrap_or_default()
@@ -304,8 +304,8 @@ fn a_record_that_cannot_be_used_leaves_all_others_exact() {
             message.starts_with("a record of the store cannot be used") && message.contains(&key)
         };
         node.wait_log(is_named);
-        // The decision, and what it admitted is charged in vain.
-        wait_for("two refused calls", || {
+        // The decision, and the charge of what it admitted, which fails too.
+        wait_for("two rejected calls", || {
             (node.metric(r#"tidegate_store_errors_total{kind="record"}"#) >= 2).then_some(())
         });
         for other in 2..40 {
@@ -329,14 +329,14 @@ fn a_record_that_cannot_be_used_leaves_all_others_exact() {
     }
 }
 
-/// The pending units of a damaged record were charged twice after it was deleted. The first node that charged
-/// its own found the record gone. It took its charge for lost although the store had made it, restored what it
-/// remembered, and charged all of it once more.
+/// The pending units of a damaged record were charged twice after it was deleted. The first node that wrote back
+/// its charges found the record gone. It treated its charge as lost although the store had made it, restored what
+/// it remembered, and charged all of it once more.
 #[test]
-fn what_was_admitted_beside_a_damaged_record_is_charged_once() {
+fn requests_admitted_beside_a_damaged_record_are_charged_once() {
     const LIMIT: u64 = 200;
-    /// The node that finds the record gone first restores what it remembers, which may lack what the other has
-    /// charged last.
+    /// The node that first finds the record gone restores what it remembers, which may lack the last charges of the
+    /// other.
     const SEEN_BY_ONE: u64 = 3;
     /// So long that nothing drains meanwhile.
     const YEAR: &str = "31536000s";
@@ -358,15 +358,18 @@ fn what_was_admitted_beside_a_damaged_record_is_charged_once() {
     let redis = Redis::start(RedisProgram::Redis7, &[]);
     let url = redis.url();
     let flags = ["--store", &url, "--store-budget", "30000", "--nodes", "2"];
-    let nodes = [(); 2].map(|()| Server::with(&rules, &flags));
+    let nodes = [(); 2].map(|()| TestServer::with(&rules, &flags));
     for node in &nodes {
         wait_for("an exact node", || {
             (node.metric("tidegate_store_exact") == 1).then_some(())
         });
     }
-    let checks = |node: &Server, algorithm: &str, times: usize| {
+    let checks = |node: &TestServer, algorithm: &str, times: usize| {
         let allowed = |_: &usize| {
-            let reply = node.post("/v1/check", &ask("192.0.2.1", &format!("/{algorithm}")));
+            let reply = node.post(
+                "/v1/check",
+                &check_body("192.0.2.1", &format!("/{algorithm}")),
+            );
             reply.json()["allowed"] == true
         };
         (0..times).filter(allowed).count() as u64
@@ -390,7 +393,10 @@ fn what_was_admitted_beside_a_damaged_record_is_charged_once() {
     for (algorithm, _, admitted) in admitted {
         let peeks = nodes.each_ref().map(|node| {
             wait_for("an exact counter with all units", || {
-                let reply = node.post("/v1/peek", &ask("192.0.2.1", &format!("/{algorithm}")));
+                let reply = node.post(
+                    "/v1/peek",
+                    &check_body("192.0.2.1", &format!("/{algorithm}")),
+                );
                 let reply = reply.json();
                 let used = LIMIT - reply["remaining"].as_u64().unwrap();
                 (reply["source"] == "exact" && used + SEEN_BY_ONE >= admitted).then_some(used)
@@ -405,11 +411,11 @@ fn what_was_admitted_beside_a_damaged_record_is_charged_once() {
 
 /// The short page is for probes, which have no token. The verbose one is for operators.
 #[test]
-fn the_verbose_page_takes_the_token_of_the_listener() {
+fn the_verbose_page_requires_the_token_of_the_listener() {
     let dir = tempfile::tempdir().unwrap();
     let token = dir.path().join("token");
     std::fs::write(&token, "a token of the operator\n").unwrap();
-    let node = Server::with(RULES, &["--admin-token-file", token.to_str().unwrap()]);
+    let node = TestServer::with(RULES, &["--admin-token-file", token.to_str().unwrap()]);
     assert_eq!(node.admin_get("/readyz").status, 200);
     assert_eq!(node.admin_get("/readyz?verbose").status, 401);
 }

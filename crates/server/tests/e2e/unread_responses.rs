@@ -1,21 +1,21 @@
-//! Clients that ask much and never read what they asked for.
+//! Clients that send many requests and never read the responses.
 
 use bytes::Bytes;
 
-use crate::http::{Client, ask};
+use crate::http::{HttpClient, check_body};
 use crate::http2;
-use crate::memory::most_held;
-use crate::server::{Server, metric, wait_for};
+use crate::memory::peak_rss;
+use crate::server::{TestServer, metric, wait_for};
 
 const RULES: &str =
     "version: 1\nrules:\n  - { name: r, by: ip, rate: 1000000/hour, algorithm: fixed-window }\n";
 
-/// Asks little and is answered much: some 200 KiB.
+/// A short request with a long response: some 200 KiB.
 fn list() -> String {
     format!("[{}]", vec![r#"{"attributes":{}}"#; 1000].join(","))
 }
 
-fn answered(server: &Server) -> u64 {
+fn response_count(server: &TestServer) -> u64 {
     let page = server.admin_get("/metrics").body;
     metric(
         &page,
@@ -23,42 +23,45 @@ fn answered(server: &Server) -> u64 {
     )
 }
 
-/// Somebody else asks a while, long enough for the others to do what harm they can.
-fn others_are_served(server: &Server) {
+/// Another client sends requests for a while, long enough for the attackers to do their worst.
+fn others_are_served(server: &TestServer) {
     let list = list();
     let mut good = server.client();
     for _ in 0..100 {
         assert_eq!(good.post("/v1/peek", &list).status, 200);
-        assert_eq!(good.post("/v1/check", &ask("192.0.2.1", "/")).status, 200);
+        assert_eq!(
+            good.post("/v1/check", &check_body("192.0.2.1", "/")).status,
+            200
+        );
     }
 }
 
-/// Each asks fifty times on one connection, and would be owed 10 MiB; all together half a gigabyte.
+/// Each sends fifty requests on one connection, with 10 MiB of responses; all together half a gigabyte.
 #[test]
 fn a_connection_with_unread_responses_holds_one_response() {
     const READERS: u64 = 50;
-    let server = Server::start(RULES);
+    let server = TestServer::start(RULES);
     others_are_served(&server);
-    let (before, answers) = (most_held(&server), answered(&server));
+    let (before, responses) = (peak_rss(&server), response_count(&server));
     let list = list();
     std::thread::scope(|scope| {
-        let clients: Vec<Client> = (0..READERS).map(|_| server.client()).collect();
+        let clients: Vec<HttpClient> = (0..READERS).map(|_| server.client()).collect();
         for mut client in clients {
             let list = &list;
-            // At some point nobody takes any more from it; it is closed when the server ends.
+            // At some point the server stops reading from it; it is closed when the server ends.
             scope.spawn(move || {
                 let _ = (0..50).try_for_each(|_| client.send("POST", "/v1/peek", &[], list));
                 client.wait_without_reading();
             });
         }
-        wait_for("each to be answered once", || {
-            (answered(&server) >= answers + READERS).then_some(())
+        wait_for("one response to each", || {
+            (response_count(&server) >= responses + READERS).then_some(())
         });
         others_are_served(&server);
-        let held = most_held(&server).saturating_sub(before);
+        let held = peak_rss(&server).saturating_sub(before);
         assert!(
             held <= READERS << 20,
-            "{held} bytes for those who never read"
+            "{held} bytes for clients that never read"
         );
         server.signal("KILL");
     });
@@ -67,7 +70,7 @@ fn a_connection_with_unread_responses_holds_one_response() {
 const UNREAD: &str = "tidegate_unread_response_bytes ";
 const EVICTED: &str = "tidegate_unread_connections_closed_total{cause=\"memory\"}";
 
-/// What the service holds for all peers of a listener that do not read.
+/// Maximum memory of the service for all peers of a listener that do not read.
 const MAX_UNREAD: u64 = 32 << 20;
 
 /// The same with the streams and the requests of such peers.
@@ -76,19 +79,19 @@ const MAX_HELD: u64 = 128 << 20;
 /// How the peers of a test do not read.
 #[derive(Clone, Copy)]
 enum ReceiveWindow {
-    /// They let nothing come.
+    /// They accept nothing.
     Closed,
-    /// They let one byte come of each response. The HTTP/2 library then holds all of it.
+    /// They accept one byte of each response. The HTTP/2 library then holds all of it.
     OneByte,
 }
 
-/// Many connections, each with as many streams as it may have, and nothing of their responses is read.
+/// Many connections, each with as many streams as it may have, and no response is read.
 async fn leave_unread(windows: ReceiveWindow, list: String) {
     const CONNECTIONS: usize = 24;
     const STREAMS: usize = 128;
-    let server = Server::start(RULES);
+    let server = TestServer::start(RULES);
     others_are_served(&server);
-    let before = most_held(&server);
+    let before = peak_rss(&server);
     let list = Bytes::from(list);
     let mut unread = Vec::new();
     for _ in 0..CONNECTIONS {
@@ -114,43 +117,43 @@ async fn leave_unread(windows: ReceiveWindow, list: String) {
     });
     others_are_served(&server);
     assert!(server.metric(UNREAD) <= MAX_UNREAD);
-    let held = most_held(&server).saturating_sub(before);
-    eprintln!("{} KiB for those who never read", held >> 10);
-    assert!(held < MAX_HELD, "{held} bytes for those who never read");
+    let held = peak_rss(&server).saturating_sub(before);
+    eprintln!("{} KiB for clients that never read", held >> 10);
+    assert!(held < MAX_HELD, "{held} bytes for clients that never read");
     let line = server.wait_log(|line| line["why"] == "others needed the memory");
     assert!(line["bytes"].as_u64() > Some(0) && line["closed"].as_u64() > Some(0));
     drop(unread);
 }
 
-/// A connection may have 128 streams, and all of their answers waited in memory to be read: 36 MiB for
-/// each connection.
+/// A connection may have 128 streams, and all of their responses waited in memory to be read: 36 MiB for each
+/// connection.
 #[tokio::test(flavor = "multi_thread")]
-async fn large_answers_that_nobody_reads_are_bounded_by_bytes() {
+async fn large_unread_responses_are_bounded_by_bytes() {
     leave_unread(ReceiveWindow::Closed, list()).await;
 }
 
-/// Only answers above 64 KiB were counted. These have some 60 KiB, and all were held: 180 MiB.
+/// Only responses above 64 KiB were counted. These have some 60 KiB, and all were held: 180 MiB.
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_that_are_not_quite_as_large_are_bounded_too() {
+async fn smaller_unread_responses_are_bounded_too() {
     let list = vec![r#"{"attributes":{}}"#; 180].join(",");
     leave_unread(ReceiveWindow::Closed, format!("[{list}]")).await;
 }
 
-/// The service had done its part, and the HTTP/2 library held what nobody counted any more.
+/// The service had sent the response, and the HTTP/2 library held bytes that nothing counted any more.
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_of_which_one_byte_is_read_are_bounded_too() {
+async fn responses_of_which_one_byte_is_read_are_bounded_too() {
     let list = vec![r#"{"attributes":{}}"#; 180].join(",");
     leave_unread(ReceiveWindow::OneByte, format!("[{list}]")).await;
 }
 
-/// Bodies up to 64 KiB were taken as they came. Of these all but the end comes: 180 MiB.
+/// Bodies up to 64 KiB were not counted. Of these all but the end comes: 180 MiB.
 #[tokio::test(flavor = "multi_thread")]
 async fn bodies_that_never_end_are_bounded_by_bytes() {
     const CONNECTIONS: usize = 24;
     const STREAMS: usize = 128;
-    let server = Server::start(RULES);
+    let server = TestServer::start(RULES);
     others_are_served(&server);
-    let before = most_held(&server);
+    let before = peak_rss(&server);
     let most_of_it = Bytes::from(vec![b' '; 60 << 10]);
     let mut unfinished = Vec::new();
     for _ in 0..CONNECTIONS {
@@ -163,23 +166,23 @@ async fn bodies_that_never_end_are_bounded_by_bytes() {
         }
     }
     // Those that make room for others get 408. The others do when their time is over.
-    wait_for("all to be given up", || {
+    wait_for("all requests to time out", || {
         others_are_served(&server);
         let page = server.admin_get("/metrics").body;
         let late = "tidegate_http_answers_total{edge=\"http\",status=\"408\"}";
         let late = page.contains(late).then(|| metric(&page, late));
         (late == Some((CONNECTIONS * STREAMS) as u64)).then_some(())
     });
-    let held = most_held(&server).saturating_sub(before);
+    let held = peak_rss(&server).saturating_sub(before);
     eprintln!("{} KiB for bodies that never end", held >> 10);
     assert!(held < MAX_HELD, "{held} bytes for bodies that never end");
 }
 
-/// One connection asks for much at once and reads it all, as fast as its windows let it.
+/// One connection sends many requests at once and reads all responses, as fast as its windows allow.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_reads_gets_all_its_lists_however_many() {
+async fn a_connection_that_reads_gets_all_its_responses() {
     const STREAMS: usize = 100;
-    let server = Server::start(RULES);
+    let server = TestServer::start(RULES);
     let client = http2::connect(&server, 65_535).await;
     let list = Bytes::from(list());
     let mut pending = Vec::new();

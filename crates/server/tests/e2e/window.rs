@@ -1,7 +1,7 @@
-//! The window that tests count in: one that does not end while they run.
+//! The window that tests count in: it does not end while they run.
 //!
-//! It is chosen once, so that every test of a run and every server it starts counts in the same one. Rules
-//! count days, weeks and months by the calendar, and descriptors by multiples since 1970: neither may end.
+//! It is chosen once, so that every test of a run and every server counts in the same one. Rules count days, weeks
+//! and months by the calendar, and descriptors by multiples since 1970: neither may end.
 
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -15,25 +15,25 @@ const MONTH: u64 = 30 * DAY;
 const ROOM: u64 = 20 * 60;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Window {
+pub(crate) struct TestWindow {
     pub(crate) name: &'static str,
-    /// As a span, and as descriptors count it.
+    /// Its length in seconds, as descriptors count it.
     pub(crate) secs: u64,
-    /// As the Envoy protocol numbers its units.
+    /// The number of the unit in the Envoy protocol.
     pub(crate) number: i32,
 }
 
 /// From the shortest on.
-const WINDOWS: [Window; 4] = [
-    Window::new("hour", HOUR, 3),
-    Window::new("day", DAY, 4),
-    Window::new("week", WEEK, 7),
-    Window::new("month", MONTH, 5),
+const WINDOWS: [TestWindow; 4] = [
+    TestWindow::new("hour", HOUR, 3),
+    TestWindow::new("day", DAY, 4),
+    TestWindow::new("week", WEEK, 7),
+    TestWindow::new("month", MONTH, 5),
 ];
 
 /// The window of this run.
-pub(crate) fn window() -> Window {
-    static CHOSEN: OnceLock<Window> = OnceLock::new();
+pub(crate) fn window() -> TestWindow {
+    static CHOSEN: OnceLock<TestWindow> = OnceLock::new();
     *CHOSEN.get_or_init(|| {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         chosen(now.as_secs())
@@ -45,16 +45,16 @@ pub(crate) fn unit() -> &'static str {
     window().name
 }
 
-/// The shortest with room. A month that ends on a Sunday leaves none in its last minutes; then it is the
-/// month, which descriptors at least go on counting.
-fn chosen(now: u64) -> Window {
-    let has_room = |window: &&Window| window.left(now) >= ROOM;
+/// The shortest window with enough time left. A month that ends on a Sunday leaves none in its last minutes; then
+/// it is the month, which at least does not end for descriptors.
+fn chosen(now: u64) -> TestWindow {
+    let has_room = |window: &&TestWindow| window.left(now) >= ROOM;
     *WINDOWS.iter().find(has_room).unwrap_or(&WINDOWS[3])
 }
 
-impl Window {
+impl TestWindow {
     const fn new(name: &'static str, secs: u64, number: i32) -> Self {
-        Window { name, secs, number }
+        TestWindow { name, secs, number }
     }
 
     /// Seconds until it ends for rules or for descriptors, whichever is first.
@@ -69,7 +69,7 @@ impl Window {
     }
 }
 
-/// When the calendar month ends that `now` is in.
+/// The end of the calendar month of `now`.
 fn end_of_month(now: u64) -> u64 {
     let months = (1970..).flat_map(|year| (1..=12).map(move |month| days(year, month) * DAY));
     let ends = months.scan(0, |end, length| {

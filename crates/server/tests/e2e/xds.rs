@@ -2,30 +2,31 @@
 
 use std::process::Command;
 
-use tidegate_parts::TestAuthority;
+use tidegate_testkit::TestAuthority;
 
 use crate::control_plane::{KIND, TestControlPlane, XdsConfig, XdsRequest, XdsStream, yearly};
-use crate::server::{BINARY, Server, wait_for};
+use crate::server::{BINARY, TestServer, wait_for};
 
-/// A node that follows the plane at `url`.
+/// A node that follows the control plane at `url`.
 fn command(url: &str) -> Command {
     let mut command = Command::new(BINARY);
     command.args(["serve", "--xds", url]);
     command
 }
 
-/// Started while the plane says the first thing, which the doors wait for.
-async fn start(command: Command) -> Server {
-    let starting =
-        tokio::task::spawn_blocking(move || Server::spawn(command, tempfile::tempdir().unwrap()));
+/// Starts while the control plane sends its first message, for which the listeners wait.
+async fn start(command: Command) -> TestServer {
+    let starting = tokio::task::spawn_blocking(move || {
+        TestServer::spawn(command, tempfile::tempdir().unwrap())
+    });
     starting.await.unwrap()
 }
 
-/// A node that has been told `configs` as version 1, and the stream to it.
+/// A node that got `configs` as version 1, and the stream to it.
 async fn start_with_configs(
     plane: &TestControlPlane,
     configs: &[XdsConfig],
-) -> (Server, XdsStream) {
+) -> (TestServer, XdsStream) {
     let server = start(command(&format!("xds://{}?node=gate", plane.address())));
     let first = async {
         let mut talk = plane.accept_stream().await;
@@ -49,7 +50,7 @@ async fn start_with_configs(
 }
 
 /// The status of one request of `value` under `domain`.
-pub(crate) fn check_status(server: &Server, domain: &str, value: &str) -> u16 {
+pub(crate) fn check_status(server: &TestServer, domain: &str, value: &str) -> u16 {
     let body = format!(
         r#"{{"domain": "{domain}", "descriptors": [{{"entries": [{{"key": "k", "value": "{value}"}}]}}]}}"#
     );
@@ -57,7 +58,7 @@ pub(crate) fn check_status(server: &Server, domain: &str, value: &str) -> u16 {
 }
 
 fn rejection_message(reply: &XdsRequest) -> &str {
-    &reply.error_detail.as_ref().expect("a refusal").message
+    &reply.error_detail.as_ref().expect("a rejection").message
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -74,7 +75,7 @@ async fn the_configuration_of_a_control_plane_is_in_force_and_acknowledged() {
     assert_eq!(
         check_status(&server, "other", "a"),
         200,
-        "a domain that nobody named"
+        "an unknown domain"
     );
 
     let reply = talk
@@ -84,7 +85,7 @@ async fn the_configuration_of_a_control_plane_is_in_force_and_acknowledged() {
         (reply.version_info.as_str(), reply.error_detail),
         ("2", None)
     );
-    // In force before it is acknowledged, and what was counted still counts.
+    // In force before it is acknowledged, and earlier counts still count.
     assert_eq!(
         [1, 2, 3].map(|_| check_status(&server, "shop", "a")),
         [200, 200, 429]
@@ -110,9 +111,9 @@ async fn the_configuration_of_a_control_plane_is_in_force_and_acknowledged() {
     );
 }
 
-/// A first configuration takes no limit away, so that no reload warns of it.
+/// A first configuration removes no limit, so no reload warning covers it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_domain_without_limits_is_named() {
+async fn a_domain_without_limits_is_reported_once() {
     let plane = TestControlPlane::open().await;
     let mut empty = yearly("shop", "k", 1);
     empty.descriptors[0].rate_limit = None;
@@ -136,7 +137,7 @@ async fn a_domain_without_limits_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bad_resource_is_refused_with_every_fault_and_the_old_ones_stay() {
+async fn a_bad_resource_is_rejected_with_every_fault_and_the_old_ones_stay() {
     let plane = TestControlPlane::open().await;
     let (server, mut talk) = start_with_configs(&plane, &[yearly("shop", "k", 1)]).await;
     let mut no_unit = yearly("no-unit", "k", 9);
@@ -194,7 +195,11 @@ async fn a_lost_stream_leaves_limits_in_force_and_is_resumed_with_their_version(
         (hello.version_info.as_str(), hello.response_nonce.as_str()),
         ("1", "")
     );
-    assert_eq!(hello.node.unwrap().id, "gate", "a new stream knows nobody");
+    assert_eq!(
+        hello.node.unwrap().id,
+        "gate",
+        "a new stream must name the node"
+    );
     assert_eq!(
         [
             check_status(&server, "shop", "a"),
@@ -203,11 +208,11 @@ async fn a_lost_stream_leaves_limits_in_force_and_is_resumed_with_their_version(
         [200, 429]
     );
 
-    // One that says what is no message is left, and met again.
+    // After an invalid message the node reconnects.
     talk.send_bytes(b"\xff");
     let mut talk = plane.accept_stream().await;
     assert_eq!(talk.receive().await.version_info, "1");
-    // So is one that sends more than is taken: nothing of it is waited for.
+    // The same after an oversized one: the rest of it is not awaited.
     talk.send_bytes(&vec![0; (4 << 20) + 1]);
     let mut talk = plane.accept_stream().await;
     assert_eq!(talk.receive().await.version_info, "1");
@@ -223,7 +228,7 @@ async fn a_lost_stream_leaves_limits_in_force_and_is_resumed_with_their_version(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn native_rules_hold_beside_a_control_plane_and_each_changes_alone() {
+async fn native_rules_apply_beside_a_control_plane_and_each_changes_alone() {
     let plane = TestControlPlane::open().await;
     let dir = tempfile::tempdir().unwrap();
     let rules = |count: u32| {
@@ -234,7 +239,7 @@ async fn native_rules_hold_beside_a_control_plane_and_each_changes_alone() {
     std::fs::write(dir.path().join("rules.yaml"), rules(5)).unwrap();
     let mut command = command(&format!("xds://{}", plane.address()));
     command.arg("--rules").arg(dir.path().join("rules.yaml"));
-    let server = tokio::task::spawn_blocking(move || Server::spawn(command, dir));
+    let server = tokio::task::spawn_blocking(move || TestServer::spawn(command, dir));
     let first = async {
         let mut talk = plane.accept_stream().await;
         talk.receive().await;
@@ -259,11 +264,11 @@ async fn native_rules_hold_beside_a_control_plane_and_each_changes_alone() {
         names()
     );
     assert!(!names().contains("shop"), "{}", names());
-    // A domain that would be in both is a fault of what came last.
+    // A domain in both sources is a fault of the one that came last.
     server.write("more.yaml", "");
     let both = "domain: mall\ndescriptors: [{ key: k, rate_limit: { unit: day, requests_per_unit: 9 } }]\n";
     server.write("rules.yaml", both);
-    wait_for("a refusal", || {
+    wait_for("a rejection", || {
         let stale = server.admin_get("/v1/rules").json()["stale"].to_string();
         stale.contains("mall").then_some(())
     });
@@ -299,9 +304,9 @@ async fn the_connection_to_a_control_plane_can_use_mutual_tls() {
     );
 }
 
-/// The doors wait for the first word of the plane, and an end that is asked for meanwhile comes.
+/// The listeners wait for the first message of the control plane. A signal ends this wait.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_waits_for_its_plane_can_be_ended() {
+async fn a_node_that_waits_for_its_control_plane_can_be_stopped() {
     let plane = TestControlPlane::open().await;
     let mut command = command(&format!("xds://{}", plane.address()));
     command.args(["--http", "127.0.0.1:0", "--grpc", "off", "--admin", "off"]);
@@ -321,9 +326,9 @@ async fn a_node_that_waits_for_its_plane_can_be_ended() {
     assert!(status.success(), "{status}");
 }
 
-/// As the reference does when it is told to.
+/// As the reference does with the same setting.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_forced_start_answers_every_call_with_an_error_until_there_is_a_configuration() {
+async fn after_a_forced_start_every_call_gets_an_error_until_there_is_a_configuration() {
     let plane = TestControlPlane::open().await;
     let mut command = Command::new(BINARY);
     command
@@ -341,7 +346,7 @@ async fn a_forced_start_answers_every_call_with_an_error_until_there_is_a_config
     assert_eq!(
         check_status(&server, "shop", "a"),
         400,
-        "as the reference answers what it cannot decide"
+        "as the reference responds without a configuration"
     );
     let mut talk = plane.accept_stream().await;
     assert_eq!(talk.headers["x-token"], "secret");
@@ -371,9 +376,10 @@ async fn a_forced_start_answers_every_call_with_an_error_until_there_is_a_config
     assert_eq!((check(), ready()), (200, 200));
 }
 
-/// Envoy's calls were decided by the native rules alone, and the log had a plane lost that had never been met.
+/// Envoy's calls were decided by the native rules alone, and the log reported a lost control plane that had never
+/// been connected.
 #[tokio::test(flavor = "multi_thread")]
-async fn native_rules_do_not_stand_in_for_a_control_plane_that_has_sent_nothing() {
+async fn native_rules_do_not_replace_a_control_plane_that_has_sent_nothing() {
     let plane = TestControlPlane::open().await;
     let dir = tempfile::tempdir().unwrap();
     let rules =
@@ -387,7 +393,7 @@ async fn native_rules_do_not_stand_in_for_a_control_plane_that_has_sent_nothing(
         .env("CONFIG_GRPC_XDS_SERVER_URL", plane.address())
         .env("FORCE_START_WITHOUT_INITIAL_CONFIG", "true")
         .env("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "10ms");
-    let server = tokio::task::spawn_blocking(move || Server::spawn(command, dir));
+    let server = tokio::task::spawn_blocking(move || TestServer::spawn(command, dir));
     let server = server.await.unwrap();
     let check = || {
         server

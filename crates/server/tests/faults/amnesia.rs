@@ -1,27 +1,27 @@
-//! A store that forgets in the middle of a window, under load: what it had counted is counted still.
+//! A store that loses its counts in the middle of a window, under load: the counts are restored.
 
 use std::time::Duration;
 
 use tidegate_core::units::Nanos;
-use tidegate_parts::{ProxyFault, RedisProgram, TestRedis as Redis};
+use tidegate_testkit::{ProxyFault, RedisProgram, TestRedis as Redis};
 
 use crate::fleet::{Fleet, LOST, StoreLink, wait_exact};
 use crate::history::{RequestHistory, RequestRecord, now};
-use crate::http::ask;
+use crate::http::check_body;
 use crate::load::RequestLoad;
 use crate::rates::TestRate;
-use crate::server::{Server, wait_for};
+use crate::server::{TestServer, wait_for};
 use crate::window::unit;
 
-/// At the loss half of one limit is used, three quarters of another, and nearly all of the third.
+/// At the loss, half of one limit is used, three quarters of another, and nearly all of the third.
 const BEFORE: Duration = Duration::from_secs(5);
 const AFTER: Duration = Duration::from_secs(7);
 const PER_SECOND: u32 = 150;
 
-/// What traffic that reaches all nodes gets of its limit through a quick loss, in hundredths.
+/// The percentage of its limit that traffic which reaches all nodes gets through a quick loss.
 const STATED: u64 = 101;
 
-/// Four nodes and a store that has counted for a while, and what became of it.
+/// Four nodes and a store that has counted for a while, and the result of its loss.
 struct LossScenario {
     rates: Vec<TestRate>,
     fleet: Fleet,
@@ -29,7 +29,7 @@ struct LossScenario {
     at: Nanos,
 }
 
-/// Windows that outlast the test.
+/// Rates with windows that outlast the test.
 fn rates() -> Vec<TestRate> {
     let per = TestRate::ledger().per;
     [("half", 1_500), ("most", 1_000), ("nearly-all", 800)]
@@ -56,8 +56,8 @@ fn loss(options: &[&str], forget: impl FnOnce(&mut Redis, &mut Fleet)) -> LossSc
 }
 
 impl LossScenario {
-    /// All of each limit was used, as far as it was asked for, and no more than that but for what is stated
-    /// and `more`. When the loss was noticed is reported; the simulator asserts that it is within 100 ms.
+    /// All of each limit was used, as far as requests came, and no more than that except for what is stated and
+    /// `more`. The time at which the loss was noticed is printed; the simulator asserts that it is within 100 ms.
     #[track_caller]
     fn judge(&self, name: &str, more: impl Fn(&TestRate) -> u64) {
         for rate in &self.rates {
@@ -80,12 +80,12 @@ impl LossScenario {
 
     fn noticed(&self) -> Nanos {
         let first = self.fleet.first_logged(LOST, self.at);
-        first.expect("somebody notices the loss")
+        first.expect("a node notices the loss")
     }
 }
 
 #[test]
-fn a_store_that_restarts_empty_has_forgotten_nothing() {
+fn counts_survive_a_store_that_restarts_empty() {
     let loss = loss(&[], |store, _| {
         store.kill();
         store.restart();
@@ -95,7 +95,7 @@ fn a_store_that_restarts_empty_has_forgotten_nothing() {
 }
 
 #[test]
-fn a_store_that_is_emptied_has_forgotten_nothing() {
+fn counts_survive_a_flush_of_the_store() {
     let loss = loss(&[], |store, _| {
         assert_eq!(store.run_command(&["FLUSHALL"]), "OK");
     });
@@ -103,18 +103,23 @@ fn a_store_that_is_emptied_has_forgotten_nothing() {
     loss.judge("emptied", |_| 0);
 }
 
-/// What the dead node had charged after the last answer that another node saw is known to nobody.
+/// No node knows the charges of the dead node after the last reply that another node saw.
 #[test]
-fn a_node_that_dies_with_the_store_takes_only_what_no_other_had_seen() {
+fn a_node_that_dies_with_the_store_loses_only_charges_that_no_other_had_seen() {
     const DEAD: usize = 3;
     let loss = loss(&[], |store, fleet| {
         store.kill();
         drop(fleet.nodes.remove(DEAD));
         store.restart();
     });
-    let failed = |r: &&RequestRecord| r.answer.is_err() && (r.node != DEAD || r.received < loss.at);
+    let failed =
+        |r: &&RequestRecord| r.decision.is_err() && (r.node != DEAD || r.received < loss.at);
     assert_eq!(
-        loss.history.records.iter().find(failed).map(|r| &r.answer),
+        loss.history
+            .records
+            .iter()
+            .find(failed)
+            .map(|r| &r.decision),
         None
     );
     loss.judge("restarted, and a node died", |rate| {
@@ -128,9 +133,9 @@ fn a_node_that_dies_with_the_store_takes_only_what_no_other_had_seen() {
     });
 }
 
-/// A round trip for each of them would take longer than a decision may wait, however often it is tried.
+/// A round trip for each counter would take longer than a decision may wait, however often it is tried.
 #[test]
-fn a_node_that_remembers_much_puts_it_back_over_a_slow_line() {
+fn a_node_that_remembers_much_restores_it_over_a_slow_link() {
     let mut store = Redis::redis7();
     let line = StoreLink::to(store.address());
     line.set(ProxyFault::Delay(Duration::from_millis(2)));
@@ -139,11 +144,11 @@ fn a_node_that_remembers_much_puts_it_back_over_a_slow_line() {
         unit()
     );
     let url = line.url();
-    let node = Server::with(&rules, &["--store", &url, "--store-budget", "40"]);
+    let node = TestServer::with(&rules, &["--store", &url, "--store-budget", "40"]);
     wait_exact(&node);
     let mut client = node.client();
     for i in 0..20 {
-        let ten = (0..10).map(|j| ask(&format!("198.51.{i}.{j}"), "/x"));
+        let ten = (0..10).map(|j| check_body(&format!("198.51.{i}.{j}"), "/x"));
         let list = format!("[{}]", ten.collect::<Vec<_>>().join(","));
         assert_eq!(client.post("/v1/check", &list).status, 200);
     }
@@ -155,9 +160,9 @@ fn a_node_that_remembers_much_puts_it_back_over_a_slow_line() {
     wait_exact(&node);
 }
 
-/// Evicted are the records, which expire; the keys that stay are not.
+/// The store evicts records, which expire, but not keys without an expiry.
 #[test]
-fn evicted_counters_are_put_back() {
+fn evicted_counters_are_restored() {
     let policy = ["--maxmemory-policy", "volatile-ttl"];
     let loss = loss(&policy, |store, _| {
         store.run_command(&["CONFIG", "SET", "maxmemory", "1"]);

@@ -1,15 +1,14 @@
-//! What dies while leases are out, at random: nodes, the store, a node together with it.
+//! Random crashes while leases are outstanding: of nodes, of the store, of a node together with the store.
 
 use std::time::Duration;
 
 use tidegate_core::units::Nanos;
-use tidegate_mutations::FuzzRng;
-use tidegate_parts::TestRedis as Redis;
+use tidegate_fuzz_inputs::FuzzRng;
+use tidegate_testkit::TestRedis as Redis;
 
 use crate::fleet::Fleet;
 use crate::history::{RequestHistory, RequestRecord, now};
 
-/// What dies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CrashKind {
     Node,
@@ -17,13 +16,13 @@ pub(crate) enum CrashKind {
     Both,
 }
 
-/// One of the faults, from the blow until every node is exact again.
+/// One crash, until every node is exact again.
 #[derive(Debug)]
 pub(crate) struct CrashEvent {
     pub(crate) kind: CrashKind,
     node: usize,
     pub(crate) began: Nanos,
-    /// When everything that died was there again.
+    /// When everything that crashed was running again.
     ended: Nanos,
     /// When every node was exact again.
     pub(crate) exact: Nanos,
@@ -34,14 +33,14 @@ impl CrashEvent {
         self.kind != CrashKind::Node
     }
 
-    /// Whether a request may have failed by it: it was sent to the node that was away.
+    /// Whether a request may have failed because of this crash: it was sent to the node that was down.
     pub(crate) fn explains_failure(&self, record: &RequestRecord) -> bool {
         let away = record.received >= self.began && record.sent <= self.ended;
         self.kind != CrashKind::Store && record.node == self.node && away
     }
 
-    /// Whether the charge of an admission may be known to nobody any more: the node that made it died
-    /// together with the store, and no other node heard of the store since.
+    /// Whether the charge of an admission may be lost: the node that made it died together with the store, and no
+    /// other node had a reply of the store since.
     pub(crate) fn is_lost_charge<'h>(
         &self,
         history: &'h RequestHistory,
@@ -53,9 +52,12 @@ impl CrashEvent {
             self.ended,
             self.kind == CrashKind::Both,
         );
-        let heard = history.of_rule(rule);
-        let heard = heard.filter(|r| r.exact() && r.node != dead && r.sent <= began);
-        let last = heard.map(|record| record.sent).max().unwrap_or(Nanos::ZERO);
+        let replies = history.of_rule(rule);
+        let replies = replies.filter(|r| r.exact() && r.node != dead && r.sent <= began);
+        let last = replies
+            .map(|record| record.sent)
+            .max()
+            .unwrap_or(Nanos::ZERO);
         move |record| {
             both && record.node == dead
                 && record.admitted()
@@ -65,7 +67,7 @@ impl CrashEvent {
     }
 }
 
-/// What happens next: every kind comes up, in no order.
+/// A random schedule of crashes in which every kind occurs.
 pub(crate) struct CrashSchedule {
     dice: FuzzRng,
     remaining: Vec<CrashKind>,
@@ -79,7 +81,7 @@ impl CrashSchedule {
         }
     }
 
-    /// A span from `from` to `to` milliseconds.
+    /// A random duration from `from` to `to` milliseconds.
     pub(crate) fn millis(&mut self, from: usize, to: usize) -> Duration {
         let millis = from + self.dice.below(to - from);
         Duration::from_millis(millis as u64)
@@ -99,7 +101,7 @@ impl CrashSchedule {
     }
 }
 
-/// Lets something die, lets it come back after a while, and waits until every node is exact again.
+/// Crashes something, restarts it after a while, and waits until every node is exact again.
 pub(crate) fn crash(
     store: &mut Redis,
     fleet: &mut Fleet,

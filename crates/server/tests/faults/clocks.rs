@@ -1,10 +1,10 @@
-//! Clocks that are wrong, or are set: the store's decides, and nothing is stuck.
+//! Clocks that are wrong or are set: the store's clock decides, and nothing gets stuck.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::units::Nanos;
-use tidegate_parts::{RedisProgram, ShiftedClock, TestRedis as Redis};
+use tidegate_testkit::{RedisProgram, ShiftedClock, TestRedis as Redis};
 
 use crate::fleet::Fleet;
 use crate::history::{RequestHistory, RequestRecord, now};
@@ -14,34 +14,35 @@ use crate::server::DEADLINE;
 
 /// Long enough for one window to settle in and a full one to judge, wherever it begins.
 const PHASE: Duration = Duration::from_secs(7);
-/// A whole number of windows: an edge by the store's clock is one by the true clock.
+/// A whole number of windows: a window edge by the store's clock is one by the true clock.
 const TWO_HOURS: Duration = Duration::from_secs(7_200);
 
 fn wrong_clocks() -> Vec<ShiftedClock> {
     let wrong = |secs: i64| {
         let clock = ShiftedClock::new().unwrap();
         let by = Duration::from_secs(secs.unsigned_abs());
-        match secs < 0 {
-            true => clock.set_behind(by).unwrap(),
-            false => clock.set_ahead(by).unwrap(),
+        if secs < 0 {
+            clock.set_behind(by).unwrap()
+        } else {
+            clock.set_ahead(by).unwrap()
         }
         clock
     };
     [-30, 30, -60, 60].map(wrong).into()
 }
 
-/// The part of a history that lies wholly between.
+/// The requests of a history that lie wholly between `from` and `to`.
 fn part(history: &RequestHistory, from: Nanos, to: Nanos) -> RequestHistory {
     let inside = |r: &&RequestRecord| from <= r.sent && r.received <= to;
     RequestHistory::of(history.records.iter().filter(inside).cloned().collect())
 }
 
-/// The nodes' clocks are off by up to a minute all the time, and that changes nothing. The store's is
-/// set forward two hours, back four, and forward two again: forward is worth one limit more in the
-/// window of the step, back nothing, and after one window all is as before. The store always answers, so
-/// nodes may wait as long as this machine takes.
+/// The nodes' clocks are off by up to a minute all the time, and that changes nothing. The store's clock is set
+/// forward two hours, back four, and forward two again. A step forward admits one limit more in the window of the
+/// step, a step back nothing more, and after one window all is as before. The store always replies, so nodes may
+/// wait as long as this machine takes.
 #[test]
-fn a_clock_that_is_set_admits_one_limit_more_at_most_and_keeps_nobody_out() {
+fn setting_a_clock_admits_no_more_than_one_extra_limit_and_locks_no_client_out() {
     let two_seconds = Nanos::from_secs(2);
     let rates = [
         TestRate::window("window", 60, two_seconds),

@@ -1,69 +1,72 @@
-//! While the store is well: exactly the limit in every window, each ticket once.
+//! While the store is healthy, exactly the limit passes in every window, and each remaining count is given once.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use tidegate_core::units::Nanos;
-use tidegate_parts::TestRedis as Redis;
+use tidegate_testkit::TestRedis as Redis;
 
 use crate::fleet::Fleet;
 use crate::history::{CheckReply, ReplySource, now, windows};
-use crate::http::ask;
+use crate::http::check_body;
 use crate::rates::TestRate;
 use crate::server::DEADLINE;
 
 const CLIENTS: usize = 256;
 const LISTS: u32 = 32;
 const LENGTH: usize = 125;
-/// How far apart the lists of one client are.
+/// The interval between two lists of one client.
 const PACE: Duration = Duration::from_millis(500);
 
 /// The decisions on one list.
 struct ListReply {
     sent: Nanos,
     received: Nanos,
-    answers: Vec<CheckReply>,
+    decisions: Vec<CheckReply>,
 }
 
 fn client(fleet: &Fleet, place: usize, begun: Instant) -> Vec<ListReply> {
     let mut client = fleet.nodes[place % fleet.nodes.len()].client();
-    let list = format!("[{}]", vec![ask("192.0.2.1", "/window"); LENGTH].join(","));
+    let list = format!(
+        "[{}]",
+        vec![check_body("192.0.2.1", "/window"); LENGTH].join(",")
+    );
     let first = begun + PACE * u32::try_from(place).unwrap() / CLIENTS as u32;
     let lists = (0..LISTS).map(|i| {
         let due = first + PACE * i;
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         let sent = now();
         let reply = client.post("/v1/check", &list);
-        let heard = now();
+        let received = now();
         assert_eq!(reply.status, 200, "{}", reply.body);
-        let answers: Vec<CheckReply> = serde_json::from_str(&reply.body).unwrap();
-        assert_eq!(answers.len(), LENGTH);
+        let decisions: Vec<CheckReply> = serde_json::from_str(&reply.body).unwrap();
+        assert_eq!(decisions.len(), LENGTH);
         ListReply {
             sent,
-            received: heard,
-            answers,
+            received,
+            decisions,
         }
     });
     lists.collect()
 }
 
-/// What passed from list to list, by the window it was heard in.
+/// The remaining counts of allowed requests, list by list, by the window in which they were received.
 ///
-/// A list may straddle an edge. Then what passed belongs to the later window, because the earlier one
-/// was used up before the list was sent: somebody had been refused there.
+/// A list may straddle a window edge. Then its allowed requests belong to the later window, because the earlier one
+/// was used up before the list was sent: a request had been denied there.
 fn tickets(lists: &[ListReply], per: Nanos) -> BTreeMap<u64, Vec<u64>> {
     let window = |at: Nanos| at.get() / per.get();
-    let refused = |list: &&ListReply| list.answers.iter().any(|answer| !answer.allowed);
+    let denied = |list: &&ListReply| list.decisions.iter().any(|decision| !decision.allowed);
     let inside = |list: &&ListReply| window(list.sent) == window(list.received);
     let mut used_up = BTreeMap::new();
-    for list in lists.iter().filter(inside).filter(refused) {
+    for list in lists.iter().filter(inside).filter(denied) {
         let first = used_up.entry(window(list.sent)).or_insert(list.received);
         *first = list.received.min(*first);
     }
     let mut tickets: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     for list in lists {
-        let passed = list.answers.iter().filter(|answer| answer.allowed);
-        let passed: Vec<u64> = passed.map(|answer| answer.remaining).collect();
+        let passed = list.decisions.iter().filter(|decision| decision.allowed);
+        let passed: Vec<u64> = passed.map(|decision| decision.remaining).collect();
         let sure = inside(&list)
             || used_up
                 .get(&window(list.sent))
@@ -97,11 +100,11 @@ fn a_million_decisions_of_four_nodes_pass_exactly_the_limit_in_every_window() {
         each.flatten().collect()
     });
     let to = now();
-    let answers = || lists.iter().flat_map(|list| &list.answers);
-    assert!(answers().count() >= 1_000_000);
-    let local = answers().find(|answer| {
-        answer.source == ReplySource::Fallback
-            || (answer.allowed && answer.source != ReplySource::Exact)
+    let decisions = || lists.iter().flat_map(|list| &list.decisions);
+    assert!(decisions().count() >= 1_000_000);
+    let local = decisions().find(|decision| {
+        decision.source == ReplySource::Fallback
+            || (decision.allowed && decision.source != ReplySource::Exact)
     });
     assert_eq!(local, None);
     let tickets = tickets(&lists, rate.per);
@@ -118,7 +121,7 @@ fn a_million_decisions_of_four_nodes_pass_exactly_the_limit_in_every_window() {
     }
     eprintln!(
         "exact: {} decisions in {}, {} full windows, {} passed in each",
-        answers().count(),
+        decisions().count(),
         to.since(from),
         full.len(),
         rate.count

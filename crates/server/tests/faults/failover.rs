@@ -1,9 +1,9 @@
-//! Primaries that come and go under load, with sentinels that say which one it is.
+//! Failovers under load, with sentinels that name the primary.
 
 use std::time::{Duration, Instant};
 
 use tidegate_core::units::Nanos;
-use tidegate_parts::SentinelGroup;
+use tidegate_testkit::SentinelGroup;
 
 use crate::fleet::Fleet;
 use crate::history::{RequestRecord, now};
@@ -13,16 +13,16 @@ use crate::rates::{SHARE, TestRate};
 const FAILOVERS: usize = 10;
 const CALM: Duration = Duration::from_secs(3);
 
-/// How a primary goes.
+/// How a primary ends.
 #[derive(Clone, Copy, Debug)]
 enum PrimaryExit {
     Killed,
     Frozen,
-    /// By order, while it is well.
-    Relieved,
+    /// By a command, while it is healthy.
+    Demoted,
 }
 
-/// Lets the primary go, waits until another has taken over, and lets the old one return; when that was.
+/// Ends the primary, waits until another has taken over, and restarts the old one. Returns when it took over.
 fn fail_over(sentinels: &mut SentinelGroup, end: PrimaryExit) -> Nanos {
     let before = sentinels.primary();
     let servers = &mut sentinels.servers;
@@ -30,7 +30,7 @@ fn fail_over(sentinels: &mut SentinelGroup, end: PrimaryExit) -> Nanos {
     match end {
         PrimaryExit::Killed => servers[old].kill(),
         PrimaryExit::Frozen => servers[old].freeze(),
-        PrimaryExit::Relieved => sentinels.fail_over(),
+        PrimaryExit::Demoted => sentinels.fail_over(),
     }
     wait_for_vote(sentinels, before, end);
     sentinels.wait_for_new_primary(before);
@@ -38,14 +38,14 @@ fn fail_over(sentinels: &mut SentinelGroup, end: PrimaryExit) -> Nanos {
     match end {
         PrimaryExit::Killed => old.restart(),
         PrimaryExit::Frozen => old.thaw(),
-        PrimaryExit::Relieved => {}
+        PrimaryExit::Demoted => {}
     }
     sentinels.wait_until_stable();
     moved
 }
 
-/// Waits until another primary is voted for. A vote may come to nothing on a machine that stalls, and
-/// sentinels that saw it stall hold none for half a minute: then they are told to.
+/// Waits until the sentinels elect another primary. A vote may fail on a machine that stalls, and sentinels that
+/// saw the stall start no other vote for half a minute: then the failover is ordered.
 fn wait_for_vote(sentinels: &SentinelGroup, before: u16, end: PrimaryExit) {
     for _ in 0..12 {
         let begun = Instant::now();
@@ -55,14 +55,14 @@ fn wait_for_vote(sentinels: &SentinelGroup, before: u16, end: PrimaryExit) {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        let said = sentinels.request_failover();
-        eprintln!("failovers: no vote yet, {end:?}; ordered: {said}");
+        let reply = sentinels.request_failover();
+        eprintln!("failovers: no vote yet, {end:?}; ordered: {reply}");
     }
     panic!("no new primary, {end:?}");
 }
 
 #[test]
-fn ten_failovers_cost_no_decision_and_forget_nothing() {
+fn ten_failovers_fail_no_decision_and_lose_no_count() {
     let two_seconds = Nanos::from_secs(2);
     let rates = [
         TestRate::window("window", 60, two_seconds),
@@ -77,7 +77,7 @@ fn ten_failovers_cost_no_decision_and_forget_nothing() {
     let ends = [
         PrimaryExit::Killed,
         PrimaryExit::Frozen,
-        PrimaryExit::Relieved,
+        PrimaryExit::Demoted,
     ]
     .into_iter()
     .cycle();

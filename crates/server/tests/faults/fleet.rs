@@ -1,4 +1,4 @@
-//! Four nodes of the service, and the store they share with something in between.
+//! Four nodes of the service, and a fault proxy between them and the store they share.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -6,31 +6,31 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate_core::units::Nanos;
-use tidegate_parts::{FaultProxy, ProxyFault, ShiftedClock};
+use tidegate_testkit::{FaultProxy, ProxyFault, ShiftedClock};
 use tokio::runtime::Runtime;
 
 use crate::history::{CheckReply, of_day};
-use crate::http::ask;
+use crate::http::check_body;
 use crate::rates::{TestRate, rules};
-use crate::server::{BINARY, Server, wait_for};
+use crate::server::{BINARY, TestServer, wait_for};
 
-/// How long nodes wait for their store: so long that a busy machine is not taken for a broken store, and
-/// shorter than any fault here delays an answer.
+/// The store budget of the nodes: long enough that a busy machine does not look like a broken store, and shorter
+/// than any fault here delays a reply.
 pub(crate) const BUDGET: Nanos = Nanos::from_millis(200);
 
-/// What a node says when it gives the store up, and when it does not any more.
+/// The log lines of a node when the breaker opens, when it closes, and when counts were lost.
 pub(crate) const OPENED: &str = "the store fails: ";
-pub(crate) const CLOSED: &str = "the store answers again";
+pub(crate) const CLOSED: &str = "the store replies again";
 pub(crate) const LOST: &str = "the store has lost counts";
 
 /// Nodes that share a store.
 pub(crate) struct Fleet {
-    pub(crate) nodes: Vec<Server>,
+    pub(crate) nodes: Vec<TestServer>,
     pub(crate) addresses: NodeAddresses,
     plan: NodeOptions,
 }
 
-/// Where each node is to be found at the moment.
+/// The current address of each node.
 #[derive(Clone)]
 pub(crate) struct NodeAddresses(Arc<[Mutex<SocketAddr>]>);
 
@@ -44,7 +44,7 @@ impl NodeAddresses {
     }
 }
 
-/// What all nodes are started with.
+/// The options of all nodes.
 struct NodeOptions {
     rules: String,
     store: String,
@@ -52,7 +52,7 @@ struct NodeOptions {
 }
 
 impl NodeOptions {
-    fn node(&self, clock: Option<&ShiftedClock>) -> Server {
+    fn node(&self, clock: Option<&ShiftedClock>) -> TestServer {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("rules.yaml"), &self.rules).unwrap();
         let mut command = Command::new(BINARY);
@@ -64,12 +64,12 @@ impl NodeOptions {
         if let Some(clock) = clock {
             clock.attach(&mut command);
         }
-        Server::spawn(command, dir)
+        TestServer::spawn(command, dir)
     }
 }
 
 impl Fleet {
-    /// Four nodes that know each other and believe their store.
+    /// Four nodes that know each other and are exact.
     pub(crate) fn start(rates: &[TestRate], store: &str) -> Fleet {
         Fleet::begin(rates, store, BUDGET, &[])
     }
@@ -86,73 +86,73 @@ impl Fleet {
             store: store.to_owned(),
             budget,
         };
-        let nodes: Vec<Server> = (0..4).map(|i| plan.node(clocks.get(i))).collect();
-        let doors = nodes.iter().map(|node| Mutex::new(node.http)).collect();
+        let nodes: Vec<TestServer> = (0..4).map(|i| plan.node(clocks.get(i))).collect();
+        let addresses = nodes.iter().map(|node| Mutex::new(node.http)).collect();
         let fleet = Fleet {
             nodes,
-            addresses: NodeAddresses(doors),
+            addresses: NodeAddresses(addresses),
             plan,
         };
         fleet.wait_exact();
-        // Whoever has just started takes a second to learn how many there are.
+        // A node that has just started takes a second to learn the number of nodes.
         std::thread::sleep(Duration::from_millis(1_500));
         fleet
     }
 
-    /// Ends a node at once, as a crash would.
+    /// Kills a node, as a crash would.
     pub(crate) fn kill(&self, node: usize) {
         self.nodes[node].signal("KILL");
     }
 
-    /// Starts one in the place of a node that is gone. It knows nothing of before.
+    /// Starts a new node in the place of one that is gone. It has no state of the old one.
     pub(crate) fn restart(&mut self, node: usize) {
         self.nodes[node] = self.plan.node(None);
         self.addresses.move_to(node, self.nodes[node].http);
     }
 
-    /// Waits until every node believes its store.
+    /// Waits until every node is exact.
     pub(crate) fn wait_exact(&self) {
         self.nodes.iter().for_each(wait_exact);
     }
 
-    /// How often each node has said something that begins so.
+    /// How often each node has logged a line that begins with `words`.
     pub(crate) fn count_logged(&self, words: &str) -> Vec<usize> {
-        let count = |node: &Server| node.lines().iter().filter(|l| begins(&l.1, words)).count();
+        let count = |node: &TestServer| node.lines().iter().filter(|l| begins(&l.1, words)).count();
         self.nodes.iter().map(count).collect()
     }
 
-    /// When somebody first said it after `from`.
+    /// When a node first logged it after `from`.
     pub(crate) fn first_logged(&self, words: &str, from: Nanos) -> Option<Nanos> {
-        let said = self.nodes.iter().flat_map(|node| {
+        let logged = self.nodes.iter().flat_map(|node| {
             let lines = node.lines().into_iter();
             lines
                 .filter(|line| begins(&line.1, words))
                 .map(|l| of_day(l.0))
         });
-        said.filter(|at| *at >= from).min()
+        logged.filter(|at| *at >= from).min()
     }
 
-    /// How much of a limit is used, as a node tells without using any.
+    /// How much of a limit is used, by a peek at a node.
     pub(crate) fn used(&self, node: usize, rate: &TestRate) -> u64 {
-        let body = ask("192.0.2.1", &format!("/{}", rate.name));
+        let body = check_body("192.0.2.1", &format!("/{}", rate.name));
         let reply = self.nodes[node].post("/v1/peek", &body);
         rate.count - CheckReply::read(&reply.body).unwrap().remaining
     }
 
-    /// Units that the store may count twice, as the nodes themselves report it: they sent a charge and have
-    /// no reply to it.
+    /// Units that the store may count twice, as the nodes themselves report it: they sent a charge and have no
+    /// reply to it.
     pub(crate) fn unconfirmed(&self) -> u64 {
         self.metrics("tidegate_store_unconfirmed_units_total")
     }
 
-    /// A metric of all nodes together.
+    /// The sum of a metric over all nodes.
     pub(crate) fn metrics(&self, name: &str) -> u64 {
         self.nodes.iter().map(|node| node.metric(name)).sum()
     }
 
-    /// Every admission is charged in the store, and beside them at most what no node has a reply to. `per_second` are
-    /// admitted in a second: so many may be missing for each time that a node trusted the store before all had put
-    /// back what they remember, as it reports itself.
+    /// Every admission is charged in the store, and beside them no more than the charges without a reply.
+    /// `per_second` requests are admitted in a second: that many may be missing for each time that a node trusted
+    /// the store before all nodes had restored what they remember, which the node itself reports.
     #[track_caller]
     pub(crate) fn accounts_for(&self, rate: &TestRate, admitted: u64, per_second: u64) {
         let mut charged = 0;
@@ -169,8 +169,9 @@ impl Fleet {
     }
 }
 
-/// A node that waits for its store as long as it takes: it is not what breaks. When told to go it goes.
-pub(crate) fn patient(store: &str, rules: &str) -> Server {
+/// A node that waits for its store as long as it takes, because the store is not what breaks. It shuts down when it
+/// gets a signal.
+pub(crate) fn patient(store: &str, rules: &str) -> TestServer {
     let flags = [
         "--store",
         store,
@@ -179,13 +180,13 @@ pub(crate) fn patient(store: &str, rules: &str) -> Server {
         "--drain-delay",
         "0",
     ];
-    let node = Server::with(rules, &flags);
+    let node = TestServer::with(rules, &flags);
     wait_exact(&node);
     node
 }
 
-/// Waits until a node believes its store.
-pub(crate) fn wait_exact(node: &Server) {
+/// Waits until a node is exact.
+pub(crate) fn wait_exact(node: &TestServer) {
     wait_for("an exact node", || {
         (node.metric("tidegate_store_exact") == 1
             && node.metric("tidegate_store_breaker_open") == 0)
@@ -198,7 +199,7 @@ fn begins(line: &serde_json::Value, words: &str) -> bool {
     message.is_some_and(|message| message.starts_with(words))
 }
 
-/// A line to the store that can be disturbed.
+/// A link to the store that can be disturbed.
 pub(crate) struct StoreLink {
     proxy: FaultProxy,
     _runtime: Runtime,

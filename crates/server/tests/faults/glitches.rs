@@ -1,8 +1,8 @@
-//! Short troubles under load: none costs a decision, passes a bound or loses a charge.
+//! Short faults under load: none fails a decision, exceeds a bound or loses a charge.
 
 use std::time::Duration;
 
-use tidegate_parts::ProxyFault;
+use tidegate_testkit::ProxyFault;
 
 use crate::fleet::BUDGET;
 use crate::scene::{FaultScenario, ScenarioResult, at_once};
@@ -29,11 +29,12 @@ fn play_in(
     played
 }
 
-/// A fifth of what nodes wait for, all of it, four times and twenty times that: they wait or give up. That they
-/// do not do so by turns is tested where the clock is injected (`silence_soon_after_silence_needs_good_pings`): on a
-/// busy machine a node itself may stand still for a second, which is silence as well.
+/// Delays of a fifth of the store budget, all of it, four times and twenty times it: nodes wait, or stop using the
+/// store. That they do not alternate is tested where the clock is injected
+/// (`silence_soon_after_silence_needs_good_pings`): on a busy machine a node itself may stall for a second, which
+/// is silence as well.
 #[test]
-fn a_slow_store_is_waited_for_or_given_up() {
+fn nodes_wait_for_a_slow_store_or_stop_using_it() {
     let budget = BUDGET.duration();
     at_once(&[budget / 5, budget, 4 * budget, 20 * budget], |late| {
         let mut scene = FaultScenario::new();
@@ -65,10 +66,10 @@ fn a_store_that_pauses_comes_back_by_itself() {
     });
 }
 
-/// A charge whose reply is lost is charged once more, because the store may not have counted it. The nodes
-/// count such charges, and no more than those are counted twice.
+/// A charge whose reply is lost is charged once more, because the store may not have counted it. The nodes count
+/// such charges, and no more than those are counted twice.
 #[test]
-fn a_reply_that_is_lost_or_spoilt_is_one_charge_more_at_most() {
+fn a_lost_or_corrupt_reply_adds_no_more_than_one_charge() {
     at_once(
         &[ProxyFault::Reset, ProxyFault::CutReply, ProxyFault::Corrupt],
         |fault| {
@@ -82,34 +83,34 @@ fn a_reply_that_is_lost_or_spoilt_is_one_charge_more_at_most() {
     );
 }
 
-/// A store that cannot or will not count.
+/// A store that rejects charges.
 #[derive(Clone, Copy, Debug)]
 enum StoreRejection {
     /// Full, and nothing may be evicted.
     OutOfMemory,
     /// A replica, as after a failover.
     ReadOnly,
-    /// Reading its data after a crash: neither there nor empty.
+    /// Loading its data after a crash: neither ready nor empty.
     Loading,
 }
 
 #[test]
-fn a_store_that_refuses_is_done_without() {
-    let refusals = [
+fn nodes_decide_without_a_store_that_rejects_charges() {
+    let rejections = [
         StoreRejection::OutOfMemory,
         StoreRejection::ReadOnly,
         StoreRejection::Loading,
     ];
-    // Slow to load, and able to say so meanwhile.
+    // Slow to load, and able to reply meanwhile.
     let loading = [
         ["--enable-debug-command", "yes"],
         ["--key-load-delay", "200"],
         ["--loading-process-events-interval-bytes", "1024"],
     ];
-    at_once(&refusals, |refusal| {
-        play(&format!("{refusal:?}"), loading.as_flattened(), |scene| {
+    at_once(&rejections, |rejection| {
+        play(&format!("{rejection:?}"), loading.as_flattened(), |scene| {
             let store = &mut scene.store;
-            match refusal {
+            match rejection {
                 StoreRejection::OutOfMemory => {
                     store.run_command(&["CONFIG", "SET", "maxmemory", "1"]);
                     wait(3);
@@ -134,9 +135,9 @@ fn a_store_that_refuses_is_done_without() {
     });
 }
 
-/// The store always answers, so nodes may wait as long as this machine takes.
+/// The store always replies, so nodes may wait as long as this machine takes.
 #[test]
-fn scripts_that_are_gone_are_sent_again_and_nobody_notices() {
+fn missing_scripts_are_loaded_again_without_a_failed_decision() {
     let scene = FaultScenario::with(&[], DEADLINE.into());
     let played = play_in(scene, "SCRIPT FLUSH", |scene| {
         for _ in 0..20 {

@@ -1,4 +1,4 @@
-//! What clients saw, and what follows from it.
+//! The requests of clients with their responses, and the assertions on them.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -9,17 +9,16 @@ use tidegate_core::units::Nanos;
 
 use crate::rates::TestRate;
 
-/// One request.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestRecord {
     pub(crate) rule: &'static str,
     pub(crate) node: usize,
     pub(crate) sent: Nanos,
     pub(crate) received: Nanos,
-    pub(crate) answer: Result<CheckReply, String>,
+    pub(crate) decision: Result<CheckReply, String>,
 }
 
-/// A decision as it is told.
+/// A decision as the response has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 pub(crate) struct CheckReply {
     pub(crate) allowed: bool,
@@ -27,7 +26,7 @@ pub(crate) struct CheckReply {
     pub(crate) source: ReplySource,
 }
 
-/// How a decision was reached.
+/// How a decision was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum ReplySource {
@@ -44,13 +43,13 @@ impl CheckReply {
         serde_json::from_str(body).map_err(|error| format!("{error} in {body}"))
     }
 
-    /// What is told of a list.
+    /// The decisions of a list.
     pub(crate) fn read_all(body: &str) -> Result<Vec<CheckReply>, String> {
         serde_json::from_str(body).map_err(|error| format!("{error} in {body}"))
     }
 }
 
-/// The time of day, which the store tells too.
+/// The time of day, which the store has too.
 pub(crate) fn now() -> Nanos {
     of_day(SystemTime::now())
 }
@@ -61,7 +60,7 @@ pub(crate) fn of_day(time: SystemTime) -> Nanos {
 
 impl RequestRecord {
     fn is(&self, source: ReplySource) -> bool {
-        self.answer.as_ref().is_ok_and(|a| a.source == source)
+        self.decision.as_ref().is_ok_and(|a| a.source == source)
     }
 
     /// Decided without the store.
@@ -74,7 +73,7 @@ impl RequestRecord {
         self.is(ReplySource::Lease)
     }
 
-    /// Decided by what others last said of the store.
+    /// Decided by the last known counts, without waiting for the store.
     pub(crate) fn lenient(&self) -> bool {
         self.is(ReplySource::Lenient)
     }
@@ -85,7 +84,9 @@ impl RequestRecord {
     }
 
     pub(crate) fn admitted(&self) -> bool {
-        self.answer.as_ref().is_ok_and(|answer| answer.allowed)
+        self.decision
+            .as_ref()
+            .is_ok_and(|decision| decision.allowed)
     }
 
     /// When it was decided, as far as that is known.
@@ -95,20 +96,21 @@ impl RequestRecord {
             to: self.received,
             units: 1,
         };
-        match self.local() {
-            true => span.widened(DRIFT),
-            false => span,
+        if self.local() {
+            span.widened(DRIFT)
+        } else {
+            span
         }
     }
 }
 
-/// Everything that was asked, in the order of asking.
+/// All requests, in the order of sending.
 pub(crate) struct RequestHistory {
     pub(crate) records: Vec<RequestRecord>,
 }
 
-/// How far a node's idea of the store's time may be off: half the longest round trip that it takes for an
-/// answer. Decisions without the store go by that.
+/// How far a node's estimate of the store's time may be off: half the longest round trip that it accepts. Decisions
+/// without the store use this estimate.
 const DRIFT: Nanos = Nanos::new(crate::fleet::BUDGET.get() / 2);
 
 impl RequestHistory {
@@ -117,10 +119,10 @@ impl RequestHistory {
         RequestHistory { records }
     }
 
-    /// Every request was answered, and in time.
+    /// Every request had a response in time.
     #[track_caller]
     pub(crate) fn none_failed(&self) {
-        let failed = self.records.iter().filter(|r| r.answer.is_err());
+        let failed = self.records.iter().filter(|r| r.decision.is_err());
         let failed: Vec<&RequestRecord> = failed.collect();
         assert!(
             failed.is_empty(),
@@ -137,7 +139,7 @@ impl RequestHistory {
         self.records.iter().filter(own)
     }
 
-    /// When each of those admissions happened. What was asked in one list happened together.
+    /// When each of those admissions happened. Requests of one list happened together.
     pub(crate) fn spans(
         &self,
         rule: &str,
@@ -156,7 +158,7 @@ impl RequestHistory {
         spans
     }
 
-    /// Nowhere more than so many hundredths of the limit.
+    /// No interval exceeds `percent` of the limit.
     #[track_caller]
     pub(crate) fn at_most(
         &self,
@@ -170,7 +172,7 @@ impl RequestHistory {
         }
     }
 
-    /// What all of it comes to, in hundredths of the limit: 100 unless more was surely admitted.
+    /// The percentage of the limit that all admissions come to: 100 unless more was surely admitted.
     pub(crate) fn percent(&self, rate: &TestRate) -> u64 {
         let spans = self.spans(rate.name, |_| true);
         let holds = |percent: &u64| surely_within_bound(&rate.limit(*percent), &spans).is_ok();
@@ -189,9 +191,9 @@ impl RequestHistory {
         inside.map(|span| span.units).sum()
     }
 
-    /// At least so many hundredths of the limit: in every window that lies wholly between, or over all of
-    /// that time where there are none. A node that this machine kept from being asked for its part is only
-    /// due what it was asked for.
+    /// At least `percent` of the limit: in every window that lies wholly between, or over all of that time where
+    /// there are none. A node that got fewer requests than its share, because this machine stalled, only has to
+    /// admit these.
     #[track_caller]
     pub(crate) fn at_least(
         &self,
@@ -218,8 +220,8 @@ impl RequestHistory {
         }
     }
 
-    /// What remains of `due` when each node is due an equal part of it, and no more than it was asked for
-    /// from `from` to `to`.
+    /// What remains of `due` when each node has to admit an equal part of it, and no more than it received from
+    /// `from` to `to`.
     fn due_of_received(&self, rule: &str, due: u64, (from, to): (Nanos, Nanos)) -> u64 {
         let mut received: BTreeMap<usize, u64> = self.of_rule(rule).map(|r| (r.node, 0)).collect();
         for record in self.of_rule(rule) {

@@ -1,22 +1,22 @@
-//! A healthy store whose replies are late: the limit holds, nobody is denied wrongly, nothing fails.
+//! A healthy store whose replies are late: the limit holds, no client is denied wrongly, nothing fails.
 //!
-//! Judged by counts: how long a decision takes is for the machine to say.
+//! Judged by counts: the duration of a decision depends on the machine.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate_parts::{ProxyFault, TestRedis as Redis};
+use tidegate_testkit::{ProxyFault, TestRedis as Redis};
 
 use crate::fleet::{OPENED, StoreLink, wait_exact};
-use crate::http::{Reply, ask};
-use crate::server::{Server, wait_for};
+use crate::http::{HttpReply, check_body};
+use crate::server::{TestServer, wait_for};
 
 const LIMIT: u64 = 300;
 const NODES: usize = 4;
 const CLIENTS: usize = 16;
 
-/// Four nodes as they come, on a line that can be disturbed.
-fn nodes(line: &StoreLink) -> Vec<Server> {
+/// Four nodes with default settings, on a link that can be disturbed.
+fn nodes(line: &StoreLink) -> Vec<TestServer> {
     let rules = format!(
         "version: 1\nrules:\n  - {{ name: window, match: {{ path: /window }}, by: ip, rate: {LIMIT}/day, algorithm: \
          fixed-window }}\n  - {{ name: bucket, match: {{ path: /bucket }}, by: ip, rate: {LIMIT}/day burst {LIMIT} \
@@ -24,22 +24,22 @@ fn nodes(line: &StoreLink) -> Vec<Server> {
          on_store_late: deny }}\n"
     );
     let store = line.url();
-    let start = || Server::with(&rules, &["--store", &store]);
-    let nodes: Vec<Server> = (0..NODES).map(|_| start()).collect();
+    let start = || TestServer::with(&rules, &["--store", &store]);
+    let nodes: Vec<TestServer> = (0..NODES).map(|_| start()).collect();
     nodes.iter().for_each(wait_exact);
-    // Whoever has just started takes a second to learn how many there are.
+    // A node that has just started takes a second to learn the number of nodes.
     std::thread::sleep(Duration::from_millis(1_500));
     nodes
 }
 
-/// So many requests of one client address, from many connections to all nodes; how many pass.
-fn storm(nodes: &[Server], ip: &str, path: &str, requests: u64) -> u64 {
+/// Sends requests of one client address over many connections to all nodes. Returns how many were allowed.
+fn storm(nodes: &[TestServer], ip: &str, path: &str, requests: u64) -> u64 {
     let (left, allowed) = (AtomicU64::new(requests), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for i in 0..CLIENTS {
-            let (left, allowed, body) = (&left, &allowed, ask(ip, path));
+            let (left, allowed, body) = (&left, &allowed, check_body(ip, path));
             scope.spawn(move || {
-                let mut clients: Vec<_> = nodes.iter().map(Server::client).collect();
+                let mut clients: Vec<_> = nodes.iter().map(TestServer::client).collect();
                 let mut turn = i;
                 while left
                     .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |l| l.checked_sub(1))
@@ -56,7 +56,7 @@ fn storm(nodes: &[Server], ip: &str, path: &str, requests: u64) -> u64 {
     allowed.into_inner()
 }
 
-/// It was 0.4 of the limit, because the breaker took lateness for failure, or 1.4 of it, because a fresh local
+/// It was 0.4 of the limit, because the breaker counted lateness as failure, or 1.4 of it, because a fresh local
 /// share decided beside a store that was counting.
 #[test]
 fn half_of_all_replies_late_admit_the_limit() {
@@ -85,7 +85,7 @@ fn half_of_all_replies_late_admit_the_limit() {
         });
         assert!(!opened, "lateness opens no breaker");
     }
-    let late = |node: &Server| {
+    let late = |node: &TestServer| {
         let page = node.admin_get("/metrics").body;
         page.lines()
             .any(|line| line.contains("source=\"late\"") && !line.ends_with(" 0"))
@@ -93,8 +93,8 @@ fn half_of_all_replies_late_admit_the_limit() {
     assert!(nodes.iter().any(late), "some decisions were late");
 }
 
-/// Permits, reservations and what follows them have no decision to make in milliseconds, so they wait for the reply of a
-/// store in another region. Tried again with another user where this machine took longer than they wait.
+/// Permits, reservations, and the calls that end them have no decision to make in milliseconds, so they wait for
+/// the reply of a store in another region. Retried with another user where this machine took longer than they wait.
 #[test]
 fn permits_reservations_and_refunds_wait_for_late_replies() {
     const PERMITS: usize = 10;
@@ -105,7 +105,7 @@ fn permits_reservations_and_refunds_wait_for_late_replies() {
          name: tokens, match: {{ path: /tokens }}, by: user, rate: 1000/day, algorithm: fixed-window }}\n"
     );
     let store = line.url();
-    let nodes = [0; 2].map(|_| Server::with(&rules, &["--store", &store]));
+    let nodes = [0; 2].map(|_| TestServer::with(&rules, &["--store", &store]));
     nodes.iter().for_each(wait_exact);
     let delay = Duration::from_millis(40);
     line.set(ProxyFault::Jitter(delay, delay));
@@ -130,7 +130,7 @@ fn permits_reservations_and_refunds_wait_for_late_replies() {
             .map(|i| nodes[i % 2].post("/v1/reserve", &body(user, "/tokens", 100)))
             .collect();
         let admitted = replies.iter().filter(|reply| reply.status == 200).count();
-        let exact = |reply: &&Reply| reply.json()["source"] == "exact";
+        let exact = |reply: &&HttpReply| reply.json()["source"] == "exact";
         admitted == 10 && replies.iter().filter(exact).count() >= 10
     });
     with_new_user("a refund that is done", &|user| {

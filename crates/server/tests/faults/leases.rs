@@ -1,13 +1,13 @@
-//! Units drawn in advance while nodes and the store die at random, for two minutes: never more than is
-//! stated, and hardly less than the limit outside the faults.
+//! Leases while nodes and the store die at random, for two minutes: never more than is stated, and hardly less than
+//! the limit outside the faults.
 //!
-//! `TG_TEST_FAULT_SECS` makes it longer, `TG_TEST_FAULT_SEED` chooses the same faults again, and
-//! `TG_TEST_FAULT_MISSING=2` asks for what a machine that does nothing else shows.
+//! `TG_TEST_FAULT_SECS` makes it longer, `TG_TEST_FAULT_SEED` repeats the same faults, and
+//! `TG_TEST_FAULT_MISSING=2` sets the bound for a machine that does nothing else.
 
 use std::time::{Duration, Instant, SystemTime};
 
 use tidegate_core::units::{Cost, Nanos};
-use tidegate_parts::TestRedis as Redis;
+use tidegate_testkit::TestRedis as Redis;
 
 use crate::blows::{CrashEvent, CrashKind, CrashSchedule, crash};
 use crate::fleet::Fleet;
@@ -19,15 +19,15 @@ const USUALLY: u64 = 120;
 /// Three times what each limit allows in a second.
 const OFFERED: u32 = 3_000;
 const LENGTH: u32 = 20;
-/// A node that is exact again still learns who else there is, and what is owed is charged: from then on
-/// nothing is left of a fault.
-const SETTLED: Nanos = Nanos::from_secs(2);
-/// What may be missing outside the faults, in hundredths of the limit, if nobody asks for less: beside the
-/// other tests a machine stalls, and that must not decide.
+/// A node that is exact again still learns the membership, and pending charges are written back. After this time a
+/// fault has no effect any more.
+const RECOVERED: Nanos = Nanos::from_secs(2);
+/// The percentage of the limit that may be missing outside the faults by default. Beside other tests a machine
+/// stalls, and that must not fail the test.
 const MISSING: u64 = 10;
 
-/// Stretches without a fault, in which nobody decides without the store either: a machine that stalls is
-/// a fault too.
+/// Stretches without a fault in which no request is decided without the store: a machine that stalls is a fault,
+/// too.
 fn calm(
     history: &RequestHistory,
     faults: &[CrashEvent],
@@ -44,7 +44,7 @@ fn calm(
         if began > from {
             stretches.push((from, began));
         }
-        from = from.max(over.plus(SETTLED));
+        from = from.max(over.plus(RECOVERED));
     }
     stretches
 }
@@ -59,7 +59,7 @@ fn judged(rate: &TestRate, (from, to): (Nanos, Nanos)) -> Option<(Nanos, Nanos)>
     (edges.0 < edges.1).then_some((Nanos::new(edges.0), Nanos::new(edges.1)))
 }
 
-/// What the limit admits of the requests that came in a stretch, if at its beginning nothing was left.
+/// What the limit admits of the requests that came in a stretch, if nothing was left at its beginning.
 fn allows(history: &RequestHistory, rate: &TestRate, (from, to): (Nanos, Nanos)) -> u64 {
     let limit = rate.limit(100);
     let mut state = limit.fresh(from);
@@ -67,7 +67,7 @@ fn allows(history: &RequestHistory, rate: &TestRate, (from, to): (Nanos, Nanos))
         let at = limit.advance(&mut state, from);
         limit.spend(&mut state, at, Cost::new(limit.capacity()).unwrap());
     }
-    let came = history.of_rule(rate.name).filter(|r| r.answer.is_ok());
+    let came = history.of_rule(rate.name).filter(|r| r.decision.is_ok());
     let mut admitted = 0;
     for record in came.filter(|r| from <= r.sent && r.sent < to) {
         let at = limit.advance(&mut state, record.sent);
@@ -79,7 +79,7 @@ fn allows(history: &RequestHistory, rate: &TestRate, (from, to): (Nanos, Nanos))
     admitted
 }
 
-/// What two minutes came to.
+/// The result of two minutes.
 struct FaultRun {
     history: RequestHistory,
     faults: Vec<CrashEvent>,
@@ -89,8 +89,8 @@ struct FaultRun {
 
 impl FaultRun {
     #[track_caller]
-    fn failed_only_where_nobody_was(&self) {
-        let failed = self.history.records.iter().filter(|r| r.answer.is_err());
+    fn failed_only_at_dead_nodes(&self) {
+        let failed = self.history.records.iter().filter(|r| r.decision.is_err());
         let excused = |record: &RequestRecord| {
             self.faults
                 .iter()
@@ -106,8 +106,8 @@ impl FaultRun {
         );
     }
 
-    /// From one restart of the store to the next, whichever nodes die meanwhile: what the store charged,
-    /// in advance or not, is never more than the limit.
+    /// From one restart of the store to the next, whichever nodes die meanwhile, the store never charged more than
+    /// the limit, in advance or not.
     #[track_caller]
     fn charged_within_the_limit(&self, rate: &TestRate) {
         let restarts = self.faults.iter().filter(|fault| fault.hits_store());
@@ -123,8 +123,8 @@ impl FaultRun {
         }
     }
 
-    /// Whatever happened: the limit and the share beside it, and what a node took along that died
-    /// together with the store. How much that was.
+    /// In any case, no more than the limit, the share beside it, and the charges that were lost because a node died
+    /// together with the store. Returns these.
     #[track_caller]
     fn within_what_is_stated(&self, rate: &TestRate) -> u64 {
         let faults = self.faults.iter();
@@ -137,7 +137,7 @@ impl FaultRun {
         rule.filter(|record| !known(record)).count() as u64
     }
 
-    /// What was admitted outside the faults and what the limit allows there, and for how long that was.
+    /// What was admitted outside the faults, what the limit allows there, and how long that was.
     fn outside(&self, rate: &TestRate) -> (u64, u64, Nanos) {
         let stretches = calm(&self.history, &self.faults, self.begun, self.ended);
         let (mut found, mut due, mut lasted) = (0, 0, Nanos::ZERO);
@@ -170,9 +170,9 @@ impl FaultRun {
         );
         self.charged_within_the_limit(rate);
         let taken = self.within_what_is_stated(rate);
-        eprintln!("leases, {}: {taken} known to nobody any more", rate.name);
+        eprintln!("leases, {}: {taken} lost with a node", rate.name);
         let by_lease = all().filter(|r| r.leased() && r.admitted()).count() as u64;
-        assert!(by_lease > 0, "{}: the store was asked for all", rate.name);
+        assert!(by_lease > 0, "{}: no decision used a lease", rate.name);
         assert!(due > 0, "{}: nothing outside the faults", rate.name);
         let missing = setting("TG_TEST_FAULT_MISSING").unwrap_or(MISSING);
         assert!(
@@ -189,7 +189,7 @@ fn setting(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn two_minutes_of_dying_nodes_and_stores_admit_no_more_than_is_stated_and_hardly_less() {
+fn two_minutes_of_crashes_admit_no_more_than_is_stated_and_hardly_less() {
     let second = Nanos::from_secs(1);
     let rates = [
         TestRate::bucket("bucket", 1_000, second, 1_000).counting("leased"),
@@ -206,7 +206,7 @@ fn two_minutes_of_dying_nodes_and_stores_admit_no_more_than_is_stated_and_hardly
     let per_second: Vec<_> = rates.iter().map(|rate| (rate.name, OFFERED)).collect();
     let load = RequestLoad::of_lists(&fleet, &per_second, LENGTH);
     let (since, mut faults) = (Instant::now(), Vec::new());
-    // Nobody has learnt yet how busy it is.
+    // No node knows yet how busy each limit is.
     std::thread::sleep(Duration::from_secs(1));
     let begun = now();
     while since.elapsed() < lasts {
@@ -223,6 +223,6 @@ fn two_minutes_of_dying_nodes_and_stores_admit_no_more_than_is_stated_and_hardly
     };
     let blows: Vec<CrashKind> = run.faults.iter().map(|fault| fault.kind).collect();
     eprintln!("leases: seed {seed}, {blows:?}");
-    run.failed_only_where_nobody_was();
+    run.failed_only_at_dead_nodes();
     rates.iter().for_each(|rate| run.judge(rate));
 }

@@ -1,7 +1,8 @@
-//! Requests on schedule: what could not be sent or was not answered in time has failed. A node that comes back elsewhere is found there.
+//! Load on a schedule. A request that could not be sent, or had no response in time, has failed. A node that
+//! restarts at another address is found there.
 //!
-//! Time is counted in ticks of a thread that sleeps and wakes on this machine, so that a machine which
-//! stalls does not fail a node.
+//! Time is counted in ticks of a thread that sleeps and wakes on this machine, so that a machine that stalls does
+//! not fail a node.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,12 +12,12 @@ use std::time::{Duration, Instant};
 
 use crate::fleet::{Fleet, NodeAddresses};
 use crate::history::{CheckReply, RequestHistory, RequestRecord, now};
-use crate::http::{Client, ask};
+use crate::http::{HttpClient, check_body};
 
 const TICK: Duration = Duration::from_millis(50);
 
-/// More ticks than this are failed. On an idle machine they are 5 s, far shorter than an outage lasts: a
-/// node that waits for a broken store is detected.
+/// A request that takes more ticks than this has failed. On an idle machine they are 5 s, far shorter than an
+/// outage lasts: a node that waits for a broken store is detected.
 const MAX_TICKS: u64 = 100;
 
 /// Ticks since the first use.
@@ -38,28 +39,28 @@ fn ticks() -> u64 {
 /// Connections for one rule on one node.
 const CONNECTIONS: u32 = 4;
 
-/// Load that goes on until it is stopped.
+/// Load that runs until it is stopped.
 pub(crate) struct RequestLoad {
     stopped: Arc<AtomicBool>,
     senders: Vec<JoinHandle<Vec<RequestRecord>>>,
 }
 
-/// A connection, and to where.
-type OpenClient = (SocketAddr, Client);
+/// A connection and its address.
+type OpenClient = (SocketAddr, HttpClient);
 
-/// One connection's part of the load.
+/// The load of one connection.
 struct LoadSender {
     rule: &'static str,
     node: usize,
     addresses: NodeAddresses,
-    /// Requests that are sent together.
+    /// Number of requests in one list.
     length: u32,
     first: Instant,
     every: Duration,
 }
 
 impl RequestLoad {
-    /// So many requests a second for each rule, evenly over all nodes.
+    /// Sends `per_second` requests for each rule, evenly over all nodes.
     pub(crate) fn start(fleet: &Fleet, per_second: &[(&'static str, u32)]) -> RequestLoad {
         RequestLoad::of_lists(fleet, per_second, 1)
     }
@@ -93,7 +94,7 @@ impl RequestLoad {
         RequestLoad { stopped, senders }
     }
 
-    /// Ends it; everything that was asked and answered.
+    /// Stops the load. Returns all requests with their responses.
     pub(crate) fn stop(self) -> RequestHistory {
         self.stopped.store(true, Ordering::Release);
         let each = self
@@ -106,7 +107,7 @@ impl RequestLoad {
 
 impl LoadSender {
     fn run(&self, stopped: &AtomicBool) -> Vec<RequestRecord> {
-        let one = ask("192.0.2.1", &format!("/{}", self.rule));
+        let one = check_body("192.0.2.1", &format!("/{}", self.rule));
         let body = match self.length {
             1 => one,
             length => format!("[{}]", vec![one; length as usize].join(",")),
@@ -116,18 +117,18 @@ impl LoadSender {
         while !stopped.load(Ordering::Acquire) {
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
             let sent = now();
-            let answers = self.decisions(&mut client, &body);
-            let heard = now();
-            let each: Vec<Result<CheckReply, String>> = match answers {
-                Ok(answers) => answers.into_iter().map(Ok).collect(),
+            let decisions = self.decisions(&mut client, &body);
+            let received = now();
+            let each: Vec<Result<CheckReply, String>> = match decisions {
+                Ok(decisions) => decisions.into_iter().map(Ok).collect(),
                 Err(why) => vec![Err(why); self.length as usize],
             };
-            records.extend(each.into_iter().map(|answer| RequestRecord {
+            records.extend(each.into_iter().map(|decision| RequestRecord {
                 rule: self.rule,
                 node: self.node,
                 sent,
-                received: heard,
-                answer,
+                received,
+                decision,
             }));
             due += self.every;
         }
@@ -140,19 +141,19 @@ impl LoadSender {
         body: &str,
     ) -> Result<Vec<CheckReply>, String> {
         let begun = ticks();
-        let door = self.addresses.of(self.node);
+        let address = self.addresses.of(self.node);
         let mut client = match open.take() {
-            Some((to, client)) if to == door => client,
-            _ => Client::try_connect(door).map_err(|error| error.to_string())?,
+            Some((to, client)) if to == address => client,
+            _ => HttpClient::try_connect(address).map_err(|error| error.to_string())?,
         };
         let reply = client
             .send("POST", "/v1/check", &[], body)
             .and_then(|()| client.receive())
             .map_err(|error| error.to_string())?;
-        *open = Some((door, client));
+        *open = Some((address, client));
         match (reply.status, ticks() - begun) {
             (200 | 429, took) if took < MAX_TICKS => match self.length {
-                1 => CheckReply::read(&reply.body).map(|answer| vec![answer]),
+                1 => CheckReply::read(&reply.body).map(|decision| vec![decision]),
                 _ => CheckReply::read_all(&reply.body),
             },
             (status, took) => Err(format!("{status} after {took} ticks")),

@@ -1,10 +1,10 @@
-//! Four real nodes on a real store that breaks: what is promised of them, judged by what clients saw.
+//! Four real nodes on a real store that breaks. Their promises are judged by what clients saw.
 //!
-//! Load comes on schedule, whatever the nodes do. An admission counts for an interval only if it surely
-//! happened there, so a finding is a fact and not a matter of this machine's speed. What took how long
-//! is reported and not judged; what a node gave up is judged by its own metrics.
+//! Load is sent on a schedule, whatever the nodes do. An admission counts for an interval only if it surely
+//! happened there, so a finding is a fact and does not depend on this machine's speed. Durations are printed and
+//! not asserted; charges without a reply are taken from the nodes' own metrics.
 
-// Clippy knows tests by `#[test]` only; what is beside them may fail just as loudly.
+// Clippy recognizes tests by `#[test]` only. Helpers beside them may panic, too.
 #![allow(clippy::unwrap_used)]
 
 mod amnesia;

@@ -1,9 +1,9 @@
-//! Half a minute without the store, in each way a store can be away, under steady load.
+//! Half a minute without the store, for each kind of outage, under steady load.
 
 use std::time::Duration;
 
 use tidegate_core::units::Nanos;
-use tidegate_parts::ProxyFault;
+use tidegate_testkit::ProxyFault;
 
 use crate::fleet::{CLOSED, OPENED};
 use crate::history::{RequestRecord, now};
@@ -13,13 +13,13 @@ use crate::server::wait_for;
 
 const OUTAGE: Duration = Duration::from_secs(30);
 const CALM: Duration = Duration::from_secs(6);
-/// From the first failure to the last node that has given up, and what was under way.
+/// From the first failure until the last node's breaker is open, and until requests in flight have ended.
 const ONSET: Duration = Duration::from_secs(2);
 
-/// A way to be away. A store whose replies are late is not: see `glitches`.
+/// A kind of outage. Late replies are none: see `glitches`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum OutageKind {
-    /// And started again with nothing.
+    /// And restarted empty.
     Killed,
     Frozen,
     BlackHole,
@@ -43,13 +43,12 @@ impl OutageKind {
     }
 }
 
-/// Once every node has given up, no decision waits for the store: no further charge is sent that is not
-/// answered. How long the nodes take to be exact again is reported and decides nothing: the simulator
-/// asserts it.
+/// Once every breaker is open, no decision waits for the store: no further charge is sent that gets no reply. How
+/// long the nodes take to be exact again is printed and not asserted: the simulator asserts it.
 fn outage(kind: OutageKind) {
     let mut scene = FaultScenario::new();
     let mut unconfirmed = [0; 2];
-    let mut given_up = Nanos::ZERO;
+    let mut opened_at = Nanos::ZERO;
     let played = scene.run(CALM, |scene| {
         kind.begin(scene);
         wait_for("every node to give up", || {
@@ -57,7 +56,7 @@ fn outage(kind: OutageKind) {
             opened.iter().all(|times| *times > 0).then_some(())
         });
         std::thread::sleep(ONSET);
-        given_up = now();
+        opened_at = now();
         unconfirmed[0] = scene.fleet.unconfirmed();
         std::thread::sleep(OUTAGE - ONSET);
         unconfirmed[1] = scene.fleet.unconfirmed();
@@ -65,17 +64,17 @@ fn outage(kind: OutageKind) {
     });
     scene.report(&format!("outage, {kind:?}"), &played);
     scene.check_guarantees(&played);
-    // Once each, or more often if the machine stood still.
+    // Once each, or more often if the machine stalled.
     let (opened, closed) = (
         scene.fleet.count_logged(OPENED),
         scene.fleet.count_logged(CLOSED),
     );
-    assert_eq!(opened, closed, "{kind:?}: given up and taken up again");
+    assert_eq!(opened, closed, "{kind:?}: breakers opened and closed");
 
     let (history, per) = (&played.history, scene.window.per);
     let last = history.last_local().unwrap();
     assert_eq!(unconfirmed[0], unconfirmed[1], "{kind:?}: waited for it");
-    let inside = (given_up.plus(per), played.ended);
+    let inside = (opened_at.plus(per), played.ended);
     let after = (last.plus(per), history.records.last().unwrap().sent);
     for rate in [&scene.window, &scene.bucket] {
         if kind != OutageKind::Killed {
@@ -87,7 +86,7 @@ fn outage(kind: OutageKind) {
 }
 
 #[test]
-fn half_a_minute_without_the_store_costs_no_decision_and_admits_no_more_than_is_stated() {
+fn half_a_minute_without_the_store_fails_no_decision_and_admits_no_more_than_is_stated() {
     let kinds = [
         OutageKind::Killed,
         OutageKind::Frozen,

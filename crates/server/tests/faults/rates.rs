@@ -1,14 +1,14 @@
-//! The limits under test: as rules say them, and as what is promised of them.
+//! The limits under test: as rules, and as the bounds they promise.
 
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::units::Nanos;
 
 use crate::window::window;
 
-/// What all nodes together admit without the store, in hundredths of a limit.
+/// The percentage of a limit that all nodes together admit without the store.
 pub(crate) const SHARE: u64 = 80;
 
-/// One rule with one rate. Its name is the path it is asked for by.
+/// One rule with one rate. Its name is the path of its requests.
 #[derive(Clone, Debug)]
 pub(crate) struct TestRate {
     pub(crate) name: &'static str,
@@ -16,12 +16,12 @@ pub(crate) struct TestRate {
     pub(crate) count: u64,
     pub(crate) per: Nanos,
     pub(crate) burst: Option<u64>,
-    /// As a rule says it: `exact`, `leased`, `lenient`.
+    /// As in a rule: `exact`, `leased`, `lenient`.
     pub(crate) counting: &'static str,
 }
 
 impl TestRate {
-    /// So many in each aligned window.
+    /// `count` in each aligned window.
     pub(crate) fn window(name: &'static str, count: u64, per: Nanos) -> TestRate {
         TestRate {
             name,
@@ -33,7 +33,7 @@ impl TestRate {
         }
     }
 
-    /// So many on average, and no more than `burst` at once.
+    /// `count` on average, and no more than `burst` at once.
     pub(crate) fn bucket(name: &'static str, count: u64, per: Nanos, burst: u64) -> TestRate {
         TestRate {
             name,
@@ -45,7 +45,7 @@ impl TestRate {
         }
     }
 
-    /// The same, counted another way.
+    /// The same with another way of counting.
     pub(crate) fn counting(mut self, counting: &'static str) -> TestRate {
         self.counting = counting;
         self
@@ -56,7 +56,7 @@ impl TestRate {
         TestRate::window("ledger", 1_000_000, Nanos::from_secs(window().secs))
     }
 
-    /// What it promises, at so many hundredths of it.
+    /// The bound that it promises, at `percent` of it.
     pub(crate) fn limit(&self, percent: u64) -> Limit {
         let part = |units: u64| units * percent / 100;
         let mut spec = Spec::new(self.algorithm, part(self.count), self.per);

@@ -1,18 +1,18 @@
-//! Estimates that are open while the node that took them ends: they are settled elsewhere, come back by
-//! themselves, and none is counted twice or not at all.
+//! Reservations that are open while their node ends: they are settled elsewhere or expire, and none is counted
+//! twice or not at all.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use serde_json::Value;
 use tidegate_core::units::Nanos;
-use tidegate_parts::TestRedis as Redis;
+use tidegate_testkit::TestRedis as Redis;
 
 use crate::fleet::patient;
 use crate::history::{CheckReply, now};
-use crate::http::Client;
+use crate::http::HttpClient;
 use crate::scene::at_once;
-use crate::server::{Server, wait_for};
+use crate::server::{TestServer, wait_for};
 use crate::window::unit;
 
 /// Never used up and never forgotten.
@@ -20,7 +20,7 @@ const COUNT: u64 = 1_000_000;
 const ESTIMATE: u64 = 100;
 const USED: u64 = 60;
 
-fn node(redis: &Redis) -> Server {
+fn node(redis: &Redis) -> TestServer {
     let rules = format!(
         "version: 1\nrules:\n  - {{ name: tokens, by: user, rate: {COUNT}/{}, algorithm: fixed-window }}\n",
         unit()
@@ -40,27 +40,27 @@ fn settlement(reservation: &Value) -> String {
 }
 
 /// Units that are charged.
-fn used(node: &Server, user: &str) -> u64 {
+fn used(node: &TestServer, user: &str) -> u64 {
     let body = format!(r#"{{"attributes": {{"user": "{user}"}}}}"#);
     let peek = CheckReply::read(&node.post("/v1/peek", &body).body).unwrap();
     COUNT - peek.remaining
 }
 
 #[test]
-fn estimates_of_a_dead_node_are_settled_elsewhere_or_come_back_at_their_end() {
+fn reservations_of_a_dead_node_are_settled_elsewhere_or_expire() {
     const OPEN: u64 = 5;
     let lasts = Nanos::from_secs(4);
     let redis = Redis::redis7();
     let (dies, stays) = (node(&redis), node(&redis));
     let body = request_body("ada", lasts);
-    let reserve = |node: &Server| node.post("/v1/reserve", &body).json()["reservation"].clone();
+    let reserve = |node: &TestServer| node.post("/v1/reserve", &body).json()["reservation"].clone();
     let begun = now();
     let open: Vec<Value> = (0..OPEN).map(|_| reserve(&dies)).collect();
     let all = now();
     assert!(open.iter().all(Value::is_string), "{open:?}");
     dies.signal("KILL");
     let before = used(&stays, "ada");
-    // They ended meanwhile only if this machine took its time.
+    // They have expired already only if this machine was slow.
     if now() < begun.plus(lasts) {
         assert_eq!(before, OPEN * ESTIMATE, "all are still charged");
     }
@@ -73,16 +73,16 @@ fn estimates_of_a_dead_node_are_settled_elsewhere_or_come_back_at_their_end() {
         std::thread::sleep(Duration::from_millis(20));
         (now() > all.plus(lasts)).then_some(())
     });
-    // The next one finds that they have ended.
+    // The next reservation finds that they have expired.
     assert!(reserve(&stays).is_string());
     let after = used(&stays, "ada");
     eprintln!("{before} reserved as a node died, {after} after their end, one new and one settled");
     assert_eq!(after, USED + ESTIMATE, "{before} before");
 }
 
-/// Reserves and settles until nobody answers. The reservation that could not be settled, if any: what is
-/// not answered was not done.
-fn come_and_go(mut client: Client, body: &str, taken: &AtomicU64) -> Option<Value> {
+/// Reserves and settles until the node closes. Returns the reservation that could not be settled, if any. A request
+/// without a response was not executed.
+fn reserve_until_closed(mut client: HttpClient, body: &str, taken: &AtomicU64) -> Option<Value> {
     let mut post = |path: &str, body: &str| {
         client.send("POST", path, &[], body).ok()?;
         client.receive().ok()
@@ -101,7 +101,7 @@ fn come_and_go(mut client: Client, body: &str, taken: &AtomicU64) -> Option<Valu
 
 /// Twenty rounds, four at a time.
 #[test]
-fn a_node_that_leaves_in_full_traffic_loses_no_reservation_and_no_settlement() {
+fn a_node_that_shuts_down_under_load_loses_no_reservation_and_no_settlement() {
     const CLIENTS: usize = 8;
     let redis = Redis::redis7();
     let stays = node(&redis);
@@ -113,7 +113,7 @@ fn a_node_that_leaves_in_full_traffic_loses_no_reservation_and_no_settlement() {
             let left: Vec<Value> = std::thread::scope(|scope| {
                 let clients = (0..CLIENTS).map(|_| {
                     let client = leaves.client();
-                    scope.spawn(|| come_and_go(client, &body, &taken))
+                    scope.spawn(|| reserve_until_closed(client, &body, &taken))
                 });
                 let clients: Vec<_> = clients.collect();
                 wait_for("traffic", || (taken.load(Relaxed) >= 200).then_some(()));

@@ -1,10 +1,10 @@
-//! A store that restarts and has all its data: what was reset, refunded or settled stays so.
+//! A store that restarts with all its data: whatever was reset, refunded or settled stays so.
 
-use tidegate_parts::{RedisProgram, TestRedis as Redis};
+use tidegate_testkit::{RedisProgram, TestRedis as Redis};
 
 use crate::fleet::{patient, wait_exact};
 use crate::history::CheckReply;
-use crate::server::{Server, wait_for};
+use crate::server::{TestServer, wait_for};
 use crate::window::unit;
 
 const COUNT: u64 = 1_000;
@@ -13,13 +13,13 @@ fn request(user: &str, cost: u64) -> String {
     format!(r#"{{"attributes": {{"user": "{user}"}}, "cost": {cost}}}"#)
 }
 
-fn remaining(node: &Server, user: &str) -> u64 {
+fn remaining(node: &TestServer, user: &str) -> u64 {
     let reply = node.post("/v1/peek", &request(user, 1));
     CheckReply::read(&reply.body).unwrap().remaining
 }
 
-/// When the nodes left their last heartbeats, by the store's clock.
-fn heartbeats(redis: &Redis, nodes: &[Server]) -> Vec<u64> {
+/// The times of the nodes' last heartbeats, by the store's clock.
+fn heartbeats(redis: &Redis, nodes: &[TestServer]) -> Vec<u64> {
     let register = redis.run_command(&["HVALS", "tg:ctl:nodes"]);
     let times = register.lines().filter_map(|value| value.split(' ').next());
     let times: Vec<_> = times.filter_map(|time| time.parse().ok()).collect();
@@ -27,8 +27,8 @@ fn heartbeats(redis: &Redis, nodes: &[Server]) -> Vec<u64> {
     times
 }
 
-/// Waits until every node has left another heartbeat.
-fn wait_heartbeats(redis: &Redis, nodes: &[Server]) {
+/// Waits until every node has sent another heartbeat.
+fn wait_heartbeats(redis: &Redis, nodes: &[TestServer]) {
     let last = heartbeats(redis, nodes).into_iter().max();
     wait_for("a heartbeat of every node", || {
         let first = heartbeats(redis, nodes).into_iter().min();
@@ -76,10 +76,11 @@ fn a_restart_that_loses_nothing_charges_nothing_again() {
         assert_eq!(remaining(&nodes[1], user), expected, "{user} before");
     }
 
-    // The first says that the node has restored all it knew, which is nothing. The second is later than all of that.
+    // With the first heartbeat the node has restored all it knew, which is nothing. The second is later than all of
+    // that.
     wait_heartbeats(&redis, &nodes);
     wait_heartbeats(&redis, &nodes);
-    let losses = |node: &Server| node.metric("tidegate_store_losses_total");
+    let losses = |node: &TestServer| node.metric("tidegate_store_losses_total");
     let before = nodes.each_ref().map(losses);
     redis.kill();
     redis.restart();

@@ -1,29 +1,29 @@
-//! Four nodes under load, something that happens, and what is promised whatever it was.
+//! Four nodes under load, a fault, and the guarantees that hold in spite of it.
 
 use std::time::Duration;
 
 use tidegate_core::units::Nanos;
-use tidegate_parts::{ProxyFault, RedisProgram, TestRedis as Redis};
+use tidegate_testkit::{ProxyFault, RedisProgram, TestRedis as Redis};
 
 use crate::fleet::{BUDGET, Fleet, StoreLink};
 use crate::history::{RequestHistory, RequestRecord, now};
 use crate::load::RequestLoad;
 use crate::rates::{SHARE, TestRate};
 
-/// A store, the line to it, and the nodes that share it.
+/// A store, the link to it, and the nodes that share it.
 pub(crate) struct FaultScenario {
     pub(crate) store: Redis,
     pub(crate) line: StoreLink,
     pub(crate) fleet: Fleet,
     /// Used up in every window.
     pub(crate) window: TestRate,
-    /// The same, drained steadily.
+    /// The same as a bucket, drained steadily.
     pub(crate) bucket: TestRate,
     /// Never used up.
     pub(crate) ledger: TestRate,
 }
 
-/// What clients saw of it.
+/// The responses to clients, and the duration.
 pub(crate) struct ScenarioResult {
     pub(crate) history: RequestHistory,
     pub(crate) ended: Nanos,
@@ -34,7 +34,7 @@ impl FaultScenario {
         FaultScenario::with(&[], BUDGET)
     }
 
-    /// With options for the store, and nodes that wait so long for it.
+    /// With options for the store, and the store budget of the nodes.
     pub(crate) fn with(options: &[&str], budget: Nanos) -> FaultScenario {
         let store = Redis::start(RedisProgram::Redis7, options);
         let two_seconds = Nanos::from_secs(2);
@@ -54,7 +54,7 @@ impl FaultScenario {
         }
     }
 
-    /// Lets `fault` happen amid 200 requests a second, with `calm` before it and after all is well again.
+    /// Runs `fault` under 200 requests a second, with `calm` before it and after everything is healthy again.
     pub(crate) fn run(
         &mut self,
         calm: Duration,
@@ -73,15 +73,15 @@ impl FaultScenario {
         }
     }
 
-    /// Breaks replies on the line for a while.
+    /// Breaks replies on the link for a while.
     pub(crate) fn lose_replies(&self, fault: ProxyFault, during: Duration) {
         self.line.set(fault);
         std::thread::sleep(during);
         self.line.set(ProxyFault::None);
     }
 
-    /// What holds whatever happened, as long as the store lost nothing for good: every request is
-    /// answered, no bound is passed, and every admission is charged.
+    /// The guarantees that hold as long as the store lost nothing for good: every request gets a response, no bound
+    /// is exceeded, and every admission is charged.
     #[track_caller]
     pub(crate) fn check_guarantees(&self, played: &ScenarioResult) {
         let history = &played.history;
@@ -99,7 +99,7 @@ impl FaultScenario {
         ledger.filter(|record| record.admitted()).count() as u64
     }
 
-    /// One line of figures.
+    /// Prints one line of figures.
     pub(crate) fn report(&self, name: &str, played: &ScenarioResult) {
         let history = &played.history;
         let last = history.last_local().unwrap_or(played.ended);
@@ -119,7 +119,7 @@ impl FaultScenario {
     }
 }
 
-/// Plays several scenes at once: most of it is waiting.
+/// Runs several scenarios at once: most of the time is waiting.
 pub(crate) fn at_once<K: Copy + Send>(kinds: &[K], play: impl Fn(K) + Sync) {
     std::thread::scope(|scope| {
         for kind in kinds {

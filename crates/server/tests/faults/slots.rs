@@ -1,25 +1,25 @@
-//! Slots of what is open at once, while the nodes that gave them end: by a crash nobody gets more of
-//! them, by leaving none is lost.
+//! Permits of nodes that end: after a crash no more of them are given out than allowed, and after a shutdown none
+//! is lost.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use serde_json::Value;
 use tidegate_core::units::Nanos;
-use tidegate_parts::TestRedis as Redis;
+use tidegate_testkit::TestRedis as Redis;
 
 use crate::fleet::patient;
 use crate::history::now;
-use crate::http::Client;
+use crate::http::HttpClient;
 use crate::scene::at_once;
-use crate::server::{Server, wait_for};
+use crate::server::{TestServer, wait_for};
 
 const MAX_PERMITS: usize = 5;
 const TTL: Nanos = Nanos::from_secs(3);
 const HOUR_MS: u64 = 3_600_000;
 
-fn node(redis: &Redis, most: usize) -> Server {
-    let rules = format!("version: 1\nrules:\n  - {{ name: open, by: user, concurrent: {most} }}\n");
+fn node(redis: &Redis, max: usize) -> TestServer {
+    let rules = format!("version: 1\nrules:\n  - {{ name: open, by: user, concurrent: {max} }}\n");
     patient(&redis.url(), &rules)
 }
 
@@ -27,52 +27,52 @@ fn request_body(user: &str, ttl_ms: u64) -> String {
     format!(r#"{{"attributes": {{"user": "{user}"}}, "ttl_ms": {ttl_ms}}}"#)
 }
 
-fn named(slot: &Value) -> String {
-    format!(r#"{{"slot": {slot}}}"#)
+fn permit_body(permit: &Value) -> String {
+    format!(r#"{{"slot": {permit}}}"#)
 }
 
 #[test]
-fn slots_of_a_dead_node_stay_taken_and_are_back_when_they_end() {
+fn permits_of_a_dead_node_stay_taken_until_they_expire() {
     let redis = Redis::redis7();
     let (dies, stays) = (node(&redis, MAX_PERMITS), node(&redis, MAX_PERMITS));
-    let (first, mut slots) = (now(), Vec::new());
+    let (first, mut permits) = (now(), Vec::new());
     let body = request_body("ada", TTL.get() / 1_000_000);
     for _ in 0..MAX_PERMITS {
-        slots.push(dies.post("/v1/acquire", &body).json()["slot"].clone());
+        permits.push(dies.post("/v1/acquire", &body).json()["slot"].clone());
     }
     let all = now();
-    assert!(slots.iter().all(Value::is_string), "{slots:?}");
+    assert!(permits.iter().all(Value::is_string), "{permits:?}");
     dies.signal("KILL");
-    // Whoever asks meanwhile is refused as long as none has ended, and is let in once all have.
-    let freed = wait_for("a slot", || {
+    // Requests are denied while no permit has expired, and allowed once all have.
+    let freed = wait_for("a permit", || {
         let sent = now();
         let reply = stays.post("/v1/acquire", &body);
-        let heard = now();
+        let received = now();
         if reply.status == 200 {
-            return Some(heard);
+            return Some(received);
         }
         assert_eq!(reply.status, 429, "{}", reply.body);
         assert!(sent < all.plus(TTL), "still taken after their time");
         std::thread::sleep(Duration::from_millis(20));
         None
     });
-    assert!(freed >= first.plus(TTL), "given twice");
+    assert!(freed >= first.plus(TTL), "a permit was given out twice");
     eprintln!(
-        "slots of a dead node: free {} after the first was taken",
+        "permits of a dead node: free {} after the first was acquired",
         freed.since(first)
     );
 }
 
-/// What the clients of one node took and gave back.
+/// Permits that the clients of one node acquired and released.
 #[derive(Default)]
 struct PermitTraffic {
     taken: AtomicU64,
 }
 
 impl PermitTraffic {
-    /// Takes a slot and gives it back, until nobody answers. The slot that could not be given back, if
-    /// any: what is not answered was not done.
-    fn come_and_go(&self, mut client: Client, body: &str) -> Option<Value> {
+    /// Acquires and releases a permit until the node closes. Returns the permit that could not be released, if any.
+    /// A request without a response was not executed.
+    fn acquire_until_closed(&self, mut client: HttpClient, body: &str) -> Option<Value> {
         let mut post = |path: &str, body: &str| {
             client.send("POST", path, &[], body).ok()?;
             client.receive().ok()
@@ -81,10 +81,10 @@ impl PermitTraffic {
             let taken = post("/v1/acquire", body)?;
             assert_eq!(taken.status, 200, "{}", taken.body);
             self.taken.fetch_add(1, Relaxed);
-            let slot = taken.json()["slot"].clone();
-            match post("/v1/release", &named(&slot)) {
+            let permit = taken.json()["slot"].clone();
+            match post("/v1/release", &permit_body(&permit)) {
                 Some(reply) => assert_eq!(reply.status, 200, "{}", reply.body),
-                None => return Some(slot),
+                None => return Some(permit),
             }
         }
     }
@@ -92,7 +92,7 @@ impl PermitTraffic {
 
 /// Twenty rounds, four at a time.
 #[test]
-fn a_node_that_leaves_in_full_traffic_keeps_no_slot_and_loses_none() {
+fn a_node_that_shuts_down_under_load_keeps_no_permit_and_loses_none() {
     const CLIENTS: usize = 8;
     let redis = Redis::redis7();
     let stays = node(&redis, 10_000);
@@ -104,7 +104,7 @@ fn a_node_that_leaves_in_full_traffic_keeps_no_slot_and_loses_none() {
             let left: Vec<Value> = std::thread::scope(|scope| {
                 let clients = (0..CLIENTS).map(|_| {
                     let client = leaves.client();
-                    scope.spawn(|| seen.come_and_go(client, &body))
+                    scope.spawn(|| seen.acquire_until_closed(client, &body))
                 });
                 let clients: Vec<_> = clients.collect();
                 wait_for("traffic", || {
@@ -118,12 +118,12 @@ fn a_node_that_leaves_in_full_traffic_keeps_no_slot_and_loses_none() {
             });
             let open = || stays.post("/v1/acquire", &body).json()["open"][0]["open"].clone();
             assert_eq!(open(), left.len() as u64 + 1, "{user}");
-            for slot in &left {
-                assert_eq!(stays.post("/v1/release", &named(slot)).status, 200);
+            for permit in &left {
+                assert_eq!(stays.post("/v1/release", &permit_body(permit)).status, 200);
             }
             assert_eq!(open(), 2, "{user}: this one and the one before");
             eprintln!(
-                "parting, {user}: {} slots taken, {} open as it left",
+                "parting, {user}: {} permits acquired, {} open as it left",
                 seen.taken.load(Relaxed),
                 left.len()
             );

@@ -1,14 +1,14 @@
-//! Rules that turn from exact to leased and back under load, on one node after the other: for a while
-//! nodes count differently, and the limit is the limit all the same.
+//! Rules that change from exact to leased and back under load, on one node after the other. For a while nodes count
+//! differently, and the limit still holds.
 
 use std::time::{Duration, Instant};
 
 use tidegate_core::units::Nanos;
-use tidegate_parts::TestRedis as Redis;
+use tidegate_testkit::TestRedis as Redis;
 
 use crate::fleet::Fleet;
 use crate::history::now;
-use crate::http::ask;
+use crate::http::check_body;
 use crate::load::RequestLoad;
 use crate::rates::{TestRate, rules};
 use crate::server::{DEADLINE, wait_for};
@@ -17,8 +17,8 @@ const LASTS: Duration = Duration::from_secs(15);
 /// Three times what each limit allows.
 const OFFERED: u32 = 3_000;
 const LENGTH: u32 = 20;
-/// What must pass of each limit, in hundredths. That leases waste little is measured elsewhere; here a busy
-/// machine must not decide.
+/// The percentage of each limit that must pass. How little leases waste is measured elsewhere; here a busy machine
+/// must not fail the test.
 const LEAST: u64 = 85;
 /// What clients see of the bucket: leases cost a tenth of it.
 const OPTIONS: [(&str, u64); 2] = [("leased", 900), ("exact", 1_000)];
@@ -30,9 +30,9 @@ fn rates(counting: &'static str) -> [TestRate; 2] {
     ]
 }
 
-/// The nodes wait for their store as long as it takes: it is well.
+/// The nodes wait for their store as long as it takes: it is healthy.
 #[test]
-fn turning_leases_on_and_off_under_load_keeps_every_limit() {
+fn turning_leases_on_and_off_under_load_holds_every_limit() {
     let redis = Redis::redis7();
     let exact = rates("exact");
     let fleet = Fleet::begin(&exact, &redis.url(), DEADLINE.into(), &[]);
@@ -47,7 +47,9 @@ fn turning_leases_on_and_off_under_load_keeps_every_limit() {
             node.write("rules.yaml", &rules(&rates(counting)));
             node.admin_post("/v1/reload", "");
             wait_for("the other rules", || {
-                let peek = node.post("/v1/peek", &ask("192.0.2.1", "/bucket")).json();
+                let peek = node
+                    .post("/v1/peek", &check_body("192.0.2.1", "/bucket"))
+                    .json();
                 (peek["limit"] == expected).then_some(())
             });
         }

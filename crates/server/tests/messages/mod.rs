@@ -1,5 +1,5 @@
-//! The messages of the Envoy rate limit protocol and of gRPC's health check as others read and write
-//! them: what our own reader and writer are held against.
+//! The messages of the Envoy rate limit protocol and of gRPC's health check, encoded and decoded by an independent
+//! library. The server's own encoder and decoder are tested against them.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub(crate) struct RateLimitRequest {
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct RateLimitDescriptor {
     #[prost(message, repeated, tag = "1")]
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<ProtoEntry>,
     #[prost(message, optional, tag = "2")]
     pub(crate) limit: Option<RateLimitOverride>,
     #[prost(message, optional, tag = "3")]
@@ -26,10 +26,10 @@ pub(crate) struct RateLimitDescriptor {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct Entry {
+pub(crate) struct ProtoEntry {
     #[prost(string, tag = "1")]
     pub(crate) key: String,
-    /// Text by its definition; Envoy sends what its client sent, whatever that is.
+    /// Text by its definition. Envoy passes on the bytes of its client unchecked.
     #[prost(bytes = "vec", tag = "2")]
     pub(crate) value: Vec<u8>,
 }
@@ -49,13 +49,13 @@ pub(crate) struct RateLimitResponse {
     #[prost(message, repeated, tag = "2")]
     pub(crate) statuses: Vec<DescriptorStatus>,
     #[prost(message, repeated, tag = "3")]
-    pub(crate) response_headers_to_add: Vec<HeaderValue>,
+    pub(crate) response_headers_to_add: Vec<ProtoHeaderValue>,
     #[prost(message, repeated, tag = "4")]
-    pub(crate) request_headers_to_add: Vec<HeaderValue>,
+    pub(crate) request_headers_to_add: Vec<ProtoHeaderValue>,
     #[prost(bytes = "vec", tag = "5")]
     pub(crate) raw_body: Vec<u8>,
     #[prost(message, optional, tag = "6")]
-    pub(crate) dynamic_metadata: Option<Struct>,
+    pub(crate) dynamic_metadata: Option<ProtoStruct>,
     #[prost(bytes = "vec", optional, tag = "7")]
     pub(crate) quota: Option<Vec<u8>>,
 }
@@ -65,17 +65,17 @@ pub(crate) struct DescriptorStatus {
     #[prost(int32, tag = "1")]
     pub(crate) code: i32,
     #[prost(message, optional, tag = "2")]
-    pub(crate) current_limit: Option<RateLimit>,
+    pub(crate) current_limit: Option<ProtoRateLimit>,
     #[prost(uint32, tag = "3")]
     pub(crate) limit_remaining: u32,
     #[prost(message, optional, tag = "4")]
-    pub(crate) duration_until_reset: Option<Duration>,
+    pub(crate) duration_until_reset: Option<ProtoDuration>,
     #[prost(bytes = "vec", optional, tag = "5")]
     pub(crate) quota: Option<Vec<u8>>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct RateLimit {
+pub(crate) struct ProtoRateLimit {
     #[prost(uint32, tag = "1")]
     pub(crate) requests_per_unit: u32,
     #[prost(int32, tag = "2")]
@@ -85,7 +85,7 @@ pub(crate) struct RateLimit {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct Duration {
+pub(crate) struct ProtoDuration {
     #[prost(int64, tag = "1")]
     pub(crate) seconds: i64,
     #[prost(int32, tag = "2")]
@@ -93,7 +93,7 @@ pub(crate) struct Duration {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct HeaderValue {
+pub(crate) struct ProtoHeaderValue {
     #[prost(string, tag = "1")]
     pub(crate) key: String,
     #[prost(string, tag = "2")]
@@ -101,19 +101,19 @@ pub(crate) struct HeaderValue {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct Struct {
+pub(crate) struct ProtoStruct {
     #[prost(btree_map = "string, message", tag = "1")]
-    pub(crate) fields: BTreeMap<String, Value>,
+    pub(crate) fields: BTreeMap<String, ProtoValue>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct Value {
-    #[prost(oneof = "Kind", tags = "1, 2, 3, 4, 5, 6")]
-    pub(crate) kind: Option<Kind>,
+pub(crate) struct ProtoValue {
+    #[prost(oneof = "ProtoKind", tags = "1, 2, 3, 4, 5, 6")]
+    pub(crate) kind: Option<ProtoKind>,
 }
 
 #[derive(Clone, PartialEq, prost::Oneof)]
-pub(crate) enum Kind {
+pub(crate) enum ProtoKind {
     #[prost(int32, tag = "1")]
     Null(i32),
     #[prost(double, tag = "2")]
@@ -123,33 +123,32 @@ pub(crate) enum Kind {
     #[prost(bool, tag = "4")]
     Bool(bool),
     #[prost(message, tag = "5")]
-    Struct(Struct),
+    Struct(ProtoStruct),
     #[prost(message, tag = "6")]
-    List(ListValue),
+    List(ProtoListValue),
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct ListValue {
+pub(crate) struct ProtoListValue {
     #[prost(message, repeated, tag = "1")]
-    pub(crate) values: Vec<Value>,
+    pub(crate) values: Vec<ProtoValue>,
 }
 
-impl Value {
-    /// The same as JSON, to be compared by eye.
+impl ProtoValue {
+    /// As JSON, for readable comparisons.
     pub(crate) fn json(&self) -> serde_json::Value {
         match &self.kind {
-            None | Some(Kind::Null(_)) => serde_json::Value::Null,
-            Some(Kind::Number(number)) => (*number).into(),
-            Some(Kind::Text(text)) => text.as_str().into(),
-            Some(Kind::Bool(yes)) => (*yes).into(),
-            Some(Kind::Struct(fields)) => fields.json(),
-            Some(Kind::List(list)) => list.values.iter().map(Value::json).collect(),
+            None | Some(ProtoKind::Null(_)) => serde_json::Value::Null,
+            Some(ProtoKind::Number(number)) => (*number).into(),
+            Some(ProtoKind::Text(text)) => text.as_str().into(),
+            Some(ProtoKind::Bool(yes)) => (*yes).into(),
+            Some(ProtoKind::Struct(fields)) => fields.json(),
+            Some(ProtoKind::List(list)) => list.values.iter().map(ProtoValue::json).collect(),
         }
     }
 }
 
-impl Struct {
-    /// The same as JSON.
+impl ProtoStruct {
     pub(crate) fn json(&self) -> serde_json::Value {
         let fields = self.fields.iter();
         fields

@@ -1,8 +1,9 @@
-//! The store's books against what was really admitted: nothing is forgiven, nothing charged twice.
+//! Compares the store's counters with the true admissions: no admission goes uncharged, nothing is charged
+//! twice.
 //!
-//! The ledger charges every admission, whoever made it, at its own time to one true counter. After a
-//! recovery the store must know of all of it; and for a fixed window, where time changes nothing
-//! within a window, of no more than that and what may have been charged without an answer.
+//! The ledger charges every admission of every node, at its own time, to one true counter. After a recovery
+//! the store's counter must include all of them. In a fixed window, time changes nothing, so there the
+//! store's counter must hold no more than them plus the charges that may have been made without a reply.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +20,7 @@ use crate::model::{CONNECTION_TIMEOUT, OpKind};
 use crate::scenario::SimFault;
 
 pub(super) fn judge(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
-    // Nodes that each admit the whole limit owe more than the store keeps of a debt.
+    // Nodes that each admit the whole limit have more debt than a counter can hold.
     let allows = case.scenario.on_failure == OnStoreFailure::Allow;
     if case.scenario.fault.steps_clock() || case.scenario.fault == SimFault::Chaos || allows {
         return;
@@ -33,19 +34,19 @@ pub(super) fn judge(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
     }
 }
 
-/// Nodes that count for themselves tell the store within this.
+/// Lenient nodes sync within this time.
 const MAX_SYNC_DELAY: Nanos = Nanos::from_millis(100);
 
-/// Every admission of a counter, and the two true counters that follow from them.
+/// All admissions of a counter, and the two true counters that follow from them.
 struct AdmissionLedger<'a> {
     case: &'a CheckCase<'a>,
     counter: usize,
     limit: Limit,
-    /// Admissions in the order in which they were charged.
+    /// Admissions in the order of their charges.
     admitted: Vec<Timed<'a>>,
-    /// Charged when they were answered.
+    /// Every admission is charged at the time of its reply.
     by_reply: TrueCounter,
-    /// Charged when the store may have charged them, at the earliest.
+    /// Every admission is charged at the earliest time at which the store may have charged it.
     earliest: TrueCounter,
     jitter: u64,
 }
@@ -53,9 +54,9 @@ struct AdmissionLedger<'a> {
 /// A counter that is charged with every admission, at a time that the checker knows.
 struct TrueCounter {
     limit: Limit,
-    /// When each admission is charged and when it was answered, in the order of charges.
+    /// The time of the charge and of the reply of each admission, in the order of charges.
     charges: Vec<(Nanos, Nanos)>,
-    /// Of these, so many were answered by the last time anybody looked; and what they make.
+    /// The length of the prefix of `charges` that had replies at the last snapshot; `state` is its sum.
     known: usize,
     state: CounterState,
 }
@@ -72,15 +73,15 @@ impl TrueCounter {
         }
     }
 
-    /// What is used by all that was answered by then.
+    /// The units in use by all admissions that had a reply at the snapshot.
     fn used(&mut self, snapshot: &StoreSnapshot) -> u64 {
-        let answered = |charge: &&(Nanos, Nanos)| charge.1 <= snapshot.at;
+        let replied = |charge: &&(Nanos, Nanos)| charge.1 <= snapshot.at;
         let spend = |limit: &Limit, state: &mut CounterState, charged: Nanos| {
             let at = limit.advance(state, charged);
             limit.spend(state, at, Cost::ONE);
         };
-        // Those in front of the first that is not answered yet stay so.
-        while let Some((charged, _)) = self.charges.get(self.known).filter(answered) {
+        // A prefix of admissions with replies stays one.
+        while let Some((charged, _)) = self.charges.get(self.known).filter(replied) {
             spend(&self.limit, &mut self.state, *charged);
             self.known += 1;
         }
@@ -89,10 +90,10 @@ impl TrueCounter {
         } else {
             self.state.clone()
         };
-        // Nobody is answered more than this before being charged.
+        // No reply arrives more than this before its charge.
         let soon = snapshot.store_time.plus(Nanos::from_secs(2));
         let rest = self.charges[self.known..].iter();
-        for (charged, _) in rest.take_while(|charge| charge.0 <= soon).filter(answered) {
+        for (charged, _) in rest.take_while(|charge| charge.0 <= soon).filter(replied) {
             spend(&self.limit, &mut state, *charged);
         }
         let at = self.limit.advance(&mut state, snapshot.store_time);
@@ -111,7 +112,7 @@ impl<'a> AdmissionLedger<'a> {
             let times = admitted.iter().zip(&paid).map(|(timed, paid)| {
                 let late = *paid || timed.record.source == Source::Late;
                 let early = if late { early } else { Nanos::ZERO };
-                // A charge pays for no admission of a later fixed window.
+                // A charge does not pay for an admission of a later fixed window.
                 let window = limit.window_at(timed.charged);
                 let start = window.map_or(Nanos::ZERO, |(start, _)| start);
                 (timed.charged.since(early).max(start), timed.record.done)
@@ -152,8 +153,8 @@ impl<'a> AdmissionLedger<'a> {
         let earliest = self.earliest.used(snapshot);
         let limit = &self.limit;
         let forgiven = earliest.saturating_sub(recorded);
-        // Where acknowledgements are lost, debts are charged again on purpose; and who did not know
-        // the store's time had windows of its own.
+        // Where acknowledgements are lost, write-backs are retried on purpose. A node that did not know the
+        // store's time had windows of its own.
         let acknowledged = !matches!(fault, SimFault::Gray | SimFault::LateStore);
         let more =
             limit.algorithm() == Algorithm::FixedWindow && acknowledged && recorded > by_reply;
@@ -165,8 +166,8 @@ impl<'a> AdmissionLedger<'a> {
             + self.unsynced(snapshot.at)
             + self.outstanding(snapshot);
         if forgiven > lost + double_drained(case, counter, limit, snapshot) {
-            let detail = format!("{recorded} booked of {earliest}, {by_reply} by the answers");
-            return Some(("nothing is forgiven", detail));
+            let detail = format!("{recorded} charged of {earliest}, {by_reply} by the replies");
+            return Some(("no admission goes uncharged", detail));
         }
         let open = unconfirmed(case, counter, limit, snapshot)
             + self.jitter
@@ -176,12 +177,12 @@ impl<'a> AdmissionLedger<'a> {
             + self.synced_then_denied(snapshot)
             + self.misdated(snapshot);
         (more && recorded > by_reply + open).then(|| {
-            let detail = format!("{recorded} booked of {by_reply}, {open} unanswered");
+            let detail = format!("{recorded} charged of {by_reply}, {open} unconfirmed");
             ("nothing is charged twice", detail)
         })
     }
 
-    /// What was admitted late and whose request or reply is lost, until the connection is given up.
+    /// Late admissions whose request or reply is lost, until their connection times out.
     fn outstanding(&self, snapshot: &StoreSnapshot) -> u64 {
         let loses = [SimFault::BlackHole, SimFault::Gray, SimFault::LateAndLost];
         if !loses.contains(&self.case.scenario.fault) {
@@ -202,12 +203,12 @@ impl<'a> AdmissionLedger<'a> {
         self.case.scenario.counting(self.counter) == Counting::Lenient
     }
 
-    /// What nodes count for themselves and have not told the store by then.
+    /// Units of lenient counting that are not synced at `at`.
     fn unsynced(&self, at: Nanos) -> u64 {
         self.unsynced_between(at, at)
     }
 
-    /// The same, where it is not known when exactly that was.
+    /// The same, for an instant that is only known to be between `from` and `to`.
     fn unsynced_between(&self, from: Nanos, to: Nanos) -> u64 {
         let lately = |record: &DecisionRecord| {
             let synced_by = record.done.plus(MAX_SYNC_DELAY);
@@ -217,14 +218,14 @@ impl<'a> AdmissionLedger<'a> {
         lately.count() as u64
     }
 
-    /// What they admitted as the window before ended, and told the store in this one.
+    /// Units of lenient counting that were admitted at the end of the previous window and synced in this one.
     fn synced_late(&self, snapshot: &StoreSnapshot) -> u64 {
         let Some((start, _)) = self.limit.window_at(snapshot.store_time) else {
             return 0;
         };
         let past = snapshot.store_time.since(start);
         let edge = snapshot.at.since(past);
-        // By a clock that drifts by a tenth.
+        // The clock drifts by a tenth.
         let unsure = match self.case.scenario.fault {
             SimFault::Drift => Nanos::new(past.get() / 8),
             _ => Nanos::ZERO,
@@ -232,8 +233,8 @@ impl<'a> AdmissionLedger<'a> {
         self.unsynced_between(edge.since(unsure), edge.plus(unsure))
     }
 
-    /// What far nodes admitted by themselves about when this window began: they know the store's time to
-    /// half a round trip.
+    /// Local admissions of far nodes near the start of this window. These nodes know the store's time to half
+    /// a round trip.
     fn misdated(&self, snapshot: &StoreSnapshot) -> u64 {
         let Some((start, _)) = self.limit.window_at(snapshot.store_time) else {
             return 0;
@@ -249,7 +250,7 @@ impl<'a> AdmissionLedger<'a> {
         about.count() as u64
     }
 
-    /// What a node had told the store already when another limit refused the request.
+    /// Units that a node had synced already when another limit denied the request.
     fn synced_then_denied(&self, snapshot: &StoreSnapshot) -> u64 {
         let case = self.case;
         if !self.is_lenient() {
@@ -263,12 +264,12 @@ impl<'a> AdmissionLedger<'a> {
         case.records_of(self.counter).filter(denied).count() as u64
     }
 
-    /// What was drawn in advance in this window and is not known to be used.
+    /// Units of leases drawn in this window that are not known to be used.
     fn unused_leases(&self, snapshot: &StoreSnapshot) -> u64 {
         let Some((start, _)) = self.limit.window_at(snapshot.store_time) else {
             return 0;
         };
-        // What the guard of the window before charged to this one too.
+        // The guard of the previous window charges to this one, too.
         let start = start.since(self.limit.guard());
         let case = self.case;
         let drawn = case.ops_of(self.counter).filter_map(|entry| {
@@ -281,35 +282,36 @@ impl<'a> AdmissionLedger<'a> {
             within.then_some(units)
         });
         let used = self.admitted.iter().filter(|timed| {
-            let answered = timed.record.done <= snapshot.at;
-            answered && timed.record.source == Source::Lease && timed.charged >= start
+            let replied = timed.record.done <= snapshot.at;
+            replied && timed.record.source == Source::Lease && timed.charged >= start
         });
         drawn.sum::<u64>().saturating_sub(used.count() as u64)
     }
 }
 
-/// How much earlier than it is answered the store may have charged an admission whose reply is late. Its own
-/// charge is in flight for a budget. A credit that pays for it was charged before its own late reply, and lasts.
+/// How much earlier than its reply the store may have charged an admission whose reply is late. Its own
+/// charge is in flight for a budget. A credit that pays for it was charged before its own late reply, and
+/// lasts.
 fn max_early_charge(case: &CheckCase<'_>, limit: &Limit) -> Nanos {
     let window = limit.full_window();
     let credit = Nanos::from_millis(250).min(Nanos::new(window.get() / 20));
     lateness(case).plus(credit).min(window)
 }
 
-/// How long a reply may be outstanding that arrives at all.
+/// The maximum time that a reply which does arrive is outstanding.
 fn lateness(case: &CheckCase<'_>) -> Nanos {
     let budget = case.budget().get();
     match case.scenario.fault {
         fault if fault.is_lateness() => Nanos::new(11 * budget),
-        // A store that is slow on both ways.
+        // A store that is slow in both directions.
         SimFault::Slow => Nanos::from_millis(251),
         _ => Nanos::new(2 * budget),
     }
 }
 
 /// Which admissions without the store an earlier charge of the same node may have paid for. Its reply was
-/// outstanding, and its units were not needed by its own request, which was denied or paid by a credit. When the
-/// reply arrives, they settle what is pending of the counter. Each charge pays once.
+/// outstanding, and its own request did not need its units because it was denied or paid by a credit. When
+/// the reply arrives, its units pay for pending units of the counter. Each charge pays once.
 fn paid_by_late_charges(case: &CheckCase<'_>, counter: usize, admitted: &[Timed<'_>]) -> Vec<bool> {
     let lateness = lateness(case);
     let charged: BTreeSet<(usize, Nanos)> = case
@@ -340,7 +342,7 @@ fn paid_by_late_charges(case: &CheckCase<'_>, counter: usize, admitted: &[Timed<
     paid
 }
 
-/// Debt beyond twice the capacity is not kept by any algorithm, so what is owed then is forgiven.
+/// No algorithm keeps debt beyond twice the capacity, so pending units beyond it are forgiven.
 fn is_in_debt(
     case: &CheckCase<'_>,
     counter: usize,
@@ -355,8 +357,8 @@ fn is_in_debt(
     recent.any(|s| s.used[counter] >= 2 * limit.capacity())
 }
 
-/// What a bucket lets go of twice: a node that has not seen the counter does not know that the
-/// store's own level is still draining, and lets its debt drain beside it.
+/// Units that a bucket drains twice. A node that has not seen the counter does not know that the store's own
+/// level is still draining, and drains its pending units in parallel.
 fn double_drained(
     case: &CheckCase<'_>,
     counter: usize,
@@ -370,16 +372,16 @@ fn double_drained(
     let known = clear && case.scenario.reaches_all_nodes(counter);
     match (buckets, known) {
         (false, _) => 0,
-        // They differ in what they last saw.
+        // Nodes differ in the last state that they saw.
         (true, true) => 2 * case.scenario.nodes as u64 + unseen_admissions(case, counter),
-        // Cut off while others are not, a node cannot know how full the store stays.
+        // A node that is cut off while others are not cannot know how full the store stays.
         (true, false) if case.scenario.fault == SimFault::Gray => limit.capacity(),
         (true, false) => limit.capacity() * 4 / 5 + 1,
     }
 }
 
-/// What nodes admitted by their own counts, or drew in advance, before the fault, and not all the others
-/// know of: who has units in hand does not look at the store for up to the life of a lease.
+/// Units that nodes admitted by lenient counting or drew as leases before the fault, and that not all other
+/// nodes know of. A node with a lease does not read the store for up to the lifetime of the lease.
 fn unseen_admissions(case: &CheckCase<'_>, counter: usize) -> u64 {
     let begins = case.scenario.fault_begins;
     let since =
@@ -396,7 +398,7 @@ fn unseen_admissions(case: &CheckCase<'_>, counter: usize) -> u64 {
     lenient.count() as u64 + drawn.sum::<u64>()
 }
 
-/// What may be missing: what a dead node had not pushed, and what a loss hid.
+/// Units that may be missing: those that a dead node had not written back, and those that a loss hid.
 fn lost_units(case: &CheckCase<'_>, counter: usize, snapshot: &StoreSnapshot) -> u64 {
     let fault = case.scenario.fault;
     if snapshot.at < case.scenario.fault_begins {
@@ -414,7 +416,7 @@ fn lost_units(case: &CheckCase<'_>, counter: usize, snapshot: &StoreSnapshot) ->
         .filter(|r| r.admitted)
         .filter(recent);
     match fault {
-        // And a unit or two of each node in the moment of the loss itself.
+        // Plus a unit or two per node at the instant of the loss.
         SimFault::Flush if case.scenario.counts_ahead() => {
             unseen_charges(case, counter) + 2 * case.scenario.nodes as u64
         }
@@ -423,7 +425,7 @@ fn lost_units(case: &CheckCase<'_>, counter: usize, snapshot: &StoreSnapshot) ->
             .filter(|r| r.source == Source::Exact)
             .count() as u64,
         SimFault::DeathWithStore | SimFault::NodeDeath => admitted.filter(dead).count() as u64,
-        // Stopped for longer than the others wait, it is as good as dead.
+        // A node paused for longer than the others wait counts as dead.
         SimFault::Pause => {
             let paused =
                 |r: &&DecisionRecord| case.history.pauses.iter().any(|(_, _, n)| *n == r.node);
@@ -433,8 +435,8 @@ fn lost_units(case: &CheckCase<'_>, counter: usize, snapshot: &StoreSnapshot) ->
     }
 }
 
-/// What was charged for requests that a wider limit refused, and is on its way back; or stays charged,
-/// where something went wrong since.
+/// Units charged for requests that a wider limit denied. Their refund is in flight; after a fault it may
+/// never arrive.
 fn pending_refunds(
     case: &CheckCase<'_>,
     counter: usize,
@@ -457,8 +459,8 @@ fn pending_refunds(
     pending.count() as u64
 }
 
-/// What may have been charged without an answer that counted: every decision that waited in vain,
-/// and what is under way.
+/// Units that may have been charged without a reply that counted: every decision that waited in vain, and
+/// everything in flight.
 fn unconfirmed(
     case: &CheckCase<'_>,
     counter: usize,
@@ -475,7 +477,7 @@ fn unconfirmed(
     let records = || case.records_of(counter).filter(before).filter(recent);
     let in_vain = records().filter(late).count();
     let crossing_window = crossing_window(case, counter, limit, snapshot);
-    // A debt that met a store which had lost its counts is charged again.
+    // A write-back to a store that had lost its counts is charged again.
     let mut lost = case.history.events.iter().rev();
     let lost = lost
         .find(|(_, _, event)| *event == StoreEvent::CountsLost)
@@ -489,7 +491,8 @@ fn unconfirmed(
         + case.history.unanswered
 }
 
-/// A push under way as a window ends, or as its guard begins, is charged to the next one.
+/// A write-back in flight at the end of a window, or at the start of its guard, is charged to the next
+/// window.
 fn crossing_window(
     case: &CheckCase<'_>,
     counter: usize,

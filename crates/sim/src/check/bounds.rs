@@ -1,4 +1,4 @@
-//! Not too much: what the store admitted, what nodes admitted by themselves, and both together.
+//! Upper bounds: the admissions of the store, the local admissions of nodes, and both together.
 
 use tidegate_core::algorithms::{Division, Limit, Spec};
 use tidegate_core::invariants::{Admission, within_bound};
@@ -10,10 +10,10 @@ use crate::history::DecisionRecord;
 use crate::model::{OpKind, StoreOp};
 use crate::scenario::{SimFault, compile};
 
-/// What nodes together admit without the store, in hundredths.
+/// The percentage of the limit that all nodes together admit without the store.
 const SHARE: u32 = 80;
 
-/// The share of a node that knows nobody.
+/// The share of a node without membership.
 const ALONE: Division = Division {
     percent: SHARE,
     nodes: 8,
@@ -26,11 +26,11 @@ pub(super) fn judge(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
     }
     for counter in case.counters() {
         if case.scenario.counting(counter) == Counting::Lenient {
-            continue; // it has a bound of its own
+            continue; // lenient counting has a bound of its own
         }
         let exact = |r: &DecisionRecord| matches!(r.source, Source::Exact | Source::Lease);
-        // Beside a limit that was decided without the store, another may have been decided by a lease:
-        // its charge is older than the request.
+        // A request may combine a local decision on one limit with a lease on another. The charge of the
+        // lease is older than the request.
         let leased = case.scenario.counting(counter) == Counting::Leased;
         let local = |r: &DecisionRecord| {
             let older = leased && case.scenario.ceiling.is_some() && r.at < r.store_time_sent;
@@ -45,10 +45,11 @@ pub(super) fn judge(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
                     let Err(violation) = within_bound(limit, segment) else {
                         continue;
                     };
-                    // Told apart from the bound, because what is lost is no part of any algorithm.
+                    // Separate from the bound, because lost units are no part of any algorithm.
                     if violation.admitted > violation.bound + slack {
-                        let detail =
-                            format!("counter {counter}: {violation}, {slack} more if lost");
+                        let detail = format!(
+                            "counter {counter}: {violation}, plus {slack} that may be lost"
+                        );
                         findings.push(BrokenPromise { promise, detail });
                         break;
                     }
@@ -60,7 +61,7 @@ pub(super) fn judge(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
         {
             let any = |_: &DecisionRecord| true;
             check(
-                "who is elsewhere is admitted the limit",
+                "counters on healthy shards admit at most the limit",
                 &limit,
                 &any,
                 jitter,
@@ -68,17 +69,17 @@ pub(super) fn judge(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
             continue;
         }
         if !case.scenario.fault.loses_counts() {
-            check("the store admits its limit", &limit, &exact, jitter);
+            check("the store admits at most the limit", &limit, &exact, jitter);
         }
         match case.scenario.on_failure {
             OnStoreFailure::Local if case.scenario.fault == SimFault::LateStore => {
-                // Nobody knows how many nodes there are, nor the store's time.
+                // No node knows the number of nodes or the store's time.
                 let alone = limit.share(ALONE);
                 for node in 0..case.scenario.nodes {
                     let own = |r: &DecisionRecord| local(r) && r.node == node;
                     let share = alone.as_ref().unwrap_or(&limit);
                     check(
-                        "a node that knows nobody admits an eighth",
+                        "a node without membership admits at most an eighth",
                         share,
                         &own,
                         jitter,
@@ -88,14 +89,14 @@ pub(super) fn judge(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
             OnStoreFailure::Local => {
                 if case.scenario.shards == 1 || case.is_hit(counter) {
                     check(
-                        "nodes alone admit their share",
+                        "nodes without the store admit at most their shares",
                         &shares_limit(spec),
                         &local,
                         jitter,
                     );
                 }
                 let (promise, lost) = (
-                    "the limit and the share is the most",
+                    "at most the limit plus the shares is admitted",
                     lost_units(case, counter),
                 );
                 check(promise, &limit_plus_shares(spec), &both, lost + jitter);
@@ -103,7 +104,12 @@ pub(super) fn judge(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
             OnStoreFailure::Allow => {
                 for node in 0..case.scenario.nodes {
                     let own = |r: &DecisionRecord| local(r) && r.node == node;
-                    check("a node alone admits the limit", &limit, &own, 0);
+                    check(
+                        "a node without the store admits at most the limit",
+                        &limit,
+                        &own,
+                        0,
+                    );
                 }
             }
             OnStoreFailure::Deny => {
@@ -117,8 +123,8 @@ pub(super) fn judge(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
     }
 }
 
-/// Where the clock itself jumps by less than its states can tell: by true time, one window more than
-/// the limit and the share.
+/// For clock steps that are too small for a state to show. By true time, a step adds one window to the limit
+/// and the shares.
 fn judge_stepped_clock(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
     if case.scenario.on_failure != OnStoreFailure::Local {
         return;
@@ -139,14 +145,14 @@ fn judge_stepped_clock(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) 
             within_bound(&max, &history)
                 .err()
                 .map(|violation| BrokenPromise {
-                    promise: "a jump of the clock is worth one window",
+                    promise: "a clock step adds at most one window",
                     detail: format!("counter {counter}: {violation}"),
                 }),
         );
     }
 }
 
-/// How much of its limit a counter admitted at most, in hundredths.
+/// The maximum that a counter admitted, in percent of its limit.
 pub(super) fn admitted_percent(case: &CheckCase<'_>, counter: usize) -> u64 {
     let any = |record: &DecisionRecord| record.admitted;
     let mut history = admissions(case, counter, &any);
@@ -176,9 +182,9 @@ pub(super) fn admissions(
     which.map(admission).collect()
 }
 
-/// What units drawn in advance may add where the store's clock is not to be relied on: who holds them
-/// when it jumps has been charged in another time, and who measures their life by a clock that runs a
-/// tenth slower uses them a tenth too long.
+/// The slack of leases where the store's clock is unreliable. A lease held across a clock step was charged in
+/// another time. A node that measures the lifetime of a lease by a clock that is a tenth slower uses it a
+/// tenth too long.
 fn lease_clock_slack(case: &CheckCase<'_>, counter: usize) -> u64 {
     let limit = case.scenario.limit(counter);
     let (Some(lease), fault) = (limit.lease_ttl(), case.scenario.fault) else {
@@ -189,9 +195,10 @@ fn lease_clock_slack(case: &CheckCase<'_>, counter: usize) -> u64 {
         units.div_ceil(u128::from(limit.per().get())) as u64
     };
     if fault == SimFault::Drift {
-        return match limit.algorithm().takes_burst() {
-            true => flows_in(Nanos::new(lease.get() / 8)) + 1,
-            false => flows_in(lease) * case.scenario.nodes as u64,
+        return if limit.algorithm().takes_burst() {
+            flows_in(Nanos::new(lease.get() / 8)) + 1
+        } else {
+            flows_in(lease) * case.scenario.nodes as u64
         };
     }
     if !fault.steps_clock() {
@@ -205,7 +212,7 @@ fn lease_clock_slack(case: &CheckCase<'_>, counter: usize) -> u64 {
     drawn.sum()
 }
 
-/// Histories end where the store's clock is set back, and are in its order.
+/// Splits a history where the store's clock is set back; each segment is in the order of that clock.
 pub(super) fn segments<'h>(
     case: &CheckCase<'_>,
     history: &'h mut [Admission],
@@ -231,7 +238,7 @@ pub(super) fn shares_limit(spec: &Spec) -> Limit {
     scaled(spec, u64::from(SHARE), shares_of_all_nodes)
 }
 
-/// The limit and the shares, where an outage begins or ends.
+/// The limit plus the shares, for the beginning and the end of an outage.
 pub(super) fn limit_plus_shares(spec: &Spec) -> Limit {
     let both = |capacity| capacity + shares_of_all_nodes(capacity);
     scaled(spec, 100 + u64::from(SHARE), both)
@@ -246,7 +253,7 @@ fn shares_of_all_nodes(capacity: u64) -> u64 {
     division.total(capacity)
 }
 
-/// The same limit at so many hundredths of the rate, and holding `units` of its capacity.
+/// The same limit at `percent` of the rate, with `units` of its capacity.
 pub(super) fn scaled(spec: &Spec, percent: u64, units: impl Fn(u64) -> u64) -> Limit {
     let mut scaled = spec.clone();
     scaled.lease_ttl = None;
@@ -260,8 +267,8 @@ pub(super) fn scaled(spec: &Spec, percent: u64, units: impl Fn(u64) -> u64) -> L
     compile(&scaled)
 }
 
-/// What the store forgot and nobody can remember: what was admitted between a loss and its notice,
-/// and what a node that died with it had charged since any survivor last looked.
+/// Units that the store lost and no node can restore: those admitted between a loss and its detection, and
+/// those charged by a node that died with the store since any survivor last read the counter.
 fn lost_units(case: &CheckCase<'_>, counter: usize) -> u64 {
     let history = case.history;
     if case.scenario.counts_ahead() {
@@ -304,11 +311,10 @@ fn lost_units(case: &CheckCase<'_>, counter: usize) -> u64 {
     lost as u64
 }
 
-/// A call is on its way for so long at most, next door.
+/// The maximum one-way time of a call within a zone.
 const MAX_LOCAL_TRIP: Nanos = Nanos::from_millis(1);
 
-/// The same where units are drawn in advance, by what the store charged: which of them were used is
-/// not to be told apart.
+/// The same with leases, by the charges of the store: which of the units were used is unknown.
 pub(super) fn unseen_charges(case: &CheckCase<'_>, counter: usize) -> u64 {
     let units = |entry: &StoreOp| match entry.kind {
         OpKind::Charged(units) | OpKind::Drawn(units) if entry.at.is_some() => units,
@@ -324,7 +330,7 @@ pub(super) fn unseen_charges(case: &CheckCase<'_>, counter: usize) -> u64 {
             .plus(until)
             .plus(case.budget())
             .plus(case.max_round_trip());
-        // What was under way met the store that had lost them.
+        // Calls in flight reached the store after the loss.
         let arrives = |entry: &StoreOp| {
             entry
                 .sent
@@ -348,9 +354,9 @@ pub(super) fn unseen_charges(case: &CheckCase<'_>, counter: usize) -> u64 {
     lost
 }
 
-/// Who may have known something that is lost with it, and when: who died with the store; and after
-/// FLUSHALL, which no connection shows, anybody: who meets a store that others have filled again takes
-/// what it says for what it had.
+/// Nodes whose state may be lost with them, and when: a node that died with the store; and after FLUSHALL,
+/// which no connection shows, any node. A node that reaches a store which other nodes have filled again takes
+/// its counts for complete.
 fn nodes_with_lost_state(case: &CheckCase<'_>) -> Vec<(Nanos, usize)> {
     let (history, nodes) = (case.history, case.scenario.nodes);
     match case.scenario.fault {

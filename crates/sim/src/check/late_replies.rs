@@ -1,4 +1,4 @@
-//! What is admitted while a healthy store replies late: not too much, and not too little.
+//! Admissions while a healthy store replies late: bounds from both sides.
 
 use tidegate_core::algorithms::{Algorithm, Limit};
 use tidegate_core::invariants::within_bound;
@@ -19,38 +19,38 @@ pub(super) fn judge(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
     };
     for counter in case.counters() {
         found(
-            "late nodes admit the limit and their parts",
+            "late replies admit at most the limit plus the shares",
             over_admission(case, counter),
         );
         found(
-            "late replies cost a unit of each node",
+            "late replies add at most 2% and a unit per node",
             over_admission_when_seen(case, counter),
         );
     }
-    found("late replies deny hardly anybody", under_admitted(case));
+    found("late replies deny few requests", under_admitted(case));
 }
 
-/// The bound of the documents: in any window the limit, and the parts of all nodes.
+/// The documented bound: in any window the limit plus the shares of all nodes.
 fn over_admission(case: &CheckCase<'_>, counter: usize) -> Option<String> {
     let spec = case.scenario.spec(counter);
     exceeds(case, counter, &limit_plus_shares(spec))
 }
 
-/// Where every node has seen the counter under load and every reply arrives, it is two hundredths and a unit of
-/// each node. A fixed window that begins while the store stalls has been seen by nobody.
+/// Where every node has seen the counter under load and every reply arrives, the bound is 2% of the limit and
+/// a unit per node. A fixed window that begins while the store stalls has been seen by no node.
 fn over_admission_when_seen(case: &CheckCase<'_>, counter: usize) -> Option<String> {
     let scenario = case.scenario;
     let fixed = scenario.spec(counter).algorithm == Algorithm::FixedWindow;
     let is_seen =
         scenario.fault_begins > LOAD_BEGINS && !(fixed && scenario.fault == SimFault::Stalls);
     if !is_seen || scenario.fault == SimFault::LateAndLost {
-        return None; // the bound of nodes that have seen nothing is the one above
+        return None; // nodes that have seen nothing have the bound above
     }
     let more = |capacity: u64| (capacity * 102).div_ceil(100) + scenario.nodes as u64;
     exceeds(case, counter, &scaled(scenario.spec(counter), 102, more))
 }
 
-/// Whether more is admitted than `limit` has and what flows in while units wait.
+/// Whether more is admitted than `limit` plus the inflow while units wait.
 fn exceeds(case: &CheckCase<'_>, counter: usize, limit: &Limit) -> Option<String> {
     let any = |record: &DecisionRecord| record.admitted;
     let mut history = admissions(case, counter, &any);
@@ -61,12 +61,12 @@ fn exceeds(case: &CheckCase<'_>, counter: usize, limit: &Limit) -> Option<String
             let violation = within_bound(limit, segment).err()?;
             (violation.admitted > violation.bound + inflow).then_some(violation)
         });
-    found.map(|violation| format!("counter {counter}: {violation}, {inflow} flow in"))
+    found.map(|violation| format!("counter {counter}: {violation}, with an inflow of {inflow}"))
 }
 
-/// What the store lets go of while units wait: what flows in while a reply is late, by ten budgets at most, and a
-/// twentieth of the limit while a credit lasts. It is no more than was admitted late in one window, and nothing
-/// where the window is fixed: a unit that the store counts in another window is charged by force.
+/// The units that the store drains while units wait: the inflow while a reply is late, for at most ten
+/// budgets, and a twentieth of the limit while a credit lasts. At most the units that were admitted late in
+/// one window. Zero for fixed windows: a unit that the store counts in another window is charged by force.
 fn inflow(case: &CheckCase<'_>, counter: usize) -> u64 {
     let limit = case.scenario.limit(counter);
     if limit.algorithm() == Algorithm::FixedWindow {
@@ -79,7 +79,7 @@ fn inflow(case: &CheckCase<'_>, counter: usize) -> u64 {
     inflow.min(admitted_late(case, counter, limit.full_window().plus(late)))
 }
 
-/// How many were admitted late within any such span, at most.
+/// The maximum number of late admissions within any such span.
 fn admitted_late(case: &CheckCase<'_>, counter: usize, span: Nanos) -> u64 {
     let late = case.records_of(counter);
     let late = late.filter(|record| record.admitted && record.source == Source::Late);
@@ -92,7 +92,7 @@ fn admitted_late(case: &CheckCase<'_>, counter: usize, span: Nanos) -> u64 {
     within.max().unwrap_or(0) as u64
 }
 
-/// At most so many fewer are admitted than an exact limiter admits of the same requests.
+/// The shortfall against an exact limiter on the same requests, if it is too large.
 fn under_admitted(case: &CheckCase<'_>) -> Option<String> {
     let scenario = case.scenario;
     let (from, to) = (
@@ -113,7 +113,7 @@ fn under_admitted(case: &CheckCase<'_>) -> Option<String> {
     (!enough).then(|| format!("{admitted} of {expected} from {} to {to}", snapshot.at))
 }
 
-/// How many hundredths of what an exact limiter admits, as `docs/consistency.md` states them.
+/// The required percentage of what an exact limiter admits, as `docs/consistency.md` states it.
 fn min_percent(scenario: &Scenario) -> u64 {
     match (scenario.fault, scenario.late_per_mille) {
         (SimFault::LateReplies, ..=100) => 98,

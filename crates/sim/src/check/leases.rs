@@ -1,9 +1,9 @@
-//! Units drawn in advance: charged before they are used, used in time, given back only if unused and
-//! only once, and never more of them in one hand than flow in during one life.
+//! Leases: units are charged before they are used, used in time, and returned only if unused and only once. A
+//! node holds at most the inflow of one lease lifetime.
 //!
-//! The store's books say what each node was given and when it heard of it; the history says what it
-//! admitted. Each admission by a lease is paid from the grant that ends first, which is the order that
-//! leaves no admission unpaid that could be paid.
+//! The store's log has every lease and when its reply arrived. The history has the admissions. Each admission
+//! by a lease is paid from the lease that expires first: in this order no admission stays unpaid that could
+//! be paid.
 
 use std::collections::BTreeSet;
 
@@ -15,11 +15,11 @@ use super::{BrokenPromise, CheckCase};
 use crate::model::{OpKind, StoreOp};
 
 const UNPAID: &str = "every unit was charged before it was used";
-const LATE: &str = "a lease ends at its deadline, counted from the question";
-const AFTER_EXPIRY: &str = "no unit is used after the window or the life it was charged for";
-const RETURNED_TWICE: &str = "only what was not used is given back, and once";
-const HELD_TOO_MUCH: &str = "a node holds no more than flows in during one life";
-const NOT_RETURNED: &str = "who leaves in peace gives everything back";
+const LATE: &str = "a lease expires at its deadline, counted from the request";
+const AFTER_EXPIRY: &str = "no unit is used after the end of its window or lease";
+const RETURNED_TWICE: &str = "only unused units are returned, and once";
+const HELD_TOO_MUCH: &str = "a node holds at most the inflow of one lease lifetime";
+const NOT_RETURNED: &str = "a drained node has returned all leases";
 
 pub(super) fn judge(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
     for counter in case.counters() {
@@ -37,7 +37,7 @@ pub(super) fn judge(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
     }
 }
 
-/// What all nodes together had drawn and not used at each of these moments, summed up.
+/// The units that all nodes together had drawn and not used at each of these moments, summed up.
 pub(super) fn outstanding_at(case: &CheckCase<'_>, counter: usize, moments: &[Nanos]) -> u64 {
     let of_node = |node| {
         let mut leases = NodeLeases::of(case, counter, node);
@@ -57,7 +57,8 @@ pub(super) fn outstanding_at(case: &CheckCase<'_>, counter: usize, moments: &[Na
     (0..case.scenario.nodes).map(of_node).sum::<u64>() + in_transit.sum::<u64>()
 }
 
-/// What the store had charged in advance and nobody had heard of yet, and what was on its way back.
+/// Units that the store had charged for leases whose replies had not arrived, and units whose return was in
+/// flight.
 fn in_transit(case: &CheckCase<'_>, counter: usize, moment: Nanos) -> u64 {
     let units = case.ops_of(counter).filter_map(|entry| {
         let leg = case
@@ -74,13 +75,13 @@ fn in_transit(case: &CheckCase<'_>, counter: usize, moment: Nanos) -> u64 {
     units.sum()
 }
 
-/// What happens to the units in a node's hand, in the order in which it matters at one instant.
+/// An event of a node's leases. The variants are in the order that matters within one instant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum LeaseEvent {
     Died,
     Drawn(StoreOp),
     Returned(u64, Nanos),
-    /// With the store's true time, and the time at which the node says that it was charged.
+    /// With the store's true time, and the time of the charge that the node reports.
     Used(Nanos, Nanos),
     Drained,
 }
@@ -132,7 +133,7 @@ fn events(case: &CheckCase<'_>, counter: usize, node: usize) -> Vec<(Nanos, Leas
 /// Units that were drawn together.
 #[derive(Clone, Copy, Debug)]
 struct NodeLease {
-    /// The store's time.
+    /// The store's time of the charge.
     at: Nanos,
     /// The store's time until which they may be used.
     until: Nanos,
@@ -141,15 +142,15 @@ struct NodeLease {
     remaining: u64,
 }
 
-/// What a node holds of a counter.
+/// The leases of a node on one counter.
 struct NodeLeases<'a> {
     case: &'a CheckCase<'a>,
     limit: Limit,
     leases: Vec<NodeLease>,
-    /// The store's times of charges for single requests: they are given back too, if their answers are
+    /// The store's times of charges for single requests: their refunds are logged, too, if their replies are
     /// late.
     charged: BTreeSet<Nanos>,
-    /// When requests were asked and answered here.
+    /// When requests were sent and answered here.
     requests: Vec<(Nanos, Nanos)>,
 }
 
@@ -190,7 +191,7 @@ impl<'a> NodeLeases<'a> {
         let (OpKind::Drawn(units), Some(at)) = (entry.kind, entry.at) else {
             return None;
         };
-        // What is long over can neither be used nor counts as held.
+        // A lease that expired long ago can neither be used nor counts as held.
         let far = Nanos::from_secs(70);
         self.leases.retain(|lease| lease.deadline.plus(far) > now);
         let until = self.limit.lease_until(at);
@@ -202,18 +203,18 @@ impl<'a> NodeLeases<'a> {
         });
         let outstanding = self.unexpired_units(now);
         let max = self.max_units() + self.in_flight(entry.sent, now);
-        // What a node heard while its store could not be believed, it may have left lying.
+        // A node may not have used leases that arrived while it did not trust its store.
         let calm = now < self.case.scenario.fault_begins || entry.sent > self.case.recovered_at();
         (outstanding > max && calm).then(|| {
             (
                 HELD_TOO_MUCH,
-                format!("{outstanding} at {now}, at most {max}"),
+                format!("{outstanding} at {now}, the maximum is {max}"),
             )
         })
     }
 
-    /// Requests whose units were in neither hand while more were asked for: those that another limit
-    /// then refused have put them back.
+    /// Requests that had taken units from the node while a lease was drawn. Those that another limit then
+    /// denied have returned their units.
     fn in_flight(&self, from: Nanos, to: Nanos) -> u64 {
         let first = self.requests.partition_point(|(_, done)| *done < from);
         let since = self.requests[first..].iter();
@@ -226,7 +227,7 @@ impl<'a> NodeLeases<'a> {
         live.map(|lease| lease.remaining).sum()
     }
 
-    /// What flows in during one life.
+    /// The inflow of one lease lifetime.
     fn max_units(&self) -> u64 {
         let lease = self.limit.lease_ttl().unwrap_or(Nanos::ZERO);
         let units = u128::from(self.limit.count()) * u128::from(lease.get());
@@ -234,13 +235,13 @@ impl<'a> NodeLeases<'a> {
         u64::try_from(units).unwrap_or(u64::MAX).max(1)
     }
 
-    /// What was charged for a single request is not in this hand.
+    /// A refund of a charge for a single request is not a return of a lease.
     fn on_returned(&mut self, units: u64, charged: Nanos, now: Nanos) -> LeaseViolation {
         let lease = self.leases.iter_mut().find(|lease| lease.at == charged)?;
         if lease.remaining < units {
             let remaining = lease.remaining;
             if self.charged.contains(&charged) {
-                return None; // by a node that stood still, at the very same instant
+                return None; // by a paused node, at the same instant
             }
             return Some((
                 RETURNED_TWICE,
@@ -251,8 +252,8 @@ impl<'a> NodeLeases<'a> {
         None
     }
 
-    /// Paid from the grant that the node names, where it can only mean one of this counter; else from
-    /// the one that ends first.
+    /// Paid from the lease that the node names, where it can only be one of this counter; else from the lease
+    /// that expires first.
     fn on_used(&mut self, now: Nanos, truth: Nanos, charged: Nanos) -> LeaseViolation {
         let live = |lease: &NodeLease| lease.remaining > 0 && now <= lease.deadline;
         let leases = &self.leases;
@@ -267,7 +268,7 @@ impl<'a> NodeLeases<'a> {
         };
         let lease = &mut self.leases[lease];
         lease.remaining -= 1;
-        // By a clock that jumps or drifts nobody can tell when it is over.
+        // With a clock that steps or drifts, the time of expiry is uncertain.
         let fault = self.case.scenario.fault;
         let by_the_clock = !fault.steps_clock() && fault != crate::scenario::SimFault::Drift;
         let over = truth > lease.until && by_the_clock;
@@ -278,7 +279,7 @@ impl<'a> NodeLeases<'a> {
         let expired = self.leases.iter().filter(|lease| lease.remaining > 0);
         match expired.max_by_key(|lease| lease.deadline) {
             Some(lease) => Some((LATE, format!("at {now}: {lease:?}"))),
-            None => Some((UNPAID, format!("at {now} there was nothing left"))),
+            None => Some((UNPAID, format!("at {now} no unit was left"))),
         }
     }
 

@@ -1,8 +1,8 @@
-//! Local counts that are synchronised later: how far over the limit, and how soon seen by all.
+//! Lenient counting: the overshoot, and how soon all nodes see an admission.
 //!
-//! Judged where nothing goes wrong. Every admission is charged to one true counter at the time it was
-//! made; what that holds beyond its capacity is the overshoot. A node that admits must have known of
-//! all that anybody admitted 100 ms ago.
+//! Judged only in calm periods. Every admission is charged to one true counter at its own time; the units
+//! beyond its capacity are the overshoot. A node that admits must know of all admissions that are older than
+//! 100 ms.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use super::{BrokenPromise, CheckCase};
 use crate::history::DecisionRecord;
 use crate::scenario::LoadPeriod;
 
-/// How soon every node must know of a request.
+/// Every node must know of a request within this time.
 const MAX_VISIBILITY_DELAY: Nanos = Nanos::from_millis(100);
 
 pub(super) fn judge(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
@@ -28,16 +28,16 @@ pub(super) fn judge(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
             findings.extend(detail.map(|detail| BrokenPromise { promise, detail }));
         };
         let (over, bound) = overshoot(case, counter);
-        let beyond = (over > bound).then(|| format!("{over}, at most {bound}"));
-        found("a limit is exceeded by no more than is told", beyond);
+        let beyond = (over > bound).then(|| format!("{over}, the bound is {bound}"));
+        found("the overshoot of lenient counting is bounded", beyond);
         found(
-            "a request is seen by all within 100 ms",
+            "every node sees a request within 100 ms",
             unseen_admission(case, counter),
         );
     }
 }
 
-/// What was admitted in a calm bout, in the order of use.
+/// Admissions of a calm bout, in the order of use.
 fn admitted<'a>(case: &'a CheckCase<'_>, counter: usize, period: LoadPeriod) -> Vec<Timed<'a>> {
     let within = |timed: &Timed<'_>| period.0 <= timed.record.sent && timed.record.done < period.1;
     let mut admitted = case.admitted(counter);
@@ -46,7 +46,7 @@ fn admitted<'a>(case: &'a CheckCase<'_>, counter: usize, period: LoadPeriod) -> 
     admitted
 }
 
-/// What was admitted by then and the store need not have been told.
+/// Admissions up to `at` that may not be synced yet.
 pub(super) fn unsynced(case: &CheckCase<'_>, counter: usize, at: Nanos) -> u64 {
     let lately = |r: &&DecisionRecord| {
         let own = r.admitted && r.source == Source::Lenient;
@@ -55,7 +55,7 @@ pub(super) fn unsynced(case: &CheckCase<'_>, counter: usize, at: Nanos) -> u64 {
     case.records_of(counter).filter(lately).count() as u64
 }
 
-/// The overshoot, and `(N - 1) * min(L, what one node admits before it hears of the others)`.
+/// The overshoot, and `(N - 1) * min(L, admissions of one node before it must see the others')`.
 pub(super) fn overshoot(case: &CheckCase<'_>, counter: usize) -> (u64, u64) {
     let limit = case.scenario.limit(counter);
     let others = case.scenario.nodes.saturating_sub(1) as u64;
@@ -68,7 +68,7 @@ pub(super) fn overshoot(case: &CheckCase<'_>, counter: usize) -> (u64, u64) {
     (over, others * max.min(limit.capacity()))
 }
 
-/// The most that the true counter held.
+/// The maximum of the true counter.
 fn peak_usage(limit: &Limit, admitted: &[Timed<'_>]) -> u64 {
     let Some(first) = admitted.first() else {
         return 0;
@@ -80,14 +80,14 @@ fn peak_usage(limit: &Limit, admitted: &[Timed<'_>]) -> u64 {
     used.max().unwrap_or(0)
 }
 
-/// Charges one unit, whether it fits or not; how much is used then.
+/// Charges one unit, whether it fits or not, and returns the units in use.
 fn spend(limit: &Limit, state: &mut CounterState, at: Nanos) -> u64 {
     let moment = limit.advance(state, at);
     limit.spend(state, moment, Cost::ONE);
     limit.used(state, moment)
 }
 
-/// The most that one node admitted before it had to hear of the others.
+/// The maximum that one node admitted before it had to see the others' admissions.
 fn max_per_node(case: &CheckCase<'_>, admitted: &[Timed<'_>]) -> u64 {
     let mut lately = vec![VecDeque::new(); case.scenario.nodes];
     let each = admitted.iter().map(|timed| {
@@ -104,7 +104,7 @@ fn max_per_node(case: &CheckCase<'_>, admitted: &[Timed<'_>]) -> u64 {
     each.max().unwrap_or(0)
 }
 
-/// An admission by a node that cannot have known what was admitted 100 ms ago.
+/// An admission by a node that cannot have known the admissions of 100 ms ago.
 fn unseen_admission(case: &CheckCase<'_>, counter: usize) -> Option<String> {
     let limit = case.scenario.limit(counter);
     let mut periods = case.calm_periods().into_iter();
@@ -113,7 +113,7 @@ fn unseen_admission(case: &CheckCase<'_>, counter: usize) -> Option<String> {
 
 fn unseen_within(limit: &Limit, admitted: &[Timed<'_>]) -> Option<String> {
     let first = admitted.first()?;
-    // What everybody must know of, and how far that goes.
+    // The state that every node must know, and the index up to which it goes.
     let (mut known, mut upto) = (limit.fresh(first.used), 0);
     for (i, timed) in admitted.iter().enumerate() {
         let seen = |then: &Timed<'_>| timed.used.since(then.used) > MAX_VISIBILITY_DELAY;
@@ -121,12 +121,12 @@ fn unseen_within(limit: &Limit, admitted: &[Timed<'_>]) -> Option<String> {
             spend(limit, &mut known, admitted[upto].used);
             upto += 1;
         }
-        // One in seven shows as much, and takes a seventh of the time.
+        // One in seven shows as much, in a seventh of the time.
         if timed.record.source != Source::Lenient || i % 7 != 0 {
             continue;
         }
         let mut view = known.clone();
-        // Of what it asked the store for itself, the answers may still be under way.
+        // Replies to the node's own calls may still be in flight.
         let own = admitted[upto..i].iter();
         let own = own.filter(|own| own.record.node == timed.record.node);
         for own in own.filter(|own| own.record.source == Source::Lenient) {
@@ -136,7 +136,7 @@ fn unseen_within(limit: &Limit, admitted: &[Timed<'_>]) -> Option<String> {
         if !limit.judge(&view, at, Cost::ONE).allows() {
             let used = limit.used(&view, at);
             return Some(format!(
-                "{used} were known to be used by {:?}",
+                "{used} were known to be used at {:?}",
                 timed.record
             ));
         }

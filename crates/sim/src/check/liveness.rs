@@ -1,5 +1,5 @@
-//! How nodes behave: every request is answered, in time, by the right clock; the breaker opens and
-//! closes in turn and nothing is asked while it is open; all is exact again soon.
+//! Liveness: every request is answered in time and by the right clock; the breaker opens and closes in turn,
+//! and no charge is sent while it is open; decisions are exact again soon after a fault.
 
 use tidegate::resilience::StoreEvent;
 use tidegate_core::store::{Counting, Source};
@@ -15,7 +15,7 @@ pub(super) fn judge(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
         findings.extend(detail.map(|detail| BrokenPromise { promise, detail }));
     };
     found("every request is answered", unanswered(case));
-    found("no decision is later than its budget", over_budget(case));
+    found("no decision exceeds its budget", over_budget(case));
     found("the store's clock decides", wrong_clock(case));
     for shard in 0..case.scenario.shards {
         found(
@@ -23,21 +23,21 @@ pub(super) fn judge(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
             breaker_out_of_order(case, shard),
         );
         found(
-            "nothing is asked while the breaker is open",
+            "no charge is sent while the breaker is open",
             called_while_open(case, shard),
         );
     }
-    found("all is exact soon after a recovery", not_exact(case));
+    found("decisions are exact soon after a recovery", not_exact(case));
     found(
-        "a deny cache refuses only what the store would",
+        "the deny cache denies only what the store would deny",
         premature_denial(case),
     );
 }
 
-/// Whether somebody notices that a store has forgotten.
+/// Whether a node detects that its store has lost counts.
 pub(super) fn judge_loss_detection(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
     findings.extend(unnoticed_loss(case).map(|detail| BrokenPromise {
-        promise: "a loss is noticed within 100 ms",
+        promise: "a loss of counts is detected within 100 ms",
         detail,
     }));
 }
@@ -50,9 +50,9 @@ fn unanswered(case: &CheckCase<'_>) -> Option<String> {
             history.errors.len()
         ));
     }
-    let answered = history.records.len() as u64 + history.unanswered;
-    let missing = history.requests.saturating_sub(answered);
-    (missing > 0).then(|| format!("{missing} of {} are not", history.requests))
+    let done = history.records.len() as u64 + history.unanswered;
+    let missing = history.requests.saturating_sub(done);
+    (missing > 0).then(|| format!("{missing} of {} have no reply", history.requests))
 }
 
 fn overlaps_pause(case: &CheckCase<'_>, record: &DecisionRecord) -> bool {
@@ -68,8 +68,8 @@ fn over_budget(case: &CheckCase<'_>) -> Option<String> {
     Some(format!("{} at {late:?}", late.done.since(late.sent)))
 }
 
-/// Answers carry the store's time: to a round trip when it was asked, and to what half a round trip
-/// leaves open when it was not.
+/// Decisions carry the store's time: with the error of a round trip after a call to the store, and of half a
+/// round trip without one.
 fn wrong_clock(case: &CheckCase<'_>) -> Option<String> {
     let fault = case.scenario.fault;
     if fault.steps_clock() || matches!(fault, SimFault::Drift | SimFault::Pause | SimFault::Chaos) {
@@ -80,12 +80,12 @@ fn wrong_clock(case: &CheckCase<'_>) -> Option<String> {
             .store_time_done
             .since(record.at)
             .max(record.at.since(record.store_time_done));
-        // A unit that was drawn in advance has the time it was charged, whatever else was asked.
+        // A unit of a lease has the time of its charge, whatever else the request was charged for.
         let lasts = max_lease(case).max(max_staleness(case));
         gap > case.budget().plus(case.budget()).plus(lasts)
     };
-    // Who has not met the store yet has only its own clock; and who has met one part may not have met
-    // the next.
+    // A node that has never reached the store has only its own clock; a node that has reached one shard may
+    // not have reached the next.
     let met = |record: &&DecisionRecord| {
         let mut events = case.history.events.iter();
         let died = case
@@ -115,12 +115,13 @@ fn max_lease(case: &CheckCase<'_>) -> Nanos {
     leases.max().unwrap_or(Nanos::ZERO)
 }
 
-/// Who counts for itself reckons from the store's last word, which is no older than this.
+/// Lenient counting continues from the last sync reply, which is no older than this.
 fn max_staleness(case: &CheckCase<'_>) -> Nanos {
     let lenient = |i| case.scenario.counting(i) == Counting::Lenient;
-    match case.counters().any(lenient) {
-        true => Nanos::from_millis(50),
-        false => Nanos::ZERO,
+    if case.counters().any(lenient) {
+        Nanos::from_millis(50)
+    } else {
+        Nanos::ZERO
     }
 }
 
@@ -205,20 +206,20 @@ fn not_exact(case: &CheckCase<'_>) -> Option<String> {
 fn premature_denial(case: &CheckCase<'_>) -> Option<String> {
     let fault = case.scenario.fault;
     if case.scenario.work != Work::Checks {
-        return None; // what is settled elsewhere comes back early, and there are other promises about it
+        return None; // settlements elsewhere refund early; other promises cover that
     }
     let lenient = |counter| case.scenario.counting(counter) == Counting::Lenient;
     if case.counters().any(lenient) {
-        // A node knows of what it admitted itself before the store does.
+        // A node knows of its own admissions before the store does.
         return None;
     }
     if case.scenario.shards > 1 && case.scenario.ceiling.is_some() {
-        // What is charged for a request that a wider limit refuses is given back, and the caches of
-        // those who were refused meanwhile are not told.
+        // A charge for a request that a wider limit denies is refunded, and the deny caches that denied
+        // meanwhile are not updated.
         return None;
     }
     let calm_until = match fault {
-        // What a stopped node charged too late is given back, and the cache is not told.
+        // A charge that a paused node sent too late is refunded, and the deny cache is not updated.
         SimFault::None | SimFault::NodeDeath => case.scenario.ends,
         SimFault::Drift => Nanos::ZERO,
         _ => case.scenario.fault_begins,
@@ -228,16 +229,16 @@ fn premature_denial(case: &CheckCase<'_>) -> Option<String> {
         .premature_denials
         .iter()
         .filter(|r| r.done < calm_until);
-    let premature = match case.scenario.counts_ahead() {
-        true => premature.find(|record| !is_deny_cached(case, record)),
-        false => premature.next(),
+    let premature = if case.scenario.counts_ahead() {
+        premature.find(|record| !is_deny_cached(case, record))
+    } else {
+        premature.next()
     };
     Some(format!("{:?}", premature?))
 }
 
-/// Where units are drawn in advance, a refusal is held on to for 20 ms, so that the store is left alone
-/// while its counter is all but used up. And what comes back to the store from other nodes is not told
-/// to those who were refused, for as long as a refusal is remembered.
+/// With leases, a denial is cached for 20 ms, so that the store is left alone while its counter is nearly
+/// used up. A refund by another node does not end a cached denial.
 fn is_deny_cached(case: &CheckCase<'_>, record: &DecisionRecord) -> bool {
     let since = |span| {
         record
@@ -257,7 +258,7 @@ fn is_deny_cached(case: &CheckCase<'_>, record: &DecisionRecord) -> bool {
     let mut lately = earlier.take_while(|r| r.done >= since(20));
     lately.any(denied)
         || store_did_recently(case, since(20), record, |entry| {
-            // That nothing was left to draw is a refusal too.
+            // A draw of zero units is a denial, too.
             matches!(entry.kind, OpKind::Drawn(_)) && entry.node == record.node
         })
         || store_did_recently(case, since(1_000), record, |entry| {
@@ -265,7 +266,7 @@ fn is_deny_cached(case: &CheckCase<'_>, record: &DecisionRecord) -> bool {
         })
 }
 
-/// Whether the store did such a thing between `from` and a decision.
+/// Whether the store performed such an operation between `from` and a decision.
 fn store_did_recently(
     case: &CheckCase<'_>,
     from: Nanos,
@@ -273,7 +274,7 @@ fn store_did_recently(
     matches: impl Fn(&StoreOp) -> bool,
 ) -> bool {
     let ops = &case.history.store_ops;
-    // Nearly in the order of sending: none is under way for longer than this.
+    // Operations are nearly in the order of sending: none is in flight for longer than this.
     let early = from.since(Nanos::from_secs(2));
     let first = ops.partition_point(|entry| entry.sent < early);
     let since = ops[first..].iter();
@@ -281,16 +282,15 @@ fn store_did_recently(
     before.any(|entry| entry.at.is_some() && from <= entry.sent && matches(entry))
 }
 
-/// Under load, some node sees within 100 ms that its store has forgotten.
+/// Under load, some node detects within 100 ms that its store has lost counts.
 fn unnoticed_loss(case: &CheckCase<'_>) -> Option<String> {
-    // Of several stores only one has forgotten.
-    // And who has units in hand need not ask it.
+    // With several shards only one has lost counts, and a node with a lease need not call it.
     let elsewhere = case.scenario.shards > 1 || case.scenario.counts_ahead();
     if case.scenario.fault != SimFault::Flush || elsewhere {
         return None;
     }
     let lost = *case.history.losses.first()?;
-    // Load is somebody who was admitted lately and asks again at a node that has seen him.
+    // Load: a subject was admitted recently and sends another request to the same node.
     let limit = case.scenario.limit(0);
     let under_load = (0..case.scenario.subjects.len()).any(|subject| {
         let recent = |from: Nanos, to: Nanos, node: Option<usize>| {

@@ -1,4 +1,4 @@
-//! Judges of a history, from both sides: too much, too little, too late, or not as told.
+//! Checkers of a history, from both sides: too much, too little, too late, or by the wrong rules.
 
 mod accounting;
 mod bounds;
@@ -22,12 +22,12 @@ use tidegate_core::units::Nanos;
 use crate::history::{DecisionRecord, History};
 use crate::scenario::{LoadPeriod, Scenario, SimFault, Work};
 
-/// Something that must not be.
+/// A violation of a promise.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BrokenPromise {
-    /// Which promise is broken.
+    /// The promise.
     pub promise: &'static str,
-    /// How.
+    /// The evidence.
     pub detail: String,
 }
 
@@ -37,7 +37,7 @@ impl fmt::Display for BrokenPromise {
     }
 }
 
-/// Everything that is wrong with a history.
+/// All violations in a history.
 pub fn judge(scenario: &Scenario, history: &History) -> Vec<BrokenPromise> {
     let case = CheckCase::new(scenario, history);
     let mut findings = Vec::new();
@@ -68,7 +68,7 @@ pub fn judge(scenario: &Scenario, history: &History) -> Vec<BrokenPromise> {
     findings
 }
 
-/// Everything that is wrong with what was admitted.
+/// All violations of bounds on admissions.
 fn judge_amounts(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
     liveness::judge_loss_detection(case, findings);
     bounds::judge(case, findings);
@@ -79,22 +79,22 @@ fn judge_amounts(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
     late_replies::judge(case, findings);
 }
 
-/// How much of its limit a counter admitted at most, in hundredths: the smallest multiple of the
-/// limit that bounds all of it, 100 at least.
+/// The maximum that a counter admitted, in percent of its limit: the smallest multiple of the limit that
+/// bounds all admissions, at least 100.
 pub fn admitted_percent(scenario: &Scenario, history: &History, counter: usize) -> u64 {
     bounds::admitted_percent(&CheckCase::new(scenario, history), counter)
 }
 
-/// By how much a counter that nodes count for themselves was exceeded at most, and by how much it may be.
+/// The maximum overshoot of a leniently counted limit, and its bound.
 pub fn overshoot(scenario: &Scenario, history: &History, counter: usize) -> (u64, u64) {
     lenient::overshoot(&CheckCase::new(scenario, history), counter)
 }
 
-/// A history and what it is about.
+/// A history and its scenario.
 struct CheckCase<'a> {
     scenario: &'a Scenario,
     history: &'a History,
-    /// When something was decided without the store, in order.
+    /// When decisions were made without the store, in order.
     local: Vec<Nanos>,
 }
 
@@ -124,7 +124,7 @@ impl CheckCase<'_> {
         0..self.scenario.counters()
     }
 
-    /// Whether some node is or was lately without its store.
+    /// Whether some node is without its store or was so recently.
     fn is_recovering(&self, at: Nanos) -> bool {
         let lately = |then: Nanos| then <= at && at.since(then) < Nanos::from_millis(600);
         let earlier = self.local.partition_point(|then| *then <= at);
@@ -154,27 +154,28 @@ impl CheckCase<'_> {
         local || changed || open
     }
 
-    /// From when on everything must be exact again.
+    /// From when on every decision must be exact again.
     fn recovered_at(&self) -> Nanos {
         let fault = self.scenario.fault;
-        let wait = match fault.loses_counts() {
-            // The breaker closes, the nodes put back what they remember and wait for each other.
-            true => Nanos::from_millis(2_200),
-            false => Nanos::from_secs(1),
+        let wait = if fault.loses_counts() {
+            // The breaker closes; the nodes restore what they remember and wait for each other.
+            Nanos::from_millis(2_200)
+        } else {
+            Nanos::from_secs(1)
         };
-        // The last of its replies, and of those to pings, are late.
+        // The last replies, including those to heartbeats, are late.
         let late = if fault.is_lateness() {
             Nanos::new(10 * self.budget().get())
         } else {
             Nanos::ZERO
         };
         let wait = wait.plus(late);
-        // New slots wait for what all nodes have to tell.
+        // New permits wait for the reports of all nodes.
         let sync_wait = match self.scenario.work {
             Work::Permits(_) => Nanos::from_secs(1),
             _ => Nanos::ZERO,
         };
-        // From afar each of their steps takes a round trip.
+        // For far nodes each step of the recovery takes a round trip.
         let steps = Nanos::new(8 * self.max_round_trip().get());
         self.scenario
             .fault_ends
@@ -183,13 +184,13 @@ impl CheckCase<'_> {
             .plus(steps)
     }
 
-    /// How much longer than next door there and back takes from where it is farthest.
+    /// The additional round-trip time of the farthest node.
     fn max_round_trip(&self) -> Nanos {
         let far = self.scenario.extra_latency.iter().max().copied();
         Nanos::new(2 * far.unwrap_or(Nanos::ZERO).get())
     }
 
-    /// When nothing goes wrong and nothing is left of it, as far as there is load then.
+    /// Periods of load without a fault and without its after-effects.
     fn calm_periods(&self) -> Vec<LoadPeriod> {
         let scenario = self.scenario;
         let calm = match scenario.fault {
@@ -215,13 +216,13 @@ impl CheckCase<'_> {
         self.scenario.budget
     }
 
-    /// What a settlement has, whose decision was made.
+    /// The budget of a settlement, whose decision is already made.
     fn follow_up_budget(&self) -> Nanos {
         ResilienceSettings::default().follow_up_budget
     }
 }
 
-/// Whether a decision came from the one true counter, or from what it said or gave a moment ago.
+/// Whether a decision came from the store, or from its recent replies or leases.
 fn is_exact(record: &DecisionRecord) -> bool {
     matches!(
         record.source,

@@ -1,9 +1,8 @@
-//! What may be open at once: nobody is let in beside those who are, and no place stays taken that nobody
-//! has.
+//! Concurrency limits: no permit is granted over the limit, and no permit stays taken without a holder.
 //!
-//! Who is in is what clients know: from the answer that let them in to when they went, died, or were told
-//! that their slot is gone; and never longer than a slot lasts without a word from a node. Who may be in is
-//! everybody whose slot somebody may still have to wait for.
+//! Certain holders are known from the clients: from the reply that granted the permit until the client
+//! released it, died, or learned that it was lost; and never longer than the lifetime of a permit without a
+//! reply from a node. Possible holders are all clients whose permits may still have to expire.
 
 use tidegate_core::algorithms::Division;
 use tidegate_core::store::{OnStoreFailure, Source};
@@ -14,7 +13,7 @@ use crate::history::{DecisionRecord, PermitCall, PermitOp, PermitSession};
 use crate::model::{PermitEvent, PermitVerb};
 use crate::scenario::{PermitWork, SimFault};
 
-/// From when to when.
+/// Begin and end.
 type TimeRange = (Nanos, Nanos);
 
 pub(super) fn judge(case: &CheckCase<'_>, permits: PermitWork, findings: &mut Vec<BrokenPromise>) {
@@ -24,39 +23,42 @@ pub(super) fn judge(case: &CheckCase<'_>, permits: PermitWork, findings: &mut Ve
     for subject in 0..case.scenario.subjects.len() {
         let subject_permits = SubjectPermits::new(case, permits, subject);
         found(
-            "the limit and the share are the most",
+            "at most the limit plus the shares hold permits",
             over_limit(&subject_permits),
         );
         found(
-            "the store lets nobody in beside those who are",
+            "the store grants no permit over the limit",
             granted_over_limit(&subject_permits),
         );
         found(
-            "who is refused finds no room",
+            "a denial means that all permits may be held",
             denied_with_room(&subject_permits),
         );
-        found("no slot outlasts its holder", outlasting(&subject_permits));
         found(
-            "what was given back is not renewed",
+            "no permit outlasts its holder",
+            outlasting(&subject_permits),
+        );
+        found(
+            "a released permit is not renewed",
             renewed_after_release(&subject_permits),
         );
-        let promise = "who renews in time keeps the slot";
+        let promise = "a permit renewed in time is kept";
         found(promise, lost_while_calm(&subject_permits));
     }
     found(
-        "in the end there is room for all",
+        "all permits are free at the end",
         not_all_free(case, permits),
     );
 }
 
-/// Everybody of one subject.
+/// All sessions of one subject.
 struct SubjectPermits<'a> {
     case: &'a CheckCase<'a>,
     permits: PermitWork,
     subject: usize,
-    /// Who is in for certain, and when.
+    /// The spans in which a client certainly holds a permit.
     certain: Vec<(&'a PermitSession, TimeRange)>,
-    /// Who may have a slot, and when.
+    /// The spans in which a client may hold a permit.
     possible: Vec<(&'a PermitSession, TimeRange)>,
 }
 
@@ -94,7 +96,7 @@ impl<'a> SubjectPermits<'a> {
     }
 }
 
-/// When a client went by itself, if it did: it gave its slot back, died, or its node did that kept it.
+/// When a client left: it released its permit, died, or the node died that renewed the permit.
 fn left_at(case: &CheckCase<'_>, session: &PermitSession) -> Nanos {
     let mut calls = session.calls.iter();
     let released = calls.find(|call| call.op == PermitOp::Release);
@@ -106,7 +108,7 @@ fn left_at(case: &CheckCase<'_>, session: &PermitSession) -> Nanos {
     ends.into_iter().flatten().min().unwrap_or(Nanos::MAX)
 }
 
-/// How long a slot lasts at least, as its holder must reckon.
+/// The minimum lifetime of a permit, as its holder must assume.
 fn min_lifetime(case: &CheckCase<'_>, lasts: Nanos) -> Nanos {
     match case.scenario.fault {
         SimFault::Drift => Nanos::new(lasts.get() * 8 / 9),
@@ -114,7 +116,7 @@ fn min_lifetime(case: &CheckCase<'_>, lasts: Nanos) -> Nanos {
     }
 }
 
-/// And at most, as others must.
+/// The maximum lifetime of a permit, as all others must assume.
 fn max_lifetime(case: &CheckCase<'_>, lasts: Nanos) -> Nanos {
     match case.scenario.fault {
         SimFault::Drift => Nanos::new(lasts.get() * 9 / 8),
@@ -122,7 +124,7 @@ fn max_lifetime(case: &CheckCase<'_>, lasts: Nanos) -> Nanos {
     }
 }
 
-/// When a client is in for certain.
+/// The spans in which a client certainly holds a permit.
 fn certain_spans(
     case: &CheckCase<'_>,
     permits: PermitWork,
@@ -159,16 +161,17 @@ fn certain_spans(
     cut.filter(|(from, to)| from < to).collect()
 }
 
-/// A node that keeps a slot says itself when it is lost.
+/// A node that renews a permit by itself reports when it is lost.
 fn expiry_of(session: &PermitSession, until: Nanos) -> Nanos {
-    match session.auto_renewed {
-        true => Nanos::MAX,
-        false => until,
+    if session.auto_renewed {
+        Nanos::MAX
+    } else {
+        until
     }
 }
 
-/// When a slot may be gone that nobody gave back: a clock that jumps ends all; and what only a node knew
-/// that died together with the store is known to nobody.
+/// When an unreleased permit may be lost: a clock step ends all permits; a permit that only a node knew which
+/// died together with the store is lost.
 fn lost_at(case: &CheckCase<'_>, session: &PermitSession) -> Nanos {
     let begins = case.scenario.fault_begins;
     let was_in = session.done.is_some_and(|done| done <= begins);
@@ -179,16 +182,17 @@ fn lost_at(case: &CheckCase<'_>, session: &PermitSession) -> Nanos {
             let seen = |call: &&PermitCall| call.done.is_some_and(|done| done <= begins);
             let last = session.calls.iter().rfind(seen);
             let last = last.map_or(session.node, |call| call.node);
-            match dead == Some(last) {
-                true => begins,
-                false => Nanos::MAX,
+            if dead == Some(last) {
+                begins
+            } else {
+                Nanos::MAX
             }
         }
         _ => Nanos::MAX,
     }
 }
 
-/// From when to when a client may have a slot as far as anybody else can tell.
+/// The span in which a client may hold a permit, as far as any other party can know.
 fn possible_span(case: &CheckCase<'_>, permits: PermitWork, session: &PermitSession) -> TimeRange {
     let lasts = max_lifetime(case, permits.lasts)
         .plus(case.budget())
@@ -199,7 +203,7 @@ fn possible_span(case: &CheckCase<'_>, permits: PermitWork, session: &PermitSess
         .max(session.sent)
         .plus(lasts);
     let denied = session.done.filter(|_| session.holder.is_none());
-    // A release that was answered, with nothing wrong, is over; else it is told later, or ends by itself.
+    // A release with a reply and without a fault is final; otherwise it is sent later, or the permit expires.
     let mut released = session
         .calls
         .iter()
@@ -209,7 +213,7 @@ fn possible_span(case: &CheckCase<'_>, permits: PermitWork, session: &PermitSess
     let gone = match (denied, released) {
         (Some(done), _) if is_calm(case, session.sent, done) => done,
         (_, Some(done)) => done,
-        // A node that keeps a slot renews it without a word, until it is given back.
+        // A node that auto-renews a permit does so until it is released.
         _ if session.auto_renewed => renewed_until(case, permits, session).plus(lasts),
         _ => ends,
     };
@@ -224,7 +228,7 @@ fn renewed_until(case: &CheckCase<'_>, permits: PermitWork, session: &PermitSess
     if hit { released_by } else { left_at }
 }
 
-/// Whether nothing goes wrong from `from` to `to`, and nothing is left of it.
+/// Whether there is no fault and no after-effect of one from `from` to `to`.
 fn is_calm(case: &CheckCase<'_>, from: Nanos, to: Nanos) -> bool {
     match case.scenario.fault {
         SimFault::None | SimFault::Drift => true,
@@ -232,7 +236,7 @@ fn is_calm(case: &CheckCase<'_>, from: Nanos, to: Nanos) -> bool {
     }
 }
 
-/// The same, and slots have ended that were lost in it.
+/// The same, and the permits that were lost in the fault have expired.
 fn is_recovered(case: &CheckCase<'_>, permits: PermitWork, at: Nanos) -> bool {
     match case.scenario.fault {
         SimFault::None | SimFault::Drift => true,
@@ -248,7 +252,7 @@ fn count_at(spans: &[(&PermitSession, TimeRange)], at: Nanos) -> usize {
     spans.iter().filter(is_within).count()
 }
 
-/// How many may be in while the store is away: those who were, and what all nodes may give by themselves.
+/// The maximum number of holders while the store is unavailable: those before, plus the shares of all nodes.
 fn max_with_shares(case: &CheckCase<'_>, permits: PermitWork) -> usize {
     let division = Division {
         percent: 80,
@@ -260,7 +264,7 @@ fn max_with_shares(case: &CheckCase<'_>, permits: PermitWork) -> usize {
         OnStoreFailure::Local => division.total(u64::from(permits.max_open)),
         OnStoreFailure::Allow => u64::from(permits.max_open) * case.scenario.nodes as u64,
     };
-    // Who does not know the others yet reckons with eight nodes, and gives one place at least.
+    // A node without membership assumes eight nodes, and grants at least one permit.
     let minimum = match case.scenario.fault {
         SimFault::LateStore => case.scenario.nodes,
         _ => 0,
@@ -276,10 +280,10 @@ fn over_limit(subject_permits: &SubjectPermits<'_>) -> Option<String> {
     };
     let (session, (from, _)) = subject_permits.certain.iter().find(exceeds)?;
     let are = count_at(&subject_permits.certain, *from);
-    Some(format!("{are} are in, {max} may be, with {session:?}"))
+    Some(format!("{are} hold permits, {max} may, with {session:?}"))
 }
 
-/// Those who were let in after the store had lost everything and before anybody noticed.
+/// Holders who were admitted after the store had lost everything and before any node detected it.
 fn admitted_after_loss(subject_permits: &SubjectPermits<'_>) -> usize {
     let near = |at: Nanos| {
         let mut losses = subject_permits.case.history.losses.iter();
@@ -291,12 +295,12 @@ fn admitted_after_loss(subject_permits: &SubjectPermits<'_>) -> usize {
         .count()
 }
 
-/// When the store gives a slot that is not in use already, fewer than the limit are in.
+/// When the store grants a new permit, fewer than the limit are certainly held.
 fn granted_over_limit(subject_permits: &SubjectPermits<'_>) -> Option<String> {
     let (case, max) = (subject_permits.case, subject_permits.permits.max_open);
     for event in subject_permits.events() {
         let gives = event.verb == PermitVerb::Acquire && event.granted && event.max_open == max;
-        // What nodes gave without the store it hears of when it is back, and not all of it at once.
+        // Permits that nodes granted without the store reach it after its return, and not all at once.
         if !gives || !is_calm(case, event.now, event.now) {
             continue;
         }
@@ -309,13 +313,13 @@ fn granted_over_limit(subject_permits: &SubjectPermits<'_>) -> Option<String> {
             });
         let others = others.count();
         if others >= max as usize {
-            return Some(format!("{others} are in: {event:?}"));
+            return Some(format!("{others} hold permits: {event:?}"));
         }
     }
     None
 }
 
-/// Who is refused by the store finds as many as may be who may be in.
+/// When the store denies, all permits may be held.
 fn denied_with_room(subject_permits: &SubjectPermits<'_>) -> Option<String> {
     let (case, max) = (
         subject_permits.case,
@@ -332,20 +336,20 @@ fn denied_with_room(subject_permits: &SubjectPermits<'_>) -> Option<String> {
             .possible
             .iter()
             .filter(|(session, (from, to))| {
-                // Of those who asked together, only who was let in.
+                // Of requests at the same time, only those with a grant count.
                 let own = session.done == Some(record.done) && session.holder.is_none();
                 !own && *from <= record.done && record.sent <= *to
             });
         let others = others.count();
         if others < max {
-            return Some(format!("{others} may be in: {record:?}"));
+            return Some(format!("{others} may hold permits: {record:?}"));
         }
     }
     None
 }
 
-/// Whether slots end when they should: the store goes by its own clock, and one that was set back lets those
-/// of the dead last as much longer.
+/// Whether permits expire on time. The store uses its own clock, and after that was set back, permits of dead
+/// clients last longer by as much.
 fn clock_is_steady(case: &CheckCase<'_>, at: Nanos) -> bool {
     let back = matches!(
         case.scenario.fault,
@@ -354,7 +358,7 @@ fn clock_is_steady(case: &CheckCase<'_>, at: Nanos) -> bool {
     !back || at < case.scenario.fault_begins
 }
 
-/// The store counts nobody who cannot be in.
+/// The store counts no permit that cannot be held.
 fn outlasting(subject_permits: &SubjectPermits<'_>) -> Option<String> {
     let case = subject_permits.case;
     for event in subject_permits.events() {
@@ -365,14 +369,14 @@ fn outlasting(subject_permits: &SubjectPermits<'_>) -> Option<String> {
         }
         let others = count_at(&subject_permits.possible, event.now);
         if (event.open as usize) > others {
-            return Some(format!("{others} may be in: {event:?}"));
+            return Some(format!("{others} may hold permits: {event:?}"));
         }
     }
     None
 }
 
-/// Who gave a slot back and heard so is not told later that it is held. When the store is away or has just
-/// lost everything, a node that gave or renewed the slot and was not the one to take it back knows no better.
+/// A renewal after a confirmed release does not succeed. While the store is unavailable or has just lost
+/// everything, a node that granted or renewed the permit and did not release it itself cannot know better.
 fn renewed_after_release(subject_permits: &SubjectPermits<'_>) -> Option<String> {
     for (session, _) in &subject_permits.possible {
         let mut calls = session.calls.iter();
@@ -392,7 +396,7 @@ fn renewed_after_release(subject_permits: &SubjectPermits<'_>) -> Option<String>
     None
 }
 
-/// Who renews before the end, with nothing wrong, is not told that the slot is gone.
+/// A renewal before the expiry and without a fault does not fail.
 fn lost_while_calm(subject_permits: &SubjectPermits<'_>) -> Option<String> {
     let case = subject_permits.case;
     for (session, _) in &subject_permits.possible {
@@ -409,7 +413,7 @@ fn lost_while_calm(subject_permits: &SubjectPermits<'_>) -> Option<String> {
     None
 }
 
-/// When all have gone, as many can be had as there are, and no more.
+/// When all clients have left, exactly the limit can be acquired.
 fn not_all_free(case: &CheckCase<'_>, permits: PermitWork) -> Option<String> {
     if !clock_is_steady(case, case.scenario.ends) {
         return None;

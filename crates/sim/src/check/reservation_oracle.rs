@@ -1,9 +1,9 @@
-//! What a counter must hold that estimates are charged to: the algorithms on every step that the store took,
-//! in its order, and beside them what is open.
+//! The oracle of counters with reservations: the algorithms on every operation of the store, in its order,
+//! and the open reservations.
 //!
-//! Knows how a reservation lives: it is settled once; an estimate that nobody settles is back by the next
-//! reservation after its end; who settles later is charged what was used, for as long again. Says where the
-//! store decided or held anything else.
+//! It knows the life of a reservation: it is settled once; an unsettled estimate is refunded at the latest by
+//! the next reservation after its expiry; a later settlement is charged the used units, for as long again. It
+//! reports the first operation at which the store decided or held anything else.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ struct OracleReservation {
     estimate: u64,
     charged: Nanos,
     lasts: Nanos,
-    /// Whether the estimate has come back.
+    /// Whether the estimate is refunded.
     returned: bool,
 }
 
@@ -35,7 +35,7 @@ impl OracleReservation {
     }
 }
 
-/// A counter as it must be.
+/// The required state of a counter.
 struct OracleCounter {
     limit: Limit,
     state: CounterState,
@@ -75,7 +75,7 @@ impl OracleCounter {
         Cost::new(units).is_none_or(|cost| self.limit.judge(&self.state, at, cost).allows())
     }
 
-    /// Whatever nobody settled in time is back.
+    /// Refunds every estimate that was not settled in time.
     fn return_expired(&mut self, now: Nanos) {
         let is_expired = |open: &&mut OracleReservation| !open.returned && open.expires_at() <= now;
         let mut returned = Vec::new();
@@ -88,8 +88,9 @@ impl OracleCounter {
         }
     }
 
-    /// Settles one; what that is called. One whose time is over by the date of its charge may still be settled by the
-    /// dates that its node gave it, if nobody has removed it: `late` says that it was.
+    /// Settles a reservation and returns the required result. A reservation that has expired by the date of
+    /// its charge may still be open by the dates that its node gave it, if it has not been removed: `late`
+    /// says that the store settled it so.
     fn settle(&mut self, id: u128, used: Option<u64>, late: bool, now: Nanos) -> Option<Settled> {
         let at = self.open.iter().position(|open| open.id == id)?;
         if used.is_some() && self.open[at].forgotten_at() <= now && !late {
@@ -118,16 +119,16 @@ impl OracleCounter {
     }
 }
 
-/// All counters, for as long as it is known what they must hold.
+/// All counters, for as long as their required state is known.
 struct Oracle<'a> {
     case: &'a CheckCase<'a>,
     estimates: ReservationWork,
     counters: BTreeMap<u128, OracleCounter>,
-    /// Since when the store may hold anything.
+    /// Since when the state of the store is unknown.
     unknown: Option<Nanos>,
 }
 
-/// The first step at which the store did or held anything else than it must.
+/// The first operation at which the store decided or held anything else than required.
 pub(super) fn first_mismatch(case: &CheckCase<'_>, estimates: ReservationWork) -> Option<String> {
     let mut oracle = Oracle {
         case,
@@ -141,7 +142,7 @@ pub(super) fn first_mismatch(case: &CheckCase<'_>, estimates: ReservationWork) -
         while let Some(lost) = losses.next_if(|lost| **lost <= event.now) {
             oracle.unknown = Some(*lost);
         }
-        // What had drained before a clock was set back may have been forgotten or not.
+        // Units that had drained before the clock was set back may have been forgotten or not.
         if event.kind == ReservationEventKind::Restored || event.at < newest {
             oracle.unknown = Some(event.now);
         }
@@ -159,7 +160,7 @@ pub(super) fn first_mismatch(case: &CheckCase<'_>, estimates: ReservationWork) -
 }
 
 impl Oracle<'_> {
-    /// After a rest in which all has drained, it is known again what there is: nothing.
+    /// After a rest in which everything has drained, the state is known again: empty.
     fn resync_after_rest(&mut self, now: Nanos) {
         let Some(since) = self.unknown else {
             return;
@@ -197,7 +198,7 @@ impl Oracle<'_> {
                     fits &= counter.admits(change.units, now);
                 }
                 if fits != admitted {
-                    let expected = if fits { "admitted" } else { "refused" };
+                    let expected = if fits { "admitted" } else { "denied" };
                     return Some(format!("must be {expected}"));
                 }
                 for change in event.changes.iter().filter(|_| fits) {
@@ -259,7 +260,7 @@ impl Oracle<'_> {
     }
 }
 
-/// Of a settlement of several counters: it is done if any of them was open.
+/// The result for several counters: done if any of them was open.
 fn merge_settled(one: Option<Settled>, other: Option<Settled>) -> Option<Settled> {
     match (one, other) {
         (Some(Settled::Done), _) | (_, Some(Settled::Done)) => Some(Settled::Done),

@@ -1,8 +1,8 @@
-//! Costs known only at the end: what calls used keeps the limit, each is settled once, and whatever was not
-//! used comes back, also if nobody says so.
+//! Reservations: the used units keep the limit, each call is settled once, and unused units are refunded,
+//! also without a settlement.
 //!
-//! What is judged is what clients know: what they estimated, used and were told. What it must have done to
-//! the counters is judged step by step in [`super::reservation_oracle`].
+//! The input is what clients know: estimates, used units and replies. [`super::reservation_oracle`] checks
+//! the counters operation by operation.
 
 use std::collections::BTreeMap;
 
@@ -23,28 +23,34 @@ pub(super) fn judge(case: &CheckCase<'_>, of: ReservationWork, findings: &mut Ve
     let mut found = |promise, detail: Option<String>| {
         findings.extend(detail.map(|detail| BrokenPromise { promise, detail }));
     };
-    found("what is used keeps the limit", over_limit(case));
+    found("used units keep the limit", over_limit(case));
     found("a reservation is settled once", settled_twice(case));
     let mismatch = reservation_oracle::first_mismatch(case, of);
-    found("what is charged is what was used", mismatch);
-    let promise = "an estimate comes back by itself at its end";
+    found("every counter agrees with the oracle", mismatch);
+    let promise = "an unsettled estimate is refunded when it expires";
     found(promise, not_returned(case));
     found("a settlement is answered in time", settled_late(case));
-    found("what is open is found", not_settleable(case));
-    let promise = "a settlement ends a remembered refusal";
+    found("an open reservation can be settled", not_settleable(case));
+    let promise = "a refund ends a cached denial";
     found(promise, stale_denial(case));
     match of.max_used_in_long_window {
-        Some(_) => found("in the end the books show what was used", miscounted(case)),
-        None => found("in the end all of it can be had", not_all_available(case)),
+        Some(_) => found(
+            "the counters match the used units at the end",
+            miscounted(case),
+        ),
+        None => found(
+            "the whole limit is available at the end",
+            not_all_available(case),
+        ),
     }
 }
 
-/// The answer to a call that may pass.
+/// The reply to an admitted call.
 fn admitted_reply(call: &ReservationCall) -> Option<&ReserveReply> {
     call.reply.as_ref().filter(|reply| reply.id.is_some())
 }
 
-/// The calls that a counter is charged for.
+/// The calls that are charged to a counter.
 fn calls_of<'a>(
     case: &'a CheckCase<'_>,
     counter: usize,
@@ -54,10 +60,10 @@ fn calls_of<'a>(
     calls.filter(move |call| ceiling || call.subject == counter)
 }
 
-/// When an estimate may come back because nobody settled it, as a client must reckon.
+/// When an unsettled estimate may be refunded, as a client must assume.
 fn expires_at(case: &CheckCase<'_>, call: &ReservationCall, reply: &ReserveReply) -> Nanos {
     let (fault, begins) = (case.scenario.fault, case.scenario.fault_begins);
-    // The store measures a life by its own clock, which may be fast, or be set ahead.
+    // The store measures the lifetime by its own clock, which may be fast or step ahead.
     let early = match fault {
         SimFault::Drift => Nanos::new(call.lasts.get() / 8),
         _ => Nanos::ZERO,
@@ -66,15 +72,16 @@ fn expires_at(case: &CheckCase<'_>, call: &ReservationCall, reply: &ReserveReply
         .done
         .plus(call.lasts.since(early))
         .since(case.budget());
-    match fault.steps_clock() && reply.done <= begins {
-        true => expires_at.min(begins),
-        false => expires_at,
+    if fault.steps_clock() && reply.done <= begins {
+        expires_at.min(begins)
+    } else {
+        expires_at
     }
 }
 
-/// What is charged at `now` for a call that may pass, within its estimate: all of it while the call is under
-/// way, what was used once it is settled. Nothing of one that is settled late or never: others may use its
-/// estimate from its end on, and what it used itself comes on top.
+/// The units charged at `now` for an admitted call, within its estimate: the whole estimate while the call is
+/// in flight, the used units after its settlement. Zero for a call that is settled late or never: other calls
+/// may use its estimate after the expiry, and its own used units come on top.
 fn charged_at(
     case: &CheckCase<'_>,
     call: &ReservationCall,
@@ -94,11 +101,11 @@ fn charged_at(
         Some(_) => call.used.min(call.estimate),
         None if now >= expires_at => 0,
         None if unsettled => call.estimate,
-        None => call.used.min(call.estimate), // it is being settled
+        None => call.used.min(call.estimate), // its settlement is in flight
     }
 }
 
-/// The calls of a counter that may pass by such decisions, in the order they were answered.
+/// The admitted calls of a counter with matching decisions, in the order of their replies.
 fn admitted<'a>(
     case: &'a CheckCase<'_>,
     counter: usize,
@@ -111,7 +118,7 @@ fn admitted<'a>(
     passed
 }
 
-/// How what was charged at any moment exceeds a limit and so much more, if it does.
+/// The violation, if the charges at any moment exceed a limit plus `more`.
 fn exceeds(
     case: &CheckCase<'_>,
     limit: &Limit,
@@ -136,9 +143,9 @@ fn exceeds(
     None
 }
 
-/// At any moment and in any interval, what is charged within estimates is at most what the limit allows; by
-/// nodes without the store, their share; by both, both. What was used beyond an estimate, or settled late,
-/// comes on top, as the documents say.
+/// At any moment and in any interval, charges within estimates are at most the limit; those of nodes without
+/// the store, their shares; both together, the sum. Units used beyond an estimate or settled late come on
+/// top, as documented.
 fn over_limit(case: &CheckCase<'_>) -> Option<String> {
     if case.scenario.fault == SimFault::FailoverSkewed {
         return over_limit_by_true_time(case);
@@ -162,7 +169,7 @@ fn over_limit(case: &CheckCase<'_>) -> Option<String> {
             let first = local.first();
             return first.map(|(call, _)| format!("without the store: {call:?}"));
         }
-        // Before anybody knows who is there, nobody knows the store's time either.
+        // Before the first membership, no node knows the store's time either.
         let shares_only = match case.scenario.fault {
             SimFault::LateStore => None,
             _ => check(&shares_limit(spec), &local, 0),
@@ -171,7 +178,7 @@ fn over_limit(case: &CheckCase<'_>) -> Option<String> {
     })
 }
 
-/// Where the clock itself jumps by less than states can tell: one window more.
+/// For clock steps that are too small for a state to show: one window more.
 fn over_limit_by_true_time(case: &CheckCase<'_>) -> Option<String> {
     let mut counters = 0..case.scenario.counters();
     counters.find_map(|counter| {
@@ -187,8 +194,8 @@ fn over_limit_by_true_time(case: &CheckCase<'_>) -> Option<String> {
     })
 }
 
-/// What the store forgot and nobody can remember: what was admitted between a loss and its notice, and what
-/// a node that died with it had reserved since any survivor last looked.
+/// Units that the store lost and no node can restore: those admitted between a loss and its detection, and
+/// those reserved by a node that died with the store since any survivor last read the counter.
 fn lost_units(case: &CheckCase<'_>, counter: usize) -> u64 {
     let history = case.history;
     let exact = |call: &&ReservationCall| {
@@ -224,14 +231,14 @@ fn lost_units(case: &CheckCase<'_>, counter: usize) -> u64 {
     lost
 }
 
-/// By the books of the store: what was used is charged once, and the estimate comes back once at most.
+/// By the store's log: the used units are charged once, and the estimate is refunded at most once.
 fn settled_twice(case: &CheckCase<'_>) -> Option<String> {
-    // How often each was corrected to what was used, and to nothing because nobody said.
+    // How often each reservation was corrected to its used units, and to nothing because it expired.
     let mut corrected: BTreeMap<u128, (u32, u32)> = BTreeMap::new();
     let mut losses = case.history.losses.iter().peekable();
     for event in &case.history.reservation_events {
         while losses.next_if(|lost| **lost <= event.now).is_some() {
-            corrected.clear(); // and what was settled may be open again
+            corrected.clear(); // a settled reservation may be open again
         }
         let ReservationEventKind::Settled {
             id, used, settled, ..
@@ -253,8 +260,8 @@ fn settled_twice(case: &CheckCase<'_>) -> Option<String> {
     None
 }
 
-/// A node that lives gives back at its end what was reserved there and nobody settled, unless the next
-/// reservation of the same counter did so before.
+/// A live node refunds an unsettled reservation at its expiry, unless the next reservation of the same
+/// counter did so before.
 fn not_returned(case: &CheckCase<'_>) -> Option<String> {
     let events = &case.history.reservation_events;
     let slack = RESERVATION_SWEEP_INTERVAL.plus(Nanos::from_millis(200));
@@ -299,7 +306,8 @@ fn not_returned(case: &CheckCase<'_>) -> Option<String> {
     None
 }
 
-/// Whether the node that reserved knows so: a late answer it settles with nothing, once.
+/// Whether the node received the reply to its reservation. After a late reply it settles the reservation with
+/// zero, once.
 fn is_confirmed(case: &CheckCase<'_>, id: u128) -> bool {
     let mut calls = case.history.reservation_calls.iter();
     calls.any(|call| {
@@ -308,7 +316,7 @@ fn is_confirmed(case: &CheckCase<'_>, id: u128) -> bool {
     })
 }
 
-/// Whether nothing happens to a node or the store from a reservation to `by`.
+/// Whether neither a node nor the store has a fault from a reservation to `by`.
 fn is_calm(case: &CheckCase<'_>, event: &ReservationEvent, by: Nanos) -> bool {
     let scenario = case.scenario;
     let hit = match scenario.fault {
@@ -325,7 +333,7 @@ fn was_paused(case: &CheckCase<'_>, node: usize, from: Nanos, to: Nanos) -> bool
     pauses.any(|(begins, ends, of)| *of == node && from <= *ends && to >= *begins)
 }
 
-/// To be corrected here takes two calls of the store, one after the other.
+/// A correction by the node takes two calls to the store, one after the other.
 fn settled_late(case: &CheckCase<'_>) -> Option<String> {
     let settlements = case
         .history
@@ -347,8 +355,8 @@ fn settled_late(case: &CheckCase<'_>) -> Option<String> {
     None
 }
 
-/// Who settles for the first time what the store reserved, and soon enough, is not told that it was done
-/// before or is over.
+/// The first settlement of a reservation in the store, if it is in time, is not rejected as settled before or
+/// expired.
 fn not_settleable(case: &CheckCase<'_>) -> Option<String> {
     if case.scenario.fault.loses_counts() || case.scenario.fault.steps_clock() {
         return None;
@@ -373,11 +381,11 @@ fn not_settleable(case: &CheckCase<'_>) -> Option<String> {
     None
 }
 
-/// A node refuses by what it remembers only what the store refused there within a second, and since then it
-/// has given nothing back.
+/// A deny cache denies only what the store denied to this node within a second, and only if the store has
+/// refunded nothing since.
 fn stale_denial(case: &CheckCase<'_>) -> Option<String> {
     if case.scenario.ceiling.is_some() {
-        return None; // which of two limits refused is not told
+        return None; // the record does not name the limit that denied
     }
     let second = Nanos::from_secs(1).plus(case.budget());
     for subject in 0..case.scenario.subjects.len() {
@@ -410,7 +418,7 @@ fn stale_denial(case: &CheckCase<'_>) -> Option<String> {
                         reply.source != Source::DenyCache && reply.done >= since
                     })
             };
-            // Whoever was asked later may have been answered before.
+            // A request that was sent later may have an earlier reply.
             let near = calls[..i]
                 .iter()
                 .rev()
@@ -426,7 +434,7 @@ fn stale_denial(case: &CheckCase<'_>) -> Option<String> {
     None
 }
 
-/// After a rest in which all has drained and come back, one call may have all of it.
+/// After a rest in which everything has drained and been refunded, one call may use the whole limit.
 fn not_all_available(case: &CheckCase<'_>) -> Option<String> {
     let look = case.scenario.final_check_at();
     let mut calls = case.history.reservation_calls.iter();
@@ -434,7 +442,7 @@ fn not_all_available(case: &CheckCase<'_>) -> Option<String> {
     admitted_reply(last).is_none().then(|| format!("{last:?}"))
 }
 
-/// Where nothing drains and nothing is lost: what is charged in the end is what all calls used.
+/// Where nothing drains and nothing is lost: the charged units at the end are the used units of all calls.
 fn miscounted(case: &CheckCase<'_>) -> Option<String> {
     if case.scenario.fault.loses_counts() {
         return None;
@@ -449,11 +457,11 @@ fn miscounted(case: &CheckCase<'_>) -> Option<String> {
         }
         let charged = last.used[counter];
         let wrong = charged < least || charged > max;
-        wrong.then(|| format!("counter {counter}: {charged}, of {least} to {max} that were used"))
+        wrong.then(|| format!("counter {counter}: {charged} charged, {least} to {max} used"))
     })
 }
 
-/// What may be charged for a call in the end: at least, and at most.
+/// The minimum and maximum that may be charged for a call at the end.
 fn charge_range(case: &CheckCase<'_>, call: &ReservationCall) -> (u64, u64) {
     let any = (0, call.estimate.max(call.used));
     let Some(reply) = &call.reply else {
@@ -471,9 +479,10 @@ fn charge_range(case: &CheckCase<'_>, call: &ReservationCall) -> (u64, u64) {
     };
     let exact = reply.source == Source::Exact;
     if call.settlements.is_empty() {
-        return match exact || !dies(call.node) {
-            true => (0, 0),
-            false => any,
+        return if exact || !dies(call.node) {
+            (0, 0)
+        } else {
+            any
         };
     }
     let replied_with = |what| {
@@ -484,11 +493,13 @@ fn charge_range(case: &CheckCase<'_>, call: &ReservationCall) -> (u64, u64) {
         replies.any(|(_, settlement)| settlement == what)
     };
     if replied_with(Settlement::Done) || replied_with(Settlement::Late) {
-        return match exact {
-            true => (call.used, call.used),
-            // What is to be given back of what a node admitted by itself may be lost on the way.
-            false if dies(call.node) => any,
-            false => (call.used, call.used.max(call.estimate)),
+        return if exact {
+            (call.used, call.used)
+        } else if dies(call.node) {
+            // A refund of units that a node admitted by itself may be lost on the way.
+            any
+        } else {
+            (call.used, call.used.max(call.estimate))
         };
     }
     let plain = call
@@ -507,8 +518,8 @@ fn charge_range(case: &CheckCase<'_>, call: &ReservationCall) -> (u64, u64) {
         replied_with(Settlement::Lapsed),
     ) {
         (false, true) => (0, 0),
-        // Sent again, or too late: then the estimate has come back. Where answers are lost on the way a few
-        // seeds end with more, and what of it is right has not been told apart yet.
+        // Retried, or too late: then the estimate is refunded. Where replies are lost, a few seeds end with
+        // more. Which of that is right has not been determined yet.
         (true, _) if exact && waits_on && case.scenario.fault != SimFault::Gray => (0, call.used),
         _ => any,
     }

@@ -1,8 +1,8 @@
-//! A store of several parts: what goes wrong in one of them stays there.
+//! Shards: a fault of one shard stays there.
 //!
-//! Where no limit is shared, each part is a store of its own, and so is the history of those who are
-//! in it: it is judged as such. Where one is shared, the history is judged as a whole, and who is in
-//! no way touched by the fault must not notice it.
+//! Without a shared limit, each shard is a store of its own, and the history of its subjects is judged as
+//! one. With a shared limit, the history is judged as a whole, and subjects that the fault does not touch
+//! must stay exact.
 
 use tidegate::resilience::StoreEvent;
 use tidegate_core::algorithms::Algorithm;
@@ -18,19 +18,22 @@ pub(super) fn judge(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
         findings.extend(detail.map(|detail| BrokenPromise { promise, detail }));
     };
     let cross_slot = case.history.cross_slot_calls;
-    let cross_slot = (cross_slot > 0).then(|| format!("{cross_slot} calls spoke of several"));
-    found("a call speaks of one slot", cross_slot);
-    found("who is elsewhere stays exact", affected_elsewhere(case));
+    let cross_slot = (cross_slot > 0).then(|| format!("{cross_slot} calls named several"));
+    found("a call names one hash slot", cross_slot);
+    found(
+        "counters on healthy shards stay exact",
+        affected_elsewhere(case),
+    );
     let refunds = case.history.wide_refunds;
     let touched = case.scenario.fault == SimFault::None && refunds > 0;
     let touched = touched.then(|| format!("{refunds} refunds of the ceiling"));
-    found("a refusal touches nothing wider", touched);
-    let promise = "a part that takes over is told before it is believed";
+    found("a denial charges nothing wider", touched);
+    let promise = "a promoted shard is restored before it is trusted";
     found(promise, unrestored(case));
 }
 
-/// A node that believed the part that took over, and had not told it of an entry in a log that it has
-/// seen and that still counts. What is older than a heartbeat that was found is there.
+/// A node that trusted a promoted shard without restoring an entry of a log that the node has seen and that
+/// still counts. Entries older than a found heartbeat are in the replica's data.
 fn unrestored(case: &CheckCase<'_>) -> Option<String> {
     let (scenario, history) = (case.scenario, case.history);
     let log = scenario.spec.algorithm == Algorithm::SlidingLog;
@@ -55,31 +58,32 @@ fn unrestored(case: &CheckCase<'_>) -> Option<String> {
     })
 }
 
-/// A decision that was local although all its counters are in parts that are well.
+/// A local decision although all its counters are on healthy shards.
 fn affected_elsewhere(case: &CheckCase<'_>) -> Option<String> {
     let scenario = case.scenario;
     if scenario.fault.hits_a_node() {
-        return None; // a node that starts has to meet every part
+        return None; // a starting node has to discover every shard
     }
     let ceiling = scenario.subjects.len();
     let shared = scenario.ceiling.is_some() && case.is_hit(ceiling);
     let elsewhere = |r: &&DecisionRecord| !shared && !case.is_hit(r.subject);
     let mut records = case.history.records.iter().filter(elsewhere);
-    // Of a shared limit, what a step before it left no time for is decided locally for a moment.
+    // A shared limit is decided locally for a moment if an earlier step used up the budget.
     let local = records.find(|r| !is_exact(r) && !case.is_after_late_step(r))?;
     Some(format!("{local:?}"))
 }
 
-/// What happened to those who are in one part, as if there were no other.
+/// The history of the subjects of one shard, as if there were no other shard.
 pub(super) fn single_shard(case: &CheckCase<'_>, shard: usize) -> (Scenario, History) {
     let (whole, history) = (case.scenario, case.history);
     let subjects = 0..whole.subjects.len();
     let here: Vec<usize> = subjects
         .filter(|subject| whole.shard_of(*subject) == shard)
         .collect();
-    let fault = match shard == whole.hit_shard || whole.fault.hits_a_node() {
-        true => whole.fault,
-        false => SimFault::None,
+    let fault = if shard == whole.hit_shard || whole.fault.hits_a_node() {
+        whole.fault
+    } else {
+        SimFault::None
     };
     let scenario = Scenario {
         subjects: here
@@ -117,9 +121,10 @@ pub(super) fn single_shard(case: &CheckCase<'_>, shard: usize) -> (Scenario, His
             .map(|sent| crate::model::SentCharge { shard: 0, ..*sent })
             .collect(),
         snapshots: history.snapshots.iter().map(snapshot_of).collect(),
-        losses: match shard == whole.hit_shard {
-            true => history.losses.clone(),
-            false => Vec::new(),
+        losses: if shard == whole.hit_shard {
+            history.losses.clone()
+        } else {
+            Vec::new()
         },
         deaths: history.deaths.clone(),
         unanswered: history.unanswered,
@@ -130,18 +135,18 @@ pub(super) fn single_shard(case: &CheckCase<'_>, shard: usize) -> (Scenario, His
 }
 
 impl CheckCase<'_> {
-    /// Whether what goes wrong concerns a counter.
+    /// Whether the fault affects a counter.
     pub(super) fn is_hit(&self, counter: usize) -> bool {
         self.scenario.fault != SimFault::None
             && self.scenario.shard_of(counter) == self.scenario.hit_shard
     }
 
-    /// Whether a limit is charged after one in the part that is hit, or may be.
+    /// Whether a limit is charged after a limit on the hit shard, or may be.
     pub(super) fn is_charged_after_hit(&self, counter: usize) -> bool {
         counter == self.scenario.subjects.len() && self.scenario.fault != SimFault::None
     }
 
-    /// A node whose shared limit had to be decided locally owes it for a moment.
+    /// A node whose shared limit was decided locally has pending units for a moment.
     fn is_after_late_step(&self, record: &DecisionRecord) -> bool {
         let lately = record.sent.since(Nanos::from_millis(300));
         let mut records = self.history.records.iter();
@@ -152,14 +157,14 @@ impl CheckCase<'_> {
             })
     }
 
-    /// How many admissions may be dated by another step of the same decision, on one side or the
-    /// other of any edge.
+    /// The number of admissions that may carry the time of another step of the same decision, and so fall on
+    /// the wrong side of a boundary.
     pub(super) fn jitter(&self, counter: usize) -> u64 {
         let (several, ahead) = (self.scenario.shards > 1, self.scenario.counts_ahead());
         if self.scenario.ceiling.is_none() || !(several || ahead) {
             return 0;
         }
-        // On a single store, those of which one limit was decided at once and the other in vain.
+        // On a single store: those in which one limit was decided at once and the other timed out.
         let stepwise = |r: &&DecisionRecord| several || r.is_local();
         let admitted = self
             .records_of(counter)

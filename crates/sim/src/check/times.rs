@@ -1,7 +1,7 @@
-//! When an admission counts, and when it was charged.
+//! The times of an admission: when it counts, and when it was charged.
 //!
-//! Who asks the store is admitted at the store's time of the answer. A unit that was drawn in advance was
-//! charged then, and counts when it is used: that is the difference that leases must make up for.
+//! A request that charges the store counts at the store's time of the reply. A unit of a lease was charged
+//! when it was drawn, and counts when it is used. Leases must make up for this difference.
 
 use std::collections::BTreeMap;
 
@@ -23,32 +23,35 @@ pub(super) struct Timed<'a> {
 }
 
 impl CheckCase<'_> {
-    /// When leased units were taken for a request, by the simulation's clock and by the store's: when it
-    /// came, and then it waited for what the store said of its other limits. If all are leased, it may have
-    /// waited for units instead, and was answered as it took them.
+    /// When the units of a lease were taken for a request, by the simulation's clock and by the store's.
+    /// Units are taken on arrival, before the request waits for the store's reply on its other limits. If all
+    /// limits are leased, the request may have waited for a draw instead, and was answered as it took the
+    /// units.
     pub(super) fn lease_taken_at(&self, record: &DecisionRecord) -> (Nanos, Nanos) {
         let mut counters = self.counters();
-        match counters.all(|i| self.scenario.counting(i) == Counting::Leased) {
-            true => (record.done, record.store_time_done),
-            false => (record.sent, record.store_time_sent),
+        if counters.all(|i| self.scenario.counting(i) == Counting::Leased) {
+            (record.done, record.store_time_done)
+        } else {
+            (record.sent, record.store_time_sent)
         }
     }
 
-    /// What was admitted of a counter.
+    /// The admissions of a counter.
     pub(super) fn admitted(&self, counter: usize) -> Vec<Timed<'_>> {
         let exact = self.scenario.counting(counter) == Counting::Exact;
-        let mut charges = match exact && self.scenario.counts_ahead() {
-            true => self.charges_by_request(counter),
-            false => BTreeMap::new(),
+        let mut charges = if exact && self.scenario.counts_ahead() {
+            self.charges_by_request(counter)
+        } else {
+            BTreeMap::new()
         };
         let mixed = self.scenario.counts_ahead() && self.scenario.ceiling.is_some();
         let mut timed = |record| {
             let mut times = self.timed(record);
-            // Where another limit was decided by a lease, the answer has the time of that.
+            // If another limit was decided by a lease, the decision has the time of that lease.
             if mixed && record.is_local() {
                 (times.used, times.charged) = (record.store_time_done, record.store_time_done);
             }
-            // Decided by a lease on another limit: of this one the store was asked all the same.
+            // Decided by a lease on another limit: this limit was still charged in the store.
             if exact
                 && matches!(record.source, Source::Lease | Source::Lenient)
                 && let Some(at) = charges
@@ -76,7 +79,7 @@ impl CheckCase<'_> {
         }
     }
 
-    /// When the store charged a counter, by who asked and when.
+    /// When the store charged a counter, by node and time of sending.
     fn charges_by_request(&self, counter: usize) -> BTreeMap<(usize, Nanos), Vec<Nanos>> {
         let mut charges: BTreeMap<(usize, Nanos), Vec<Nanos>> = BTreeMap::new();
         for entry in self.ops_of(counter) {
@@ -90,7 +93,7 @@ impl CheckCase<'_> {
         charges
     }
 
-    /// What the store did to a counter.
+    /// The store's operations on a counter.
     pub(super) fn ops_of(&self, counter: usize) -> impl Iterator<Item = &StoreOp> {
         let bits = self.history.counters.get(counter).copied();
         let ops = self.history.store_ops.iter();
@@ -98,14 +101,15 @@ impl CheckCase<'_> {
     }
 }
 
-/// When it was decided, by the store's clock. A node that has not met the store yet may be far off.
+/// The time of the decision by the store's clock. A node that has never reached the store may be far off.
 fn decided_at(record: &DecisionRecord) -> Nanos {
     let gap = record
         .store_time_done
         .since(record.at)
         .max(record.at.since(record.store_time_done));
-    match gap > Nanos::from_secs(1) {
-        true => record.store_time_done,
-        false => record.at,
+    if gap > Nanos::from_secs(1) {
+        record.store_time_done
+    } else {
+        record.at
     }
 }

@@ -1,7 +1,7 @@
-//! Not too little: who asks gets what the limit has, and without the store what the share has.
+//! Lower bounds: clients get what the limit allows, and without the store what the shares allow.
 //!
-//! The oracle is the algorithm itself on the same requests, by the time of the decision, begun with what
-//! the store's books hold; without the store, with everything used.
+//! The oracle is the algorithm itself on the same requests, by the time of the decision. It starts with the
+//! store's counters; without the store, with the whole limit used.
 
 use tidegate_core::algorithms::{Algorithm, CLOCK_TOLERANCE, CounterState, Division, Limit};
 use tidegate_core::store::{Counting, OnStoreFailure, Source};
@@ -11,7 +11,7 @@ use super::{BrokenPromise, CheckCase, is_exact, leases, lenient};
 use crate::history::{DecisionRecord, StoreSnapshot};
 use crate::scenario::SimFault;
 
-/// How long a refusal is held where units are drawn in advance, and a little more.
+/// How long a denial is cached with leases, and a little more.
 const DENIAL_HOLD: Nanos = Nanos::from_millis(25);
 
 pub(super) fn judge(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
@@ -20,19 +20,19 @@ pub(super) fn judge(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
     };
     for (from, to) in calm_spans(case) {
         found(
-            "who asks gets what the limit has",
+            "clients get what the limit allows",
             under_admitted(case, from, to),
         );
     }
     for subject in 0..case.scenario.subjects.len() {
         found(
-            "nodes alone use 0.9 of their share",
+            "nodes without the store use 0.9 of their shares",
             unused_share(case, subject),
         );
     }
 }
 
-/// When nothing goes wrong and nothing is left of it.
+/// Spans without a fault and without its after-effects.
 fn calm_spans(case: &CheckCase<'_>) -> Vec<(Nanos, Nanos)> {
     let scenario = case.scenario;
     let window = scenario.spec.window.length();
@@ -45,7 +45,7 @@ fn calm_spans(case: &CheckCase<'_>) -> Vec<(Nanos, Nanos)> {
             let later = after.plus(CLOCK_TOLERANCE);
             vec![(start, scenario.fault_begins), (later, scenario.ends)]
         }
-        // Nothing is stuck longer than a window, not after a step of hours either.
+        // No counter is stuck longer than a window, not even after a step of hours.
         _ => vec![(start, scenario.fault_begins), (after, scenario.ends)],
     };
     let [_] = scenario.load_periods[..] else {
@@ -54,7 +54,7 @@ fn calm_spans(case: &CheckCase<'_>) -> Vec<(Nanos, Nanos)> {
     spans
 }
 
-/// What of these spans is under load.
+/// The part of these spans that is under load.
 fn under_load(case: &CheckCase<'_>, spans: &[(Nanos, Nanos)]) -> Vec<(Nanos, Nanos)> {
     let periods = case.scenario.load_periods.iter();
     let cut = periods.flat_map(|period| {
@@ -64,7 +64,7 @@ fn under_load(case: &CheckCase<'_>, spans: &[(Nanos, Nanos)]) -> Vec<(Nanos, Nan
     cut.filter(|(from, to)| from < to).collect()
 }
 
-/// From the first look at the store's books on, so that the oracle begins with what they hold.
+/// From the first snapshot of the store on, so that the oracle starts with its counters.
 fn under_admitted(case: &CheckCase<'_>, from: Nanos, to: Nanos) -> Option<String> {
     let mut snapshots = case.history.snapshots.iter();
     let snapshot = snapshots.find(|snapshot| from <= snapshot.at && snapshot.at < to)?;
@@ -74,7 +74,7 @@ fn under_admitted(case: &CheckCase<'_>, from: Nanos, to: Nanos) -> Option<String
         .collect();
     records.sort_by_key(|record| judged_at(record));
     if !records.iter().all(|record| is_exact(record)) {
-        return None; // another promise says whether that may be
+        return None; // another promise covers local decisions
     }
     let expected = replay_all(case, snapshot, &records);
     let admitted = records.iter().filter(|record| record.admitted).count() as u64;
@@ -82,38 +82,38 @@ fn under_admitted(case: &CheckCase<'_>, from: Nanos, to: Nanos) -> Option<String
     let held = unused_leases(case, snapshot.at, to)
         + unsynced(case, snapshot.at)
         + inflow_during_round_trips(case);
-    // However much lies elsewhere, it is not all.
+    // However many units are elsewhere, they are not the whole limit.
     let slack = counters + held.min(expected / 4) + in_flight(case, snapshot);
     let enough = (admitted + slack) * 100 >= expected * min_percent(case);
     (!enough).then(|| format!("{admitted} of {expected} from {} to {to}", snapshot.at))
 }
 
-/// Admissions in flight while the books were read. These hold some of them, and neither side counts the others.
+/// Admissions in flight during a snapshot. The snapshot has some of them, and neither side counts the others.
 fn in_flight(case: &CheckCase<'_>, snapshot: &StoreSnapshot) -> u64 {
     let records = case.history.records.iter();
     let in_flight = records.filter(|r| r.admitted && r.sent < snapshot.at && snapshot.at < r.done);
     in_flight.count() as u64
 }
 
-/// How many hundredths of what the oracle admits.
+/// The required percentage of what the oracle admits.
 fn min_percent(case: &CheckCase<'_>) -> u64 {
     let far = case.max_round_trip() > Nanos::ZERO;
     let leased = |i| case.scenario.counting(i) == Counting::Leased;
     match (&case.scenario.ceiling, case.scenario.counts_ahead()) {
         (_, false) => 99,
-        // Two limits can fall out of step: which of the subjects a ceiling admits first decides how much
-        // of their own limits is left to fill it later. The oracle is one such order, not the best.
+        // Two limits can fall out of step: the subjects that a ceiling admits first decide how much of their
+        // own limits is left to fill it later. The oracle is one such order, not the best.
         (Some(_), true) => 85,
-        // What was drawn for a surge that has passed by is of no use to the next, elsewhere: neither what
-        // ends before it is heard of, nor what comes back to a bucket that would have refilled meanwhile.
-        // Under steady load it must be 0.98: see `tests/ahead.rs`.
+        // A lease that was drawn for a past surge is useless for the next surge on another node. It may
+        // expire before the node receives it, or return to a bucket that would have refilled meanwhile. Under
+        // steady load the figure must be 0.98: see `tests/counting_ahead.rs`.
         (None, true) if far => 70,
         (None, true) if case.counters().any(leased) => 85,
         (None, true) => 92,
     }
 }
 
-/// What flows in while far nodes hear that there is nothing, and ask again.
+/// The inflow while far nodes learn that no unit is left and draw again.
 fn inflow_during_round_trips(case: &CheckCase<'_>) -> u64 {
     let of = |counter| {
         let limit = case.scenario.limit(counter);
@@ -124,15 +124,15 @@ fn inflow_during_round_trips(case: &CheckCase<'_>) -> u64 {
     case.counters().map(of).sum()
 }
 
-/// What nodes admitted by their own counts, and the books do not hold yet.
+/// Admissions of lenient counting that the store's counters do not have yet.
 fn unsynced(case: &CheckCase<'_>, at: Nanos) -> u64 {
     let lenient = |i: &usize| case.scenario.counting(*i) == Counting::Lenient;
     let of = |counter| lenient::unsynced(case, counter, at);
     case.counters().filter(lenient).map(of).sum()
 }
 
-/// What nodes had drawn in advance and not used: at the end, and at the end of every window, after which it
-/// is of no use. That there is not too much of it, other promises say.
+/// Units of leases that nodes had not used: at the end, and at the end of every window, after which they are
+/// useless. Other promises bound their number.
 fn unused_leases(case: &CheckCase<'_>, from: Nanos, to: Nanos) -> u64 {
     let leased = |i: &usize| case.scenario.counting(*i) == Counting::Leased;
     let of = |counter| {
@@ -143,7 +143,7 @@ fn unused_leases(case: &CheckCase<'_>, from: Nanos, to: Nanos) -> u64 {
     case.counters().filter(leased).map(of).sum()
 }
 
-/// When windows end, so much earlier as a refusal is held.
+/// The ends of windows, earlier by the time for which a denial is cached.
 fn window_ends(case: &CheckCase<'_>, counter: usize, from: Nanos, to: Nanos) -> Vec<Nanos> {
     let limit = case.scenario.limit(counter);
     let fixed = limit.algorithm() == Algorithm::FixedWindow;
@@ -159,7 +159,7 @@ fn window_ends(case: &CheckCase<'_>, counter: usize, from: Nanos, to: Nanos) -> 
     edges
 }
 
-/// When a request was judged, by the store's clock.
+/// When a request was decided, by the store's clock.
 fn judged_at(record: &DecisionRecord) -> Nanos {
     match record.source {
         Source::Lease | Source::Lenient => record.store_time_sent,
@@ -167,7 +167,7 @@ fn judged_at(record: &DecisionRecord) -> Nanos {
     }
 }
 
-/// How many of these requests all their limits admit, begun with what the books hold.
+/// How many of these requests all their limits admit, starting with the store's counters.
 pub(super) fn replay_all(
     case: &CheckCase<'_>,
     snapshot: &StoreSnapshot,
@@ -202,7 +202,7 @@ pub(super) fn replay_all(
     admitted
 }
 
-/// How many of these requests the limit admits, begun with all of it used.
+/// How many of these requests the limit admits, starting with the whole limit used.
 fn replay(limit: &Limit, records: &[&DecisionRecord]) -> u64 {
     let Some(first) = records.first() else {
         return 0;
@@ -219,7 +219,7 @@ fn replay(limit: &Limit, records: &[&DecisionRecord]) -> u64 {
     admitted
 }
 
-/// In an outage, once what was seeded has drained.
+/// In an outage, after the initial usage has drained.
 fn unused_share(case: &CheckCase<'_>, subject: usize) -> Option<String> {
     let scenario = case.scenario;
     let simple = scenario.ceiling.is_none() && scenario.on_failure == OnStoreFailure::Local;
@@ -228,7 +228,7 @@ fn unused_share(case: &CheckCase<'_>, subject: usize) -> Option<String> {
     }
     let limit = scenario.limit(subject);
     let nodes = u32::try_from(scenario.nodes).unwrap_or(u32::MAX);
-    // The last in line has the least.
+    // The last rank has the smallest share.
     let share = limit.share(Division {
         percent: 80,
         nodes,

@@ -1,7 +1,8 @@
-//! Several model stores among which counters are divided by slot, and what each node thinks of it.
+//! A cluster of model stores. Counters are distributed over shards by hash slot.
 //!
-//! [`ModelCluster`] is the truth. A node has a map of its own, which is read anew now and then and
-//! corrected by whoever is asked for what it no longer has. [`ModelShards`] is one node's way to all of it.
+//! [`ModelCluster`] has the true assignment of hash slots. Each node has a map of its own, which it refreshes
+//! periodically. A store that no longer owns a hash slot answers with a redirect, which corrects the map.
+//! [`ModelShards`] is one node's connection to the cluster.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,34 +16,34 @@ use tidegate_core::units::Nanos;
 use super::{ModelLink, SharedModel};
 use crate::executor::Sim;
 
-/// How many slots there are.
+/// The number of hash slots.
 const HASH_SLOTS: u128 = 16_384;
 
-/// How often a node reads the map anew.
+/// How often a node refreshes its map.
 const MAP_REFRESH_INTERVAL: Nanos = Nanos::from_millis(100);
 
-/// The slot of a subject.
+/// The hash slot of a subject.
 pub fn hash_slot_of(subject: Fingerprint) -> HashSlot {
     HashSlot((subject.bits() % HASH_SLOTS) as u16)
 }
 
-/// One store of a cluster. Its line is the stores that took over from each other.
+/// One store of a cluster. A promoted replica has a new `id` and keeps the `shard` index.
 struct ClusterMember {
     id: ShardId,
     shard: usize,
     model: SharedModel,
 }
 
-/// Who has what.
+/// The true assignment of hash slots to shards.
 pub struct ModelCluster {
     members: Mutex<Vec<ClusterMember>>,
-    /// The line that has a slot; the first, if none is named.
+    /// The shard of each hash slot; the first shard for hash slots without an entry.
     slot_owners: Mutex<BTreeMap<HashSlot, usize>>,
-    /// Calls that spoke of several slots.
+    /// Calls that named several hash slots.
     cross_slot_calls: AtomicU64,
 }
 
-/// What a node thinks: which parts there are, and which has a slot.
+/// A node's map: the known shards, and the owner of each hash slot.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ShardMap {
     ids: Vec<ShardId>,
@@ -50,7 +51,7 @@ pub(super) struct ShardMap {
 }
 
 impl ModelCluster {
-    /// A line for each of these.
+    /// A cluster with one shard per model.
     pub fn new(models: impl IntoIterator<Item = SharedModel>) -> Self {
         let member = |(shard, model)| ClusterMember {
             id: ShardId(shard as u64),
@@ -64,37 +65,37 @@ impl ModelCluster {
         }
     }
 
-    /// How many lines there are.
+    /// The number of shards.
     pub fn shard_count(&self) -> usize {
         self.members.lock().len()
     }
 
-    /// The store that has a line now.
+    /// The current primary of a shard.
     pub fn model(&self, shard: usize) -> SharedModel {
         let members = self.members.lock();
         let member = members.iter().find(|member| member.shard == shard);
-        Arc::clone(&member.expect("every line has a store").model)
+        Arc::clone(&member.expect("every shard has a primary").model)
     }
 
-    /// The line that a subject is in.
+    /// The index of the shard that owns a subject.
     pub fn shard_of(&self, subject: Fingerprint) -> usize {
         let owners = self.slot_owners.lock();
         owners.get(&hash_slot_of(subject)).copied().unwrap_or(0)
     }
 
-    /// The line of a part, if it still is one.
+    /// The index of the shard with this id, if it is still a member.
     pub fn shard_index(&self, id: ShardId) -> Option<usize> {
         let members = self.members.lock();
         let member = members.iter().find(|member| member.id == id)?;
         Some(member.shard)
     }
 
-    /// Gives a subject's slot to a line.
+    /// Assigns the hash slot of a subject to a shard.
     pub fn assign(&self, subject: Fingerprint, shard: usize) {
         self.slot_owners.lock().insert(hash_slot_of(subject), shard);
     }
 
-    /// Deals out all slots, one to each line in turn.
+    /// Assigns all hash slots to the shards, round robin.
     pub fn assign_all_slots(&self) {
         let shards = self.shard_count();
         let hash_slots = (0..HASH_SLOTS as u16)
@@ -102,19 +103,19 @@ impl ModelCluster {
         self.slot_owners.lock().extend(hash_slots);
     }
 
-    /// Another store takes over a line. It is a part of its own.
+    /// Replaces the primary of a shard. The new one has an id of its own.
     pub fn promote(&self, shard: usize, id: ShardId, model: SharedModel) {
         let mut members = self.members.lock();
         members.retain(|member| member.shard != shard);
         members.push(ClusterMember { id, shard, model });
     }
 
-    /// How many calls spoke of several slots.
+    /// The number of calls that named several hash slots.
     pub fn cross_slot_calls(&self) -> u64 {
         self.cross_slot_calls.load(Ordering::Relaxed)
     }
 
-    /// The part that has a slot.
+    /// The id of the shard that owns a hash slot.
     fn owner_of(&self, hash_slot: HashSlot) -> Option<ShardId> {
         let shard = self
             .slot_owners
@@ -137,7 +138,7 @@ impl ModelCluster {
     }
 }
 
-/// A link's place in a cluster.
+/// The position of a link in a cluster.
 #[derive(Clone)]
 pub(super) struct ShardView {
     cluster: Arc<ModelCluster>,
@@ -145,7 +146,7 @@ pub(super) struct ShardView {
     id: ShardId,
 }
 
-/// What a store says to a call that it cannot serve.
+/// The error reply to a call that a store cannot serve.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ModelRedirect {
     Moved(HashSlot),
@@ -153,14 +154,14 @@ pub(super) enum ModelRedirect {
 }
 
 impl ShardView {
-    /// Whether the node thinks that a subject is here.
+    /// The hash slot of a subject, if the node's map has it on this shard.
     pub(super) fn hash_slot(&self, subject: Fingerprint) -> Option<HashSlot> {
         let hash_slot = hash_slot_of(subject);
         let here = self.map.lock().owner_of(hash_slot) == Some(self.id);
         here.then_some(hash_slot)
     }
 
-    /// Whether these subjects are here in truth, all in one slot.
+    /// Whether this shard really owns all these subjects, in one hash slot.
     pub(super) fn serves(&self, subjects: &[Fingerprint]) -> Result<(), ModelRedirect> {
         let mut hash_slots = subjects.iter().map(|subject| hash_slot_of(*subject));
         let Some(first) = hash_slots.next() else {
@@ -172,13 +173,14 @@ impl ShardView {
                 .fetch_add(1, Ordering::Relaxed);
             return Err(ModelRedirect::CrossSlot);
         }
-        match self.cluster.owner_of(first) == Some(self.id) {
-            true => Ok(()),
-            false => Err(ModelRedirect::Moved(first)),
+        if self.cluster.owner_of(first) == Some(self.id) {
+            Ok(())
+        } else {
+            Err(ModelRedirect::Moved(first))
         }
     }
 
-    /// The node was told that a slot is elsewhere, and where.
+    /// Corrects the node's map after a redirect.
     pub(super) fn learn_moved(&self, hash_slot: HashSlot) {
         let Some(owner) = self.cluster.owner_of(hash_slot) else {
             return;
@@ -197,18 +199,18 @@ impl ShardMap {
     }
 }
 
-/// One node's way to a cluster.
+/// One node's connection to a cluster.
 #[derive(Clone)]
 pub struct ModelShards {
     cluster: Arc<ModelCluster>,
     map: Arc<Mutex<ShardMap>>,
-    /// A link that the others are made like.
+    /// The link from which the others are cloned.
     template: ModelLink,
     links: Arc<Mutex<BTreeMap<ShardId, ModelLink>>>,
 }
 
 impl ModelShards {
-    /// The way of a node, whose links are like `template`.
+    /// The connection of a node. Its links are clones of `template`.
     pub fn new(cluster: &Arc<ModelCluster>, template: ModelLink) -> Self {
         ModelShards {
             cluster: Arc::clone(cluster),
@@ -218,7 +220,7 @@ impl ModelShards {
         }
     }
 
-    /// Reads the map anew now and then, for as long as the node lives.
+    /// Refreshes the map periodically while the node lives.
     pub async fn run_map_refresh(self, sim: Sim) {
         loop {
             let jitter = sim.with_rng(|rng| rng.below(MAP_REFRESH_INTERVAL.get() / 2));
@@ -228,12 +230,12 @@ impl ModelShards {
         }
     }
 
-    /// Reads the map anew.
+    /// Refreshes the map.
     pub fn refresh_map(&self) {
         *self.map.lock() = self.cluster.shard_map();
     }
 
-    /// A single store is not divided at all: its link speaks of all subjects at once.
+    /// A single store is not sharded: its link serves all subjects in one call.
     fn link(&self, id: ShardId) -> Option<ModelLink> {
         let shard = self.cluster.shard_index(id)?;
         let model = self.cluster.model(shard);
@@ -254,7 +256,7 @@ impl Shards for ModelShards {
         owner.unwrap_or(ShardId(0))
     }
 
-    /// A part that has been replaced stays one until the node has read so.
+    /// A replaced shard stays in the map until the next refresh.
     fn shard(&self, id: ShardId) -> Option<ModelLink> {
         if !self.map.lock().ids.contains(&id) {
             return None;

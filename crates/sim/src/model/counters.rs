@@ -1,7 +1,7 @@
-//! The counters of the model store: plain states in a map, judged by the algorithms themselves.
+//! The counters of the model store: plain states in a map, decided by the algorithms of `tidegate_core`.
 //!
-//! Slow and obvious. It keeps what every store promises: all or nothing, a refusal writes nothing,
-//! every record has an expiry.
+//! The implementation is slow and obvious. Invariants of every store: a charge set is spent in full or not at
+//! all, a denial writes nothing, every record has an expiry.
 
 use std::collections::BTreeMap;
 
@@ -13,18 +13,18 @@ use tidegate_core::store::{
 };
 use tidegate_core::units::{Cost, Nanos};
 
-/// What is to become of a charge set.
+/// How a charge set is decided.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DecideMode {
-    /// Spent if it fits.
+    /// Spend if it fits.
     Charge,
-    /// Never spent.
+    /// Never spend.
     Peek,
-    /// Spent whether it fits or not.
+    /// Spend, whether it fits or not.
     Force,
 }
 
-/// A counter as it is stored.
+/// A counter as the store has it.
 #[derive(Clone, PartialEq, Debug)]
 struct StoredCounter {
     limit: Limit,
@@ -32,23 +32,23 @@ struct StoredCounter {
     expires: Nanos,
 }
 
-/// What was there before a write.
+/// The value before a write.
 #[derive(Clone, Debug)]
 enum UndoEntry {
     Counter(u128, Option<StoredCounter>),
     Reservations(ReservationLedger),
 }
 
-/// Counters by the bits that identify them.
+/// Counters, by their bits.
 #[derive(Clone, Debug)]
 pub struct ModelCounters {
     records: BTreeMap<u128, StoredCounter>,
     refunded: BTreeMap<u128, Nanos>,
-    /// Estimates that wait to be settled.
+    /// Reservations that wait for their settlement.
     pub(super) reserved: ReservationLedger,
-    /// What each write replaced, for a replica that has not heard of it.
+    /// The value that each write replaced, for a replica that does not have the write yet.
     journal: Vec<UndoEntry>,
-    /// How often something of a counter was given back.
+    /// The number of refunds of each counter.
     refunds: BTreeMap<u128, u64>,
 }
 
@@ -159,7 +159,7 @@ impl ModelCounters {
         open.len() - 1
     }
 
-    /// The state of a counter under `limit`; nothing if there is no record or it has expired.
+    /// The state of a counter under `limit`; `None` if there is no record or it has expired.
     fn find(&mut self, counter: u128, limit: &Limit, now: Nanos) -> Option<CounterState> {
         let record = self.records.get(&counter)?;
         if record.expires <= now {
@@ -172,7 +172,7 @@ impl ModelCounters {
 
     fn write(&mut self, counter: u128, limit: &Limit, mut state: CounterState, now: Nanos) {
         let at = limit.advance(&mut state, now);
-        // Something may have been given back since it was last told when to expire.
+        // A refund may have happened since the expiry was last set.
         let previous_expiry = self.records.get(&counter).map(|record| record.expires);
         let record = StoredCounter {
             limit: limit.clone(),
@@ -185,7 +185,7 @@ impl ModelCounters {
         self.journal.push(UndoEntry::Counter(counter, previous));
     }
 
-    /// Gives back an earlier charge, once.
+    /// Refunds an earlier charge, once.
     pub fn refund(&mut self, refund: &Refund<'_>, now: Nanos) -> Refunded {
         self.refunded.retain(|_, until| *until > now);
         if refund.expires_at <= now {
@@ -210,13 +210,13 @@ impl ModelCounters {
         }
     }
 
-    /// Charges an estimate, after those that nobody settled in time came back.
+    /// Charges an estimate, after a refund of expired reservations.
     pub fn reserve(&mut self, reserve: &Reserve<'_>, now: Nanos) -> Outcome {
         self.return_expired(&reserve.set, now, now);
         self.charge_estimate(reserve, now)
     }
 
-    /// Gives back the estimates of these counters that were over at `expired_at`.
+    /// Refunds the estimates of these counters that had expired at `expired_at`.
     pub(super) fn return_expired(&mut self, set: &ChargeSet<'_>, expired_at: Nanos, now: Nanos) {
         self.journal
             .push(UndoEntry::Reservations(self.reserved.clone()));
@@ -229,7 +229,7 @@ impl ModelCounters {
         }
     }
 
-    /// Charges an estimate and remembers it.
+    /// Charges an estimate and records the reservation.
     pub(super) fn charge_estimate(&mut self, reserve: &Reserve<'_>, now: Nanos) -> Outcome {
         let outcome = self.decide(&reserve.set, DecideMode::Charge, now);
         if outcome.admitted {
@@ -238,7 +238,7 @@ impl ModelCounters {
         outcome
     }
 
-    /// Corrects an estimate to what was used, once.
+    /// Corrects an estimate to the used units, once.
     pub fn settle(&mut self, settle: &Settle<'_>, now: Nanos) -> Settled {
         if settle.is_too_late(now) {
             return Settled::Lapsed;
@@ -252,7 +252,7 @@ impl ModelCounters {
         settle.outcome(&found, now)
     }
 
-    /// Corrects estimates as if they had just been charged.
+    /// Corrects estimates as if they had been charged at `now`.
     pub(super) fn correct_in_full(&mut self, set: &ChargeSet<'_>, used: &[u64], now: Nanos) {
         for (charge, used) in set.charges.iter().zip(used) {
             let (estimate, mut change) = (charge.cost.get(), charge.clone());
@@ -266,7 +266,7 @@ impl ModelCounters {
         }
     }
 
-    /// Merges known states by maximum.
+    /// Merges remembered states by maximum.
     pub fn restore(&mut self, snapshots: &[Restore<'_>], now: Nanos) {
         for snapshot in snapshots {
             let charge = &snapshot.charge;
@@ -274,7 +274,7 @@ impl ModelCounters {
         }
     }
 
-    /// Merges a known state of one counter.
+    /// Merges a remembered state of one counter.
     pub fn merge_state(&mut self, counter: u128, limit: &Limit, known: &CounterState, now: Nanos) {
         let found = self.find(counter, limit, now);
         let mut state = found.unwrap_or_else(|| limit.fresh(now));
@@ -282,7 +282,7 @@ impl ModelCounters {
         self.write(counter, limit, state, now);
     }
 
-    /// Takes units in advance.
+    /// Draws a lease.
     pub fn draw(&mut self, charge: &Charge<'_>, now: Nanos) -> LeaseReply {
         let limit = charge.limit.as_ref();
         let found = self.find(charge.counter(), limit, now);
@@ -312,8 +312,7 @@ impl ModelCounters {
         })
     }
 
-    /// Forgets what a counter holds. The record stays for as long as it would have: only a loss makes
-    /// one go before its time.
+    /// Empties a counter. The record keeps its expiry: only a loss removes a record before it expires.
     pub fn reset(&mut self, counter: u128, limit: &Limit, now: Nanos) -> bool {
         let used = self.used(counter, limit, now) > 0;
         self.rewrite(counter, limit, limit.fresh(now));
@@ -321,7 +320,7 @@ impl ModelCounters {
         used
     }
 
-    /// Writes a smaller state under the expiry that there is.
+    /// Writes a smaller state under the existing expiry.
     fn rewrite(&mut self, counter: u128, limit: &Limit, state: CounterState) {
         if let Some(record) = self.records.get_mut(&counter) {
             let previous = record.clone();
@@ -331,12 +330,12 @@ impl ModelCounters {
         }
     }
 
-    /// How often something of a counter was given back.
+    /// The number of refunds of a counter.
     pub fn refunds(&self, counter: u128) -> u64 {
         self.refunds.get(&counter).copied().unwrap_or(0)
     }
 
-    /// Hands a counter over to another store, and what is known of refunds and reservations.
+    /// Moves a counter to another store, with its refunds and reservations.
     pub fn move_counter(&mut self, counter: u128, to: &mut ModelCounters) {
         let record = self.records.remove(&counter);
         self.journal
@@ -354,17 +353,17 @@ impl ModelCounters {
         *self = ModelCounters::default();
     }
 
-    /// How many writes there have been since the last call to `mark_replicated`.
+    /// The number of writes since the last call to `mark_replicated`.
     pub fn unreplicated(&self) -> usize {
         self.journal.len()
     }
 
-    /// The replica has heard of the oldest `writes`.
+    /// The replica has received the oldest `writes`.
     pub fn mark_replicated(&mut self, writes: usize) {
         self.journal.drain(..writes.min(self.journal.len()));
     }
 
-    /// Becomes what the replica has heard of; how many writes are lost.
+    /// Rolls back to the state of the replica and returns the number of lost writes.
     pub fn fail_over(&mut self) -> usize {
         let lost = self.journal.len();
         for previous in std::mem::take(&mut self.journal).into_iter().rev() {
@@ -381,8 +380,8 @@ impl ModelCounters {
         lost
     }
 
-    /// Makes the record of every refused counter as if it had just been written, as a store does
-    /// that renews an expiry on every request.
+    /// Extends the expiry of every denied counter as if it had just been written. A store that renews an
+    /// expiry on every request does this.
     pub fn refresh(&mut self, set: &ChargeSet<'_>, now: Nanos) {
         for charge in &set.charges {
             let limit = charge.limit.as_ref();

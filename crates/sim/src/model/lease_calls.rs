@@ -1,5 +1,4 @@
-//! Units drawn in advance and units given back, as they go over the way between a node and its store,
-//! with every mistake that can be made of it there.
+//! Lease and refund calls between a node and its store, with the deliberate mistakes of [`Variant`].
 
 use tidegate_core::store::{Charge, ChargeSet, LeaseReply, Refund, Refunded, StoreResult};
 use tidegate_core::units::{Cost, Nanos};
@@ -10,7 +9,7 @@ use super::store_log::OpKind;
 use crate::variant::Variant;
 
 impl ModelLink {
-    /// Draws units for the node, and writes down what it is given.
+    /// Draws a lease for the node and logs it.
     pub(super) async fn call_draw(&self, charge: &Charge<'_>) -> StoreResult<LeaseReply> {
         let sent = self.sim.now();
         let drawing = self.call_for(vec![charge.subject], |model, now| {
@@ -46,7 +45,7 @@ impl ModelLink {
         }
     }
 
-    /// What the node makes of the answer.
+    /// The reply as the node receives it.
     fn as_received(&self, charge: &Charge<'_>, drawn: LeaseReply) -> LeaseReply {
         match self.variant {
             Variant::ForgetsLeases => LeaseReply {
@@ -57,7 +56,7 @@ impl ModelLink {
                 units: drawn.units * 2,
                 ..drawn
             },
-            // As if it had been charged as the window began, and had all of it before it.
+            // As if the lease had been charged at the start of the window and had the whole window left.
             Variant::OutlastsWindows => LeaseReply {
                 at: charge.limit.window_at(drawn.at).map_or(drawn.at, |w| w.0),
                 ..drawn
@@ -66,7 +65,7 @@ impl ModelLink {
         }
     }
 
-    /// Units that nobody charged, by a node that is alone.
+    /// An uncharged lease, as a node without the store would invent it.
     fn invent_lease(&self, charge: &Charge<'_>) -> LeaseReply {
         let now = self.model.lock().time(self.sim.now());
         let mut state = charge.limit.fresh(now);
@@ -96,7 +95,7 @@ impl ModelLink {
         self.log_op(charge.counter(), self.sim.now(), Some(now), kind);
     }
 
-    /// Gives units back for the node.
+    /// Refunds units for the node.
     pub(super) async fn call_refund(&self, refund: &Refund<'_>) -> StoreResult<Refunded> {
         if self.variant == Variant::NeverRefunds {
             return Ok(Refunded::Done);

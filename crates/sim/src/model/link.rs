@@ -1,5 +1,5 @@
-//! One node's way to the store: everything takes time, some of it gets lost, and the node hears only
-//! what comes back.
+//! One node's link to the store. Every message takes time, some are lost, and the node knows only the replies
+//! that arrive.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,9 +21,9 @@ use super::{DecideMode, Model, SharedModel};
 use crate::executor::Sim;
 use crate::variant::Variant;
 
-/// When a connection that hears nothing is given up: silent connections are replaced within this.
+/// A connection without a reply is closed after this time.
 pub const CONNECTION_TIMEOUT: Nanos = Nanos::from_secs(2);
-/// How often those who wait for a hung store look again.
+/// How often calls to a hung store check whether it is still hung.
 const HANG_POLL_INTERVAL: Nanos = Nanos::from_millis(20);
 
 /// No process has this number.
@@ -32,37 +32,37 @@ const UNCONNECTED: u64 = u64::MAX;
 /// A charge that a node sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SentCharge {
-    /// When.
+    /// When it was sent.
     pub at: Nanos,
-    /// By whom.
+    /// The node that sent it.
     pub node: usize,
-    /// To which line of stores.
+    /// The shard to which it was sent.
     pub shard: usize,
 }
 
-/// One node's connection.
+/// One node's connection to one store.
 #[derive(Clone)]
 pub struct ModelLink {
     pub(super) sim: Sim,
     pub(super) model: SharedModel,
     shard: usize,
-    /// Its place among others, unless it is the only store.
+    /// The position in the cluster; `None` if this is the only store.
     view: Option<ShardView>,
     pub(super) node: usize,
-    /// How far the node's clock is from the store's, for those who use the wrong one.
+    /// The difference between the node's clock and the store's, for the variant that uses the wrong clock.
     skew: Nanos,
     pub(super) variant: Variant,
     epoch: Arc<AtomicU64>,
-    /// The process it is connected to.
+    /// The store process to which the link is connected.
     process: Arc<AtomicU64>,
-    /// Beats that were answered.
+    /// Acknowledged heartbeats.
     heartbeats: Arc<AtomicU64>,
     charges_sent: Arc<Mutex<Vec<SentCharge>>>,
-    /// What the node has seen, for those who misuse it.
+    /// States that the node has seen, for the variants that misuse them.
     seen: Arc<Mutex<BTreeMap<u128, (Limit, CounterState)>>>,
-    /// What was done for the node.
+    /// The log of operations for this node.
     pub(super) log: StoreLog,
-    /// How much farther the store is than the next room, one way.
+    /// One-way latency in addition to that of a store in the same zone.
     extra_latency: Nanos,
 }
 
@@ -70,7 +70,7 @@ pub struct ModelLink {
 enum LinkError {
     #[error("connection refused")]
     ConnectionRefused,
-    #[error("connection given up")]
+    #[error("connection timed out")]
     TimedOut,
     #[error("{0:?}")]
     Redirect(ModelRedirect),
@@ -84,7 +84,7 @@ fn unavailable(error: LinkError) -> StoreError {
 }
 
 impl ModelLink {
-    /// The way of `node` to the store.
+    /// The link of `node` to the store.
     pub fn new(
         sim: &Sim,
         model: &SharedModel,
@@ -111,7 +111,7 @@ impl ModelLink {
         }
     }
 
-    /// The same, `extra_latency` from the store, and written down in `log`.
+    /// The same link with `extra_latency`, logged in `log`.
     #[must_use]
     pub fn at_distance(self, extra_latency: Nanos, log: &StoreLog) -> ModelLink {
         let log = log.clone();
@@ -122,7 +122,7 @@ impl ModelLink {
         }
     }
 
-    /// The same node's way to another store.
+    /// A link of the same node to another store.
     pub(super) fn connect_to(
         &self,
         model: &SharedModel,
@@ -141,7 +141,7 @@ impl ModelLink {
         }
     }
 
-    /// There and back with a call that speaks of some subjects. Who does not have them says so.
+    /// A round trip for a call that names subjects. A shard that does not own them answers with a redirect.
     pub(super) async fn call_for<T>(
         &self,
         subjects: Vec<Fingerprint>,
@@ -163,7 +163,7 @@ impl ModelLink {
         }
     }
 
-    /// There and back, with everything that can happen on the way.
+    /// A round trip, with every fault that can happen on the way.
     async fn call<T>(&self, run: impl FnOnce(&mut Model, Nanos) -> T + Send) -> StoreResult<T> {
         self.deliver().await?;
         if self.is_lost(|conditions| conditions.requests_lost) {
@@ -191,8 +191,8 @@ impl ModelLink {
         Ok(reply)
     }
 
-    /// A connection is to one process: what is sent on it when that has ended reaches no other, and who
-    /// connects again hears first whom to.
+    /// A connection belongs to one process. A message on a connection whose process has ended reaches no
+    /// other process. A new connection first learns the number of its process.
     async fn deliver(&self) -> StoreResult<()> {
         let before = self.process.load(Ordering::Relaxed);
         self.travel().await;
@@ -237,7 +237,7 @@ impl ModelLink {
             .await;
     }
 
-    /// The reply is late, if the weather says so.
+    /// Delays the reply, if the network conditions say so.
     async fn delay_reply(&self) -> StoreResult<()> {
         let lateness = self.model.lock().conditions.lateness;
         let here = lateness.node.is_none_or(|node| node == self.node);
@@ -256,7 +256,7 @@ impl ModelLink {
         Ok(())
     }
 
-    /// Writes down what the store does for this node now, and was asked when.
+    /// Logs an operation that the store performs for this node now, and when it was sent.
     pub(super) fn log_op(
         &self,
         counter: u128,
@@ -274,7 +274,7 @@ impl ModelLink {
         })
     }
 
-    /// Writes down charges that were made.
+    /// Logs charges.
     fn log_charges(&self, set: &ChargeSet<'_>, sent: Nanos, at: Nanos) {
         for charge in &set.charges {
             let kind = OpKind::Charged(charge.cost.get());
@@ -300,7 +300,7 @@ impl ModelLink {
         }
     }
 
-    /// A debt that includes this node's part of what the store had when it was last seen.
+    /// Pending units plus this node's part of the units that the store had when the node last saw it.
     fn with_restored_units<'a>(&self, charge: &Charge<'a>) -> Charge<'a> {
         let seen = self.seen.lock();
         let known = seen.get(&charge.counter());
@@ -317,7 +317,7 @@ pub(super) fn subjects_of(set: &ChargeSet<'_>) -> Vec<Fingerprint> {
     set.charges.iter().map(|charge| charge.subject).collect()
 }
 
-/// What a state holds, however old it is.
+/// The units of a state, however old it is.
 fn units_in(limit: &Limit, state: &CounterState) -> u64 {
     match state {
         CounterState::Fixed(window) => u64::from(window.count),
@@ -540,7 +540,7 @@ impl Probe for ModelLink {
         let unmet = self.heartbeats.load(Ordering::Relaxed) < 2;
         match &self.view {
             None => Some(HashSlot(0)),
-            // Asked what it remembers of a store it has just met, the node finds nothing.
+            // The node skips the restore of a shard that it has just discovered.
             Some(_) if self.variant == Variant::TrustsNewShards && unmet => None,
             Some(view) => view.hash_slot(subject),
         }

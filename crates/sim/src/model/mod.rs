@@ -1,7 +1,8 @@
-//! A store that can do everything a real one does to those who rely on it.
+//! A model of a store, with every fault of a real one.
 //!
-//! [`Model`] is the store: counters, a clock of its own, a life, beats of nodes, and how it behaves at
-//! the moment. A [`ModelLink`] is one node's way to it, and fills the port. Several of them are a [`ModelCluster`].
+//! [`Model`] is the store: counters, a clock, an epoch, heartbeats of nodes, and the current network
+//! conditions. A [`ModelLink`] is one node's link to it and implements the store traits. Several models form
+//! a [`ModelCluster`].
 
 mod cluster;
 mod counters;
@@ -29,43 +30,43 @@ pub use self::store_log::{
 };
 use crate::executor::Sim;
 
-/// A beat lasts this long.
+/// The time to live of a heartbeat.
 const HEARTBEAT_TTL: Nanos = Nanos::from_secs(3);
 
-/// How the store and the way to it behave.
+/// The behaviour of the store and of the network to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NetworkConditions {
-    /// Nobody listens.
+    /// Connections are refused.
     pub down: bool,
-    /// Everything is taken and nothing answered.
+    /// Requests are accepted and never answered.
     pub hung: bool,
-    /// One way takes at least this.
+    /// The minimum one-way latency.
     pub min_latency: Nanos,
-    /// And at most this more.
+    /// The maximum additional one-way latency.
     pub jitter: Nanos,
-    /// Of a thousand requests, how many are lost on the way.
+    /// Requests lost, per mille.
     pub requests_lost: u32,
-    /// Of a thousand answers, how many are.
+    /// Replies lost, per mille.
     pub replies_lost: u32,
     /// Which replies are late.
     pub lateness: Lateness,
 }
 
-/// Replies that arrive late, of a store that is healthy.
+/// Late replies of a healthy store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lateness {
-    /// Of a thousand replies, how many.
+    /// Late replies, per mille.
     pub per_mille: u32,
-    /// By this at least.
+    /// The minimum delay.
     pub min: Nanos,
-    /// By this at most.
+    /// The maximum delay.
     pub max: Nanos,
-    /// Only those to this node, if it is named.
+    /// Only replies to this node are late, if it is set.
     pub node: Option<usize>,
 }
 
 impl Lateness {
-    /// None are.
+    /// No reply is late.
     pub const NONE: Lateness = Lateness {
         per_mille: 0,
         min: Nanos::ZERO,
@@ -87,41 +88,41 @@ impl NetworkConditions {
     };
 }
 
-/// A store of a simulation.
+/// The store of a simulation.
 #[derive(Debug)]
 pub struct Model {
-    /// What it counts.
+    /// The counters.
     pub counters: ModelCounters,
-    /// How it behaves.
+    /// The current network conditions.
     pub conditions: NetworkConditions,
-    /// Its clock is ahead of the simulation's by this.
+    /// How far the store's clock is ahead of the simulation's.
     pub clock_offset: Nanos,
-    /// And gains this many nanoseconds each second.
+    /// The drift of the store's clock, in nanoseconds per second.
     pub drift: i64,
     store_epoch: u64,
-    /// How many processes there were before.
+    /// The number of earlier processes.
     process: u64,
     heartbeats: BTreeMap<NodeId, (Heartbeat, Nanos)>,
-    /// When its last heartbeat was, by its clock, and the last that its replica has.
+    /// The last heartbeat, by the store's clock, and the last one that the replica has.
     heartbeat: Nanos,
     replicated_heartbeat: Nanos,
-    /// The last heartbeat that it found when it took over.
+    /// The last heartbeat in the data at the time of promotion.
     found_heartbeat: Nanos,
-    /// Another one if heartbeats are known to be lost.
+    /// Changes when heartbeats are known to be lost.
     data_epoch: u64,
     restore_points: BTreeMap<NodeId, RestorePoint>,
     permits: ModelPermits,
-    /// Whether a connection tells that the store behind it is another one.
+    /// Whether a connection shows that the store has a new epoch.
     pub reports_epoch: bool,
-    /// Whether the next charge finds no script.
+    /// Whether the next charge finds its script missing.
     pub no_script: bool,
 }
 
-/// The store, shared by all links.
+/// A store that all links share.
 pub type SharedModel = Arc<Mutex<Model>>;
 
 impl Model {
-    /// A store whose clock reads `epoch` at the beginning.
+    /// A store whose clock reads `clock_offset` at the start of the run.
     pub fn new(clock_offset: Nanos) -> Self {
         Model {
             counters: ModelCounters::default(),
@@ -154,19 +155,20 @@ impl Model {
         )
     }
 
-    /// Behaves like this from now on. A process that goes down does not come back; another does.
+    /// Sets the network conditions. A process that goes down does not come back: the next one is a new
+    /// process.
     pub fn set_conditions(&mut self, conditions: NetworkConditions) {
         self.process += u64::from(conditions.down);
         self.conditions = conditions;
     }
 
-    /// Starts again with nothing.
+    /// Restarts with no data.
     pub fn restart_empty(&mut self) {
         self.flush();
         self.no_script = true;
     }
 
-    /// FLUSHALL: the process goes on, its memory is empty.
+    /// FLUSHALL: the process continues, its memory is empty.
     pub fn flush(&mut self) {
         self.counters.clear();
         self.permits = ModelPermits::default();
@@ -176,7 +178,7 @@ impl Model {
         self.store_epoch += 1;
     }
 
-    /// A replica takes over that has not heard of the last writes; how many.
+    /// Promotes a replica that lacks the last writes and returns their number.
     pub fn fail_over(&mut self) -> usize {
         self.store_epoch += 1;
         self.found_heartbeat = self.replicated_heartbeat;
@@ -186,7 +188,7 @@ impl Model {
         self.counters.fail_over()
     }
 
-    /// A replica that takes over under a name of its own; what it has not heard of is lost.
+    /// A replica that is promoted under an id of its own. The writes that it lacks are lost.
     pub fn replica(&self) -> Model {
         let mut counters = self.counters.clone();
         counters.fail_over();
@@ -206,7 +208,8 @@ impl Model {
         }
     }
 
-    /// The last heartbeat that a replica finds if it takes over now. Zero if it lacks one that was acknowledged.
+    /// The last heartbeat that a replica would find if it were promoted now. Zero if it lacks an acknowledged
+    /// one.
     pub(crate) fn replica_heartbeat(&self) -> Nanos {
         if self.lacks_heartbeats() {
             Nanos::ZERO
@@ -215,7 +218,7 @@ impl Model {
         }
     }
 
-    /// Whether the replica lacks a heartbeat that was acknowledged.
+    /// Whether the replica lacks an acknowledged heartbeat.
     fn lacks_heartbeats(&self) -> bool {
         self.replicated_heartbeat < self.heartbeat
     }
@@ -247,7 +250,7 @@ impl Model {
     }
 }
 
-/// A replica that hears of every write `lag` later.
+/// A replica that receives every write `lag` later.
 pub async fn replicate(sim: Sim, model: SharedModel, lag: Nanos) {
     loop {
         let (counts, permits, heartbeat) = {

@@ -1,5 +1,4 @@
-//! Slots as they go over the way between a node and its store, with every mistake that can be made of it
-//! there.
+//! Permit calls between a node and its store, with the deliberate mistakes of [`Variant`].
 
 use tidegate_core::store::{PermitReply, PermitRequest, StoreResult};
 use tidegate_core::units::Nanos;
@@ -13,7 +12,7 @@ use crate::variant::Variant;
 const UNLIMITED: Nanos = Nanos::from_secs(1_000_000);
 
 impl ModelLink {
-    /// Asks about a slot for the node, and writes down what became of it.
+    /// Calls the store about a permit and logs the result.
     pub(super) async fn call_permit(
         &self,
         request: &PermitRequest<'_>,
@@ -52,7 +51,7 @@ impl ModelLink {
             _ => request,
         };
         match (verb, self.variant) {
-            // A renewal that takes what is not there.
+            // A renewal that acquires a permit again.
             (PermitVerb::Renew, Variant::RenewsReleased) => permits.acquire(request, now),
             (PermitVerb::Acquire, _) => permits.acquire(request, now),
             (PermitVerb::Renew, _) => permits.renew(request, now),

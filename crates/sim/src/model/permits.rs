@@ -1,19 +1,18 @@
-//! Slots of what may be open at once, each with an end of its own.
+//! The permits of the model store. Each has an expiry of its own.
 
 use std::collections::BTreeMap;
 
 use tidegate_core::store::{PermitReply, PermitRequest, Source};
 use tidegate_core::units::Nanos;
 
-/// Until when each holder of a counter has a slot.
+/// The expiry of each holder's permit on one counter.
 type Holders = BTreeMap<u128, Nanos>;
 
-/// Who holds a slot of which counter until when.
+/// Holders and expiries of permits, by counter.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ModelPermits {
     holders: BTreeMap<u128, Holders>,
-    /// The counter and the holder of each write, and what it replaced, for a replica that has not heard
-    /// of it.
+    /// Counter, holder and replaced expiry of each write, for a replica that does not have the write yet.
     journal: Vec<(u128, u128, Option<Nanos>)>,
 }
 
@@ -60,23 +59,23 @@ impl ModelPermits {
         reply(false, self.holders_of(request, now))
     }
 
-    /// Somebody else who holds a slot of the same counter, if anybody does.
+    /// Another holder of a permit on the same counter, if there is one.
     pub(super) fn other_holder(&mut self, request: &PermitRequest<'_>, now: Nanos) -> Option<u128> {
         let mut holders = self.holders_of(request, now).keys();
         holders.find(|holder| **holder != request.holder).copied()
     }
 
-    /// How many writes there have been since the last call to `mark_replicated`.
+    /// The number of writes since the last call to `mark_replicated`.
     pub(super) fn unreplicated(&self) -> usize {
         self.journal.len()
     }
 
-    /// The replica has heard of the oldest `writes`.
+    /// The replica has received the oldest `writes`.
     pub(super) fn mark_replicated(&mut self, writes: usize) {
         self.journal.drain(..writes.min(self.journal.len()));
     }
 
-    /// Becomes what the replica has heard of.
+    /// Rolls back to the state of the replica.
     pub(super) fn fail_over(&mut self) {
         for (counter, holder, previous) in std::mem::take(&mut self.journal).into_iter().rev() {
             let holders = self.holders.entry(counter).or_default();
@@ -87,7 +86,7 @@ impl ModelPermits {
         }
     }
 
-    /// Frees all slots of a counter; how many there were.
+    /// Releases all permits of a counter and returns their number.
     pub(super) fn release_all(&mut self, counter: u128, now: Nanos) -> u64 {
         let freed = self.holders.remove(&counter).unwrap_or_default();
         let written = freed

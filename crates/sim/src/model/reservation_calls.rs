@@ -1,5 +1,4 @@
-//! Estimates and settlements as they go over the way between a node and its store, with every mistake that
-//! can be made of it there.
+//! Reserve and settle calls between a node and its store, with the deliberate mistakes of [`Variant`].
 
 use tidegate_core::store::{
     ChargeSet, Outcome, Refund, Reserve, Settle, Settled, StoreResult, Used,
@@ -39,7 +38,7 @@ impl ModelLink {
         }
     }
 
-    /// Corrects an estimate for the node.
+    /// Settles an estimate for the node.
     pub(super) async fn call_settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
         self.call_for(subjects_of(&settle.set), |model, now| {
             let settled = self.settle_estimate(model, settle, now);
@@ -101,12 +100,12 @@ impl ModelLink {
         }
     }
 
-    /// Writes down a debt that was charged.
+    /// Logs a forced charge.
     pub(super) fn log_forced(&self, model: &mut Model, set: &ChargeSet<'_>, now: Nanos) {
         self.log_reservation(model, set, ReservationEventKind::Charged, now);
     }
 
-    /// Writes down a refund that was made.
+    /// Logs a refund.
     pub(super) fn log_refund_event(&self, model: &mut Model, refund: &Refund<'_>, now: Nanos) {
         self.log_reservation(
             model,
@@ -116,7 +115,7 @@ impl ModelLink {
         );
     }
 
-    /// Writes down a step that the store has just taken.
+    /// Logs an operation that the store has just performed.
     pub(super) fn log_reservation(
         &self,
         model: &mut Model,

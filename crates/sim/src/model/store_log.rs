@@ -1,8 +1,8 @@
-//! What the store did for which node: every unit that was charged, drawn in advance or given back, every
-//! estimate and every slot.
+//! The log of the store's operations, with the node of each: every unit charged, drawn or refunded, every
+//! reservation and every permit.
 //!
-//! Kept by the way between them, which knows when a call was sent and whether its answer was heard. The
-//! checkers hold it against what nodes admitted.
+//! The link writes the log, because it knows when a call was sent and whether its reply arrived. The checkers
+//! compare the log with the admissions of the nodes.
 
 use std::sync::Arc;
 
@@ -10,134 +10,134 @@ use parking_lot::Mutex;
 use tidegate_core::store::Settled;
 use tidegate_core::units::Nanos;
 
-/// What was done to a counter.
+/// An operation on a counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OpKind {
-    /// So many units were charged for a request, or for a debt.
+    /// Units charged for a request or a write-back.
     Charged(u64),
-    /// So many units were drawn in advance.
+    /// Units drawn as a lease.
     Drawn(u64),
-    /// So many units were to be given back that were charged at this time of the store.
+    /// Units to refund, and the store's time at which they were charged.
     Returned(u64, Nanos),
 }
 
 /// One call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StoreOp {
-    /// For whom.
+    /// The node that sent the call.
     pub node: usize,
     /// The bits of the counter.
     pub counter: u128,
     /// When the call was sent.
     pub sent: Nanos,
-    /// When the store did it, by its own clock, if it did.
+    /// When the store performed it, by its own clock; `None` if it never did.
     pub at: Option<Nanos>,
-    /// When the node heard so, if it did.
+    /// When the reply arrived; `None` if it never did.
     pub replied_at: Option<Nanos>,
-    /// What.
+    /// The operation.
     pub kind: OpKind,
 }
 
-/// What was done about an estimate, or to a counter that has some.
+/// An operation on a reservation, or on a counter that has reservations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReservationEventKind {
-    /// An estimate was to be charged.
+    /// A request to charge an estimate.
     Reserved {
-        /// Of which reservation.
+        /// The id of the reservation.
         id: u128,
-        /// How long it lasts.
+        /// The lifetime of the reservation.
         lasts: Nanos,
-        /// Whether it was.
+        /// Whether the estimate was admitted.
         admitted: bool,
     },
-    /// It was to be corrected to what was used; nothing if nobody said.
+    /// A request to correct an estimate to the used units.
     Settled {
-        /// Of which reservation.
+        /// The id of the reservation.
         id: u128,
-        /// How much.
+        /// The used units; `None` when the reservation expired without a settlement.
         used: Option<u64>,
-        /// Whether it was too late for it, by its own dates.
+        /// Whether the reservation had expired, by its own dates.
         too_late: bool,
-        /// Whether it was.
+        /// The result.
         settled: Settled,
     },
-    /// What was admitted without the store was charged.
+    /// A write-back of admissions without the store was charged.
     Charged,
-    /// What was charged at this time of the store was given back.
+    /// A refund, with the store's time of the charge.
     Returned(Nanos),
-    /// What nodes remember was put back.
+    /// Remembered states were restored.
     Restored,
 }
 
-/// A counter that a step was about.
+/// A counter that an operation changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CounterChange {
-    /// Its bits.
+    /// The bits of the counter.
     pub counter: u128,
-    /// How much: of an estimate, what was estimated.
+    /// The units of the operation; for an estimate, the estimated units.
     pub units: u64,
-    /// What it holds afterwards.
+    /// Units in use afterwards.
     pub after: u64,
 }
 
-/// One step, as the store took it.
+/// One operation, as the store performed it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReservationEvent {
-    /// When, by the simulation's clock and by the store's.
+    /// When it was performed, by the simulation's clock.
     pub now: Nanos,
-    /// See `now`.
+    /// When it was performed, by the store's clock.
     pub at: Nanos,
-    /// For whom.
+    /// The node that sent the call.
     pub node: usize,
-    /// What.
+    /// The operation.
     pub kind: ReservationEventKind,
-    /// To what.
+    /// The changed counters.
     pub changes: Vec<CounterChange>,
 }
 
-/// What is asked about a slot.
+/// An operation on a permit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PermitVerb {
-    /// To have one.
+    /// Acquire a permit.
     Acquire,
-    /// To keep it.
+    /// Renew a permit.
     Renew,
-    /// To give it back.
+    /// Release a permit.
     Release,
 }
 
-/// One slot that was asked about, as the store did it.
+/// One operation on a permit, as the store performed it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PermitEvent {
-    /// When, by the simulation's clock.
+    /// When it was performed, by the simulation's clock.
     pub now: Nanos,
-    /// By which node.
+    /// The node that sent the call.
     pub node: usize,
-    /// Of which counter.
+    /// The bits of the counter.
     pub counter: u128,
-    /// For which holder.
+    /// The holder of the permit.
     pub holder: u128,
-    /// What was asked.
+    /// The operation.
     pub verb: PermitVerb,
-    /// How many there may be.
+    /// The maximum number of open permits.
     pub max_open: u32,
-    /// Whether the holder has a slot now.
+    /// Whether the holder has a permit afterwards.
     pub granted: bool,
-    /// How many are open.
+    /// The number of open permits afterwards.
     pub open: u32,
 }
 
-/// All calls, in the order in which the store did them; what was given back, in the order of sending.
+/// All calls, in the order in which the store performed them; refunds, in the order of sending.
 #[derive(Clone, Debug, Default)]
 pub struct StoreLog {
     ops: Arc<Mutex<Vec<StoreOp>>>,
-    /// In the order in which the store did them, if anybody reserves.
+    /// Operations in the order of the store, if the run has reservations.
     reservation_events: Option<Arc<Mutex<Vec<ReservationEvent>>>>,
     permit_events: Arc<Mutex<Vec<PermitEvent>>>,
 }
 
 impl StoreLog {
-    /// Those in which every step of a counter is written down, because some of them are estimates.
+    /// A log of every operation on a counter, for runs with reservations.
     pub(crate) fn with_reservations() -> Self {
         StoreLog {
             reservation_events: Some(Arc::default()),
@@ -145,7 +145,7 @@ impl StoreLog {
         }
     }
 
-    /// Writes down a call; the place where it is.
+    /// Logs a call and returns its index.
     pub(super) fn push_op(&self, op: StoreOp) -> usize {
         let mut ops = self.ops.lock();
         ops.push(op);
@@ -159,35 +159,35 @@ impl StoreLog {
         }
     }
 
-    /// All of it, leaving none.
+    /// Takes all entries.
     pub(crate) fn take_ops(&self) -> Vec<StoreOp> {
         std::mem::take(&mut *self.ops.lock())
     }
 
-    /// Writes down a step, if anybody reserves.
+    /// Logs an operation, if the run has reservations.
     pub(super) fn record_reservation(&self, event: impl FnOnce() -> ReservationEvent) {
         if let Some(events) = &self.reservation_events {
             events.lock().push(event());
         }
     }
 
-    /// Writes down what became of a slot.
+    /// Logs an operation on a permit.
     pub(super) fn record_permit(&self, event: PermitEvent) {
         self.permit_events.lock().push(event);
     }
 
-    /// All steps, leaving none.
+    /// Takes all operations on reservations.
     pub(crate) fn take_reservation_events(&self) -> Vec<ReservationEvent> {
         let events = self.reservation_events.as_ref();
         events.map_or_else(Vec::new, |all| std::mem::take(&mut *all.lock()))
     }
 
-    /// What became of all slots, leaving none.
+    /// Takes all operations on permits.
     pub(crate) fn take_permit_events(&self) -> Vec<PermitEvent> {
         std::mem::take(&mut *self.permit_events.lock())
     }
 
-    /// Whether the store has given or renewed a slot.
+    /// Whether the store has granted or renewed a permit of `holder`.
     pub(crate) fn has_granted(&self, holder: u128) -> bool {
         let events = self.permit_events.lock();
         let mut latest = events.iter().rev();

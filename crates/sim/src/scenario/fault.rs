@@ -1,62 +1,62 @@
-//! What can go wrong in a run, and what of it concerns counts, clocks and nodes.
+//! The faults of a run, and which of them affect counts, clocks and nodes.
 
-/// What goes wrong.
+/// A fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SimFault {
-    /// Nothing.
+    /// No fault.
     None,
-    /// The store is killed and comes back with all it had.
+    /// The store is killed and comes back with its data.
     Kill,
     /// The store is killed and comes back empty.
     KillEmpty,
-    /// The store is back within milliseconds, and empty.
+    /// The store restarts within milliseconds, empty.
     Restart,
-    /// The store takes everything and answers nothing.
+    /// The store accepts requests and answers none.
     Hang,
     /// The store answers too late.
     Slow,
-    /// Everything sent to the store is lost.
+    /// All messages to the store are lost.
     BlackHole,
-    /// Some requests and some answers are lost, some are late.
+    /// Some requests and some replies are lost, some are late.
     Gray,
-    /// The store forgets everything between two requests.
+    /// The store loses all data between two requests.
     Flush,
-    /// A replica takes over that has not heard the last of it.
+    /// A replica that lacks the last writes is promoted.
     Failover,
     /// The same, and the replica's clock differs by seconds.
     FailoverSkewed,
-    /// The store's clock is set two hours ahead.
+    /// The store's clock steps two hours ahead.
     StepForward,
-    /// The store's clock is set two hours back.
+    /// The store's clock steps two hours back.
     StepBack,
     /// The store's clock runs a tenth too fast or too slow.
     Drift,
-    /// A node is stopped for a while.
+    /// A node is paused.
     Pause,
     /// A node dies and another starts in its place.
     NodeDeath,
-    /// A node dies with the store.
+    /// A node dies together with the store.
     DeathWithStore,
-    /// The store comes up after the nodes.
+    /// The store starts after the nodes.
     LateStore,
-    /// Several of all these.
+    /// Several of these faults.
     Chaos,
-    /// Subjects move from one part of the store to another, with their counts.
+    /// Subjects move from one shard to another, with their counts.
     Move,
-    /// Some replies are late, by one budget to ten.
+    /// Some replies are late, by one to ten budgets.
     LateReplies,
-    /// The store stops again and again, for 50 to 500 ms.
+    /// The store stalls again and again, for 50 to 500 ms.
     Stalls,
     /// Every reply to one node is late.
     SlowNode,
-    /// Some replies are late, and connections are lost among them.
+    /// Some replies are late, and connections break meanwhile.
     LateAndLost,
-    /// A node is told to go, gives back what it holds, and another starts in its place.
+    /// A node drains and returns its leases, and another starts in its place.
     Drain,
 }
 
 impl SimFault {
-    /// Every kind that can happen to a single store.
+    /// Every fault of a single store.
     pub const ALL: [SimFault; 19] = [
         SimFault::None,
         SimFault::Kill,
@@ -79,7 +79,7 @@ impl SimFault {
         SimFault::Chaos,
     ];
 
-    /// What can happen where nodes hold units that they have not used.
+    /// Every fault of runs in which nodes hold unused leases.
     pub const WITH_DRAIN: [SimFault; 20] = {
         let mut faults = [SimFault::Drain; 20];
         let mut i = 0;
@@ -90,7 +90,7 @@ impl SimFault {
         faults
     };
 
-    /// Every kind of lateness of a healthy store.
+    /// Every fault with late replies of a healthy store.
     pub const LATENESS: [SimFault; 4] = [
         SimFault::LateReplies,
         SimFault::Stalls,
@@ -98,7 +98,7 @@ impl SimFault {
         SimFault::LateAndLost,
     ];
 
-    /// What can happen to one part of a store.
+    /// Every fault of one shard.
     pub const OF_A_SHARD: [SimFault; 11] = [
         SimFault::None,
         SimFault::Kill,
@@ -113,7 +113,7 @@ impl SimFault {
         SimFault::NodeDeath,
     ];
 
-    /// Whether the store may forget.
+    /// Whether the store may lose counts.
     pub fn loses_counts(self) -> bool {
         matches!(
             self,
@@ -127,7 +127,7 @@ impl SimFault {
         )
     }
 
-    /// Whether the store's clock jumps.
+    /// Whether the store's clock steps.
     pub fn steps_clock(self) -> bool {
         matches!(
             self,
@@ -135,7 +135,7 @@ impl SimFault {
         )
     }
 
-    /// Whether the store is away from the beginning of the fault to its end.
+    /// Whether the store is unavailable from the beginning of the fault to its end.
     pub fn is_outage(self) -> bool {
         matches!(
             self,
@@ -152,7 +152,7 @@ impl SimFault {
         SimFault::LATENESS.contains(&self)
     }
 
-    /// Whether a node stops or dies.
+    /// Whether a node is paused or dies.
     pub fn hits_a_node(self) -> bool {
         matches!(
             self,

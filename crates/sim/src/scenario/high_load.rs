@@ -1,8 +1,8 @@
-//! Runs with enough traffic to draw in advance: large limits, load from half to three times of them,
-//! nodes that see very different parts of it, and long rests between.
+//! Runs with enough traffic for leases: large limits, load from half to three times the limit, nodes with
+//! very different shares of it, and long rests.
 //!
-//! Every run has three bouts of load. What goes wrong does so in one of them, so that the others show
-//! a cluster that was never hit and one that is well again.
+//! Every run has three bouts of load. The fault hits one of them, so the others show a cluster before any
+//! fault and one after recovery.
 
 use tidegate_core::algorithms::{Algorithm, Spec};
 use tidegate_core::store::Counting;
@@ -16,26 +16,26 @@ use crate::rng::Rng;
 /// A family of runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ScenarioKind {
-    /// Small limits, each request asks the store.
+    /// Small limits; every request charges the store.
     Single,
-    /// The same with a store of three parts.
+    /// The same with a store of three shards.
     Sharded,
-    /// Units drawn in advance.
+    /// Leases.
     Leased,
-    /// Local counts that are synchronised later.
+    /// Lenient counting: local counts that are synced later.
     Lenient,
-    /// Units drawn in advance by nodes far from the store.
+    /// Leases of nodes far from the store.
     Region,
-    /// Estimates that are settled, or not.
+    /// Reservations that are settled, or not.
     Reservations,
-    /// Slots of what may be open at once.
+    /// Permits of concurrency limits.
     Permits,
     /// A healthy store whose replies are late.
     LateReplies,
 }
 
 impl ScenarioKind {
-    /// Every one.
+    /// All kinds.
     pub const ALL: [ScenarioKind; 8] = [
         ScenarioKind::Single,
         ScenarioKind::Sharded,
@@ -47,28 +47,28 @@ impl ScenarioKind {
         ScenarioKind::LateReplies,
     ];
 
-    /// What `replay` and `soak` call it.
+    /// The name on the command line of `replay` and `soak`.
     pub const fn name(self) -> &'static str {
         match self {
             ScenarioKind::Single => "whole",
-            ScenarioKind::Sharded => "parts",
+            ScenarioKind::Sharded => "shards",
             ScenarioKind::Leased => "leased",
             ScenarioKind::Lenient => "lenient",
             ScenarioKind::Region => "region",
-            ScenarioKind::Reservations => "reserving",
-            ScenarioKind::Permits => "slots",
+            ScenarioKind::Reservations => "reservations",
+            ScenarioKind::Permits => "permits",
             ScenarioKind::LateReplies => "late",
         }
     }
 
-    /// The one of that name.
+    /// The kind with this name.
     pub fn from_name(name: &str) -> Option<ScenarioKind> {
         ScenarioKind::ALL
             .into_iter()
             .find(|kind| kind.name() == name)
     }
 
-    /// The run of this kind that `seed` stands for.
+    /// The run of this kind for `seed`.
     pub fn scenario(self, seed: u64) -> Scenario {
         match self {
             ScenarioKind::Single => Scenario::from_seed(seed),
@@ -83,7 +83,7 @@ impl ScenarioKind {
     }
 }
 
-/// Algorithms whose units may be drawn in advance.
+/// Algorithms that support leases.
 const LEASABLE: [Algorithm; 5] = [
     Algorithm::FixedWindow,
     Algorithm::SlidingWindow,
@@ -97,12 +97,12 @@ pub(super) fn any_fault(seed: u64) -> SimFault {
 }
 
 impl Scenario {
-    /// The run of `seed` in which units are drawn in advance.
+    /// The run of `seed` with leases.
     pub fn leased(seed: u64) -> Self {
         Scenario::leased_with(seed, any_fault(seed))
     }
 
-    /// The same with a fault of choice.
+    /// The same with the given fault.
     pub fn leased_with(seed: u64, fault: SimFault) -> Self {
         let mut rng = Rng::new(seed.wrapping_mul(0xd134_2543_de82_ef95) ^ 5);
         let mut scenario = high_load(seed, fault, &LEASABLE, &mut rng);
@@ -111,12 +111,12 @@ impl Scenario {
         scenario
     }
 
-    /// The run of `seed` in which each node counts for itself and tells the others later.
+    /// The run of `seed` with lenient counting.
     pub fn lenient(seed: u64) -> Self {
         Scenario::lenient_with(seed, any_fault(seed))
     }
 
-    /// The same with a fault of choice.
+    /// The same with the given fault.
     pub fn lenient_with(seed: u64, fault: SimFault) -> Self {
         let mut rng = Rng::new(seed.wrapping_mul(0xd134_2543_de82_ef95) ^ 7);
         let mut scenario = high_load(seed, fault, &LEASABLE, &mut rng);
@@ -125,8 +125,8 @@ impl Scenario {
         scenario
     }
 
-    /// A run in which nodes that have all just heard the same are asked for everything at the same
-    /// instant, and nothing goes wrong: what lenient counting is worst at.
+    /// The worst case of lenient counting: all nodes have just synced, then all receive more than the limit
+    /// at the same instant. There is no fault.
     pub fn stampede(seed: u64) -> Self {
         let mut rng = Rng::new(seed.wrapping_mul(0xd134_2543_de82_ef95) ^ 13);
         let mut scenario = Scenario::lenient_with(seed, SimFault::None);
@@ -135,7 +135,7 @@ impl Scenario {
         scenario.ceiling = None;
         let window = Nanos::from_millis(rng.pick(&[1_000, 2_000]));
         scenario.spec = Spec::new(scenario.spec.algorithm, count, window);
-        // A word from the store is of use for 50 ms: every node is asked more often than that.
+        // A sync reply is valid for 50 ms: every node receives requests more often than that.
         let (mean_interval, at_once) = (Nanos::from_millis(60 / nodes), 3 * nodes * count);
         scenario.subjects = vec![SimSubject {
             mean_interval,
@@ -145,20 +145,20 @@ impl Scenario {
         scenario
     }
 
-    /// The run of `seed` in which some nodes are far from the store and draw in advance for seconds.
+    /// The run of `seed` in which some nodes are far from the store and draw leases for seconds.
     pub fn region(seed: u64) -> Self {
         Scenario::region_with(seed, any_fault(seed))
     }
 
-    /// The same with a fault of choice.
+    /// The same with the given fault.
     pub fn region_with(seed: u64, fault: SimFault) -> Self {
         let mut rng = Rng::new(seed.wrapping_mul(0xd134_2543_de82_ef95) ^ 11);
         let mut scenario = high_load(seed, fault, &LEASABLE, &mut rng);
         let lasts = Nanos::from_millis(rng.between(1_000, 5_000));
-        // A burst of half a second is no use to somebody who hears of it a third of a second later.
+        // A burst of half a second is useless to a node that learns of it a third of a second later.
         let window = Nanos::from_secs(rng.pick(&[5, 10]));
         let rate = scenario.spec.count * 1_000 / scenario.spec.window.length().millis_up();
-        // With more, a node has more calls under way than it may before it first hears of the store.
+        // With more, a node exceeds its maximum of calls in flight before its first reply from the store.
         let max = rate.min(1_700);
         for subject in &mut scenario.subjects {
             subject.mean_interval = Nanos::new(subject.mean_interval.get() * rate / max);
@@ -176,10 +176,10 @@ impl Scenario {
         let far = |node| Nanos::from_millis(if node < near { 0 } else { one_way });
         scenario.extra_latency = (0..scenario.nodes).map(far).collect();
         scenario.budget = Nanos::from_millis(rng.between(2 * one_way + 60, 500));
-        scenario.delayed_by(Nanos::from_secs(3)) // from afar it takes a while to meet
+        scenario.delayed_by(Nanos::from_secs(3)) // far nodes need longer to discover each other
     }
 
-    /// Draws in advance: both limits, or one of them.
+    /// Counts both limits with leases, or one of them.
     fn use_leases(&mut self, lasts: Nanos, rng: &mut Rng) {
         let modes = [
             (Counting::Leased, Counting::Leased),
@@ -234,11 +234,11 @@ impl Scenario {
     }
 }
 
-/// A run under load, counted exactly so far.
+/// A run under high load, with exact counting.
 fn high_load(seed: u64, fault: SimFault, algorithms: &[Algorithm], rng: &mut Rng) -> Scenario {
     let mut scenario = Scenario::with_fault(seed, fault);
     scenario.nodes = rng.between(2, 8) as usize;
-    // A replica that is close behind: it looks as often as that, for the whole of a long run.
+    // At least 20 ms: the replication task wakes at this interval for the whole of a long run.
     scenario.replica_lag = Nanos::from_millis(rng.between(20, 400));
     scenario.spec = limit(rng.pick(algorithms), rng);
     let window = scenario.spec.window.length();
@@ -258,7 +258,7 @@ fn high_load(seed: u64, fault: SimFault, algorithms: &[Algorithm], rng: &mut Rng
     scenario
 }
 
-/// From 200 to 5,000 a second.
+/// From 200 to 5,000 per second.
 fn limit(algorithm: Algorithm, rng: &mut Rng) -> Spec {
     let rate = rng.pick(&[200, 350, 600, 1_000, 1_700, 3_000, 5_000]);
     let millis = rng.pick(&[500, 1_000, 2_000]);
@@ -287,7 +287,7 @@ fn subject(spec: &Spec, mean_interval: Nanos, rng: &mut Rng) -> SimSubject {
         arrivals: match rng.below(6) {
             0 | 1 => ArrivalPattern::OnOff(span(20, 300, rng), span(20, 600, rng)),
             2 => {
-                // Not more than a node asks for at a time, or it takes its store for away.
+                // At most what a node may have in flight; above that it treats its store as unavailable.
                 let at_once = rng.between(spec.count / 2, spec.count).min(1_500);
                 ArrivalPattern::Surges(at_once, span(400, 1_500, rng))
             }
@@ -296,8 +296,7 @@ fn subject(spec: &Spec, mean_interval: Nanos, rng: &mut Rng) -> SimSubject {
     }
 }
 
-/// Three bouts with a second between, and the fault in the second of them; in the first, where the
-/// store comes late.
+/// Three bouts with a second between them, and the fault in the second bout; for a late store, in the first.
 fn schedule(scenario: &mut Scenario, rng: &mut Rng) {
     let window = scenario.spec.window.length();
     let span = |least, max, rng: &mut Rng| Nanos::from_millis(rng.between(least, max));
@@ -306,7 +305,7 @@ fn schedule(scenario: &mut Scenario, rng: &mut Rng) {
         // Long enough for every breaker to open.
         lasts => lasts.min(span(700, 2_500, rng)),
     };
-    // Behind a clock set back by seconds, time stands still until it is caught up with.
+    // After the clock is set back by seconds, time stands still until the clock has caught up.
     let longer = match scenario.fault {
         SimFault::FailoverSkewed => Nanos::from_millis(5_500),
         _ => Nanos::ZERO,

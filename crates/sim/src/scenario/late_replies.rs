@@ -8,13 +8,13 @@ use super::{ArrivalPattern, LAST_REPLIES, LOAD_BEGINS, Routing, Scenario, SimFau
 use crate::rng::Rng;
 
 impl Scenario {
-    /// The run of `seed` with a kind of lateness.
+    /// The run of `seed` with late replies.
     pub fn late_replies(seed: u64) -> Self {
         let faults = SimFault::LATENESS;
         Scenario::late_replies_with(seed, faults[(seed % faults.len() as u64) as usize])
     }
 
-    /// The same with a fault of choice.
+    /// The same with the given fault.
     pub fn late_replies_with(seed: u64, fault: SimFault) -> Self {
         let mut rng = Rng::new(seed.wrapping_mul(0xd134_2543_de82_ef95) ^ 17);
         let mut scenario = Scenario::with_fault(seed, fault);
@@ -31,12 +31,12 @@ impl Scenario {
             mean_interval: Nanos::new(window.get() / count * 10 / load),
             routing: rng.pick(&[Routing::Spread, Routing::Spread, Routing::Skewed]),
             arrivals: match rng.below(3) {
-                // A storm on a counter that nobody has seen, or has seen little of.
+                // A surge on a counter that nodes have not seen, or hardly seen.
                 0 => ArrivalPattern::Surges(4 * count, Nanos::from_millis(rng.between(600, 2_500))),
                 _ => ArrivalPattern::Steady,
             },
         }];
-        // Half of the runs are late from the first request on.
+        // In half of the runs replies are late from the first request on.
         scenario.fault_begins = Nanos::from_millis(rng.pick(&[650, 2_600]));
         let lasts = rng.between(3_000, 6_000);
         scenario.fault_ends = scenario.fault_begins.plus(Nanos::from_millis(lasts));

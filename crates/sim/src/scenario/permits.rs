@@ -1,4 +1,4 @@
-//! Runs in which requests are open for a while and only so many may be.
+//! Runs with long requests and a concurrency limit.
 
 use tidegate_core::store::OnStoreFailure;
 use tidegate_core::units::Nanos;
@@ -9,12 +9,12 @@ use super::{ArrivalPattern, Routing, Scenario, SimFault, SimSubject};
 use crate::rng::Rng;
 
 impl Scenario {
-    /// The run of `seed` in which requests are open for a while.
+    /// The run of `seed` with permits.
     pub fn permits(seed: u64) -> Self {
         Scenario::permits_with(seed, any_fault(seed))
     }
 
-    /// The same with a fault of choice.
+    /// The same with the given fault.
     pub fn permits_with(seed: u64, fault: SimFault) -> Self {
         let mut rng = Rng::new(seed.wrapping_mul(0xd134_2543_de82_ef95) ^ 19);
         let mut scenario = Scenario::with_fault(seed, fault);
@@ -38,7 +38,7 @@ impl Scenario {
             lasts,
             mean_session,
         });
-        // From half to three times as many as there is room for.
+        // From half to three times the limit.
         let load = rng.between(5, 30);
         let mean_interval = Nanos::new(mean_session.get() / max_open * 10 / load);
         let subjects = 0..rng.between(1, 2);
@@ -53,12 +53,12 @@ impl Scenario {
             arrivals: ArrivalPattern::Steady,
         };
         scenario.subjects = subjects.map(subject).collect();
-        // Who came last stays for a while, and what it held may have to end by itself.
+        // The last client stays for a while, and its permit may have to expire.
         let rest = MAX_SESSION.plus(lasts).plus(Nanos::from_secs(4));
         scenario.schedule_with_rests(rest, &mut rng);
         scenario
     }
 }
 
-/// Nobody stays longer.
+/// The maximum duration of a request.
 pub(crate) const MAX_SESSION: Nanos = Nanos::from_secs(6);

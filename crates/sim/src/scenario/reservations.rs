@@ -1,4 +1,4 @@
-//! Runs in which costs are known only at the end.
+//! Runs in which the cost of a call is known only at its end.
 
 use tidegate_core::algorithms::{Algorithm, Spec};
 use tidegate_core::store::OnStoreFailure;
@@ -9,23 +9,23 @@ use super::work::{ReservationWork, Work};
 use super::{ArrivalPattern, Routing, Scenario, SimFault, SimSubject};
 use crate::rng::Rng;
 
-/// Counts of which nothing drains within a window.
+/// Algorithms in which nothing drains within a window.
 const WINDOWED: [Algorithm; 3] = [
     Algorithm::FixedWindow,
     Algorithm::SlidingWindow,
     Algorithm::SlidingWindowStrict,
 ];
 
-/// Longer than a run, and begun long before it.
+/// A window that is longer than a run and began long before it.
 const LONG_WINDOW: Nanos = Nanos::from_secs(3_600);
 
 impl Scenario {
-    /// The run of `seed` in which estimates are reserved and settled.
+    /// The run of `seed` with reservations.
     pub fn reservations(seed: u64) -> Self {
         Scenario::reservations_with(seed, any_fault(seed))
     }
 
-    /// The same with a fault of choice.
+    /// The same with the given fault.
     pub fn reservations_with(seed: u64, fault: SimFault) -> Self {
         let mut rng = Rng::new(seed.wrapping_mul(0xd134_2543_de82_ef95) ^ 17);
         let mut scenario = Scenario::with_fault(seed, fault);
@@ -36,11 +36,12 @@ impl Scenario {
             0 => OnStoreFailure::Deny,
             _ => OnStoreFailure::Local,
         };
-        // A clock that is set hours ahead or back is in another window.
+        // A clock that steps by hours is in another window.
         let long_window = !fault.steps_clock() && rng.chance(450);
-        scenario.spec = match long_window {
-            true => Spec::new(rng.pick(&WINDOWED), rng.between(5_000, 50_000), LONG_WINDOW),
-            false => short_window(&mut rng),
+        scenario.spec = if long_window {
+            Spec::new(rng.pick(&WINDOWED), rng.between(5_000, 50_000), LONG_WINDOW)
+        } else {
+            short_window(&mut rng)
         };
         let capacity = scenario.limit(0).capacity();
         let ttl_range = match rng.below(3) {
@@ -68,9 +69,10 @@ impl Scenario {
                 scenario.spec.window.length(),
             )
         });
-        let window = match long_window {
-            true => Nanos::ZERO,
-            false => scenario.spec.window.length(),
+        let window = if long_window {
+            Nanos::ZERO
+        } else {
+            scenario.spec.window.length()
         };
         let drains = window.plus(window).plus(ttl_range.1).plus(ttl_range.1);
         scenario.schedule_with_rests(drains.plus(Nanos::from_secs(3)), &mut rng);
@@ -93,7 +95,7 @@ fn short_window(rng: &mut Rng) -> Spec {
     spec
 }
 
-/// From half to three times as much as may be open at once, or flows in.
+/// From half to three times the capacity or the inflow.
 fn subjects(scenario: &Scenario, estimates: ReservationWork, rng: &mut Rng) -> Vec<SimSubject> {
     let open = scenario.limit(0).capacity() / estimates.max_estimate.div_ceil(2).max(1);
     let mean_ttl = estimates.ttl_range.0.plus(estimates.ttl_range.1).get() / 2;

@@ -1,4 +1,4 @@
-//! The rules file of a run: nodes read what they would read from a user.
+//! The rules file of a run. Nodes parse it as they parse a user's.
 
 use tidegate_core::algorithms::Spec;
 use tidegate_core::store::{Counting, OnStoreFailure};
@@ -13,7 +13,7 @@ impl Scenario {
         self.rules_for(Variant::Shipped)
     }
 
-    /// The same, with the mistakes that are made by writing other rules than the checkers know.
+    /// The rules file with the mistake of `variant`: the checkers do not know about it.
     pub(crate) fn rules_for(&self, variant: Variant) -> String {
         if let Work::Permits(permits) = self.work {
             return format!(

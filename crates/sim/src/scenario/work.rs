@@ -1,48 +1,48 @@
-//! What is asked of the nodes: to decide, to reserve estimates, or to keep slots; and the bouts of those
-//! that need a rest between them.
+//! The work of the clients: checks, reservations or permits; and the schedule of runs that need rests between
+//! bouts.
 
 use tidegate_core::units::Nanos;
 
 use super::{LAST_REPLIES, LOAD_BEGINS, LoadPeriod, Scenario, SimFault};
 use crate::rng::Rng;
 
-/// What clients want.
+/// The requests that clients send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
-    /// One decision for each request.
+    /// One decision per request.
     Checks,
-    /// An estimate before, and what was used afterwards.
+    /// A reservation before each call, and a settlement after it.
     Reservations(ReservationWork),
-    /// A slot for as long as the request is open.
+    /// A permit for as long as the request is open.
     Permits(PermitWork),
 }
 
-/// What is estimated.
+/// The estimates of the clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReservationWork {
-    /// At most so much.
+    /// The maximum estimate.
     pub max_estimate: u64,
-    /// Where the window outlasts the run: most calls use at most this. Nothing drains there, so whatever
-    /// is not given back is seen to the end.
+    /// The maximum that most calls use, for windows that outlast the run. Nothing drains there, so a missing
+    /// refund stays visible to the end.
     pub max_used_in_long_window: Option<u64>,
-    /// The shortest life of a reservation, and the longest.
+    /// The minimum and maximum lifetime of a reservation.
     pub ttl_range: (Nanos, Nanos),
 }
 
-/// What may be open.
+/// The permits of the clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PermitWork {
-    /// So many requests at once.
+    /// The maximum number of open requests.
     pub max_open: u32,
-    /// How long a slot lasts unless it is renewed.
+    /// The lifetime of a permit without a renewal.
     pub lasts: Nanos,
-    /// How long a request is open on average.
+    /// The mean duration of a request.
     pub mean_session: Nanos,
 }
 
 impl Scenario {
-    /// Three bouts with a rest between, in which everything ends that has to end by itself, and one more
-    /// after them. The fault is in the second; in the first, where the store comes late.
+    /// Three bouts with a rest after each, in which permits and reservations expire. The fault is in the
+    /// second bout; for a late store, in the first.
     pub(super) fn schedule_with_rests(&mut self, rest: Nanos, rng: &mut Rng) {
         let span = |least, most, rng: &mut Rng| Nanos::from_millis(rng.between(least, most));
         let lasts = match self.fault_ends.since(self.fault_begins) {
@@ -50,7 +50,7 @@ impl Scenario {
             // Long enough for every breaker to open.
             lasts => lasts.min(span(700, 4_000, rng)),
         };
-        // Behind a clock set back by seconds, time stands still until it is caught up with.
+        // After the clock is set back by seconds, time stands still until the clock has caught up.
         let longer = match self.fault {
             SimFault::FailoverSkewed => Nanos::from_millis(5_500),
             _ => Nanos::ZERO,
@@ -73,11 +73,11 @@ impl Scenario {
         self.load_periods = periods;
     }
 
-    /// When it is looked whether all is as it was in the beginning.
+    /// When the final check begins.
     pub fn final_check_at(&self) -> Nanos {
         self.ends.since(FINAL_CHECK_DURATION).since(LAST_REPLIES)
     }
 }
 
-/// How long the last look takes.
+/// The duration of the final check.
 const FINAL_CHECK_DURATION: Nanos = Nanos::from_millis(400);

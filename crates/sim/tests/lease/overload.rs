@@ -1,4 +1,4 @@
-//! Several nodes and one hot key: how often the store is asked, and how much of the limit is used.
+//! Several nodes and one hot key: how often the store is called, and how much of the limit is used.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,19 +11,19 @@ use tidegate_sim::executor::{NodeRuntime, Sim};
 
 use super::recording_store::{DATE, MS, RecordingStore, TestLimit, leased};
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug)]
 struct OverloadRun {
-    /// Calls to the store, in thousandths of requests.
+    /// Calls to the store per thousand requests.
     calls: u64,
-    /// Requests that passed, in thousandths of what could have.
+    /// Requests that passed, in thousandths of the number that could have.
     passed: u64,
-    /// Units that passed beyond what may.
+    /// Units that passed beyond the limit.
     over: u64,
 }
 
-/// So many nodes at a bucket of so many in a second, which are offered so many hundredths of that at
-/// random for a while.
+/// `nodes` nodes and a bucket of `rate` per second, with a random load of `load_percent` of that rate for a
+/// while.
 fn run(nodes: usize, rate: u64, load_percent: u64) -> OverloadRun {
     const LASTS: Nanos = Nanos::from_secs(4);
     let sim = Sim::new(nodes as u64 ^ rate ^ load_percent);
@@ -61,7 +61,7 @@ fn run(nodes: usize, rate: u64, load_percent: u64) -> OverloadRun {
     );
     let calls = backing_store.calls().len() as u64;
     let flows_in = rate * LASTS.plus(MS(10)).get() / 1_000_000_000;
-    let could = own.limit.capacity() + flows_in; // the burst is shorter by what may wait in leases
+    let could = own.limit.capacity() + flows_in; // the burst is shorter by the units that leases may hold
     sim.clear();
     OverloadRun {
         calls: calls * 1_000 / requests,
@@ -79,7 +79,7 @@ fn check(nodes: usize, rate: u64, load_percent: u64, max_calls: u64) {
 }
 
 #[test]
-fn a_hot_key_that_is_within_its_limit_costs_a_call_for_many_requests() {
+fn a_hot_key_within_its_limit_costs_one_call_for_many_requests() {
     check(1, 1_000, 90, 50);
     check(4, 10_000, 50, 50);
     check(4, 10_000, 90, 25);
@@ -88,16 +88,16 @@ fn a_hot_key_that_is_within_its_limit_costs_a_call_for_many_requests() {
 }
 
 #[test]
-fn a_hot_key_beyond_its_limit_has_nearly_all_of_it_and_does_not_flood_the_store() {
+fn a_hot_key_beyond_its_limit_gets_nearly_all_of_it_and_does_not_flood_the_store() {
     check(4, 10_000, 120, 20);
     check(4, 10_000, 300, 20);
     check(10, 10_000, 300, 40);
     check(1, 1_000, 300, 50);
 }
 
-/// Below the gate nothing is gained, and nothing lost.
+/// Below the threshold for leases nothing is gained and nothing lost.
 #[test]
-fn a_key_that_is_lukewarm_everywhere_costs_no_more_than_exact() {
+fn a_key_that_is_lukewarm_on_every_node_costs_no_more_than_exact_counting() {
     check(10, 1_000, 50, 1_000);
     check(10, 1_000, 90, 1_000);
 }

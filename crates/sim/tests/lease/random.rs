@@ -1,5 +1,5 @@
-//! Anything at any time, against what must hold of it: the books show what was admitted and no unit
-//! more or less, and no interval holds more than the limit as it was written.
+//! Random requests at random times, against the invariants: the store's counters hold exactly the admitted
+//! units, and no interval holds more than the limit as written.
 
 use std::sync::Arc;
 
@@ -10,32 +10,32 @@ use tidegate_core::units::Nanos;
 
 use super::recording_store::{LeaseTestbed, MS, TestLimit, leased};
 
-/// What two nodes admitted: when, how many units, and whether by a lease.
+/// The admissions of two nodes: time, units, and whether by a lease.
 type AdmittedUnits = Arc<Mutex<Vec<(Nanos, u64, bool)>>>;
 
-/// Two nodes that are asked for a limit, and sometimes for one beside it, at random for a while.
+/// Sends random requests to two nodes for a while. Some charge a second limit, too.
 fn run(
-    bench: &LeaseTestbed,
+    setup: &LeaseTestbed,
     own: &TestLimit,
     beside: &TestLimit,
     lasts: Nanos,
 ) -> (AdmittedUnits, u64) {
-    let nodes = [bench.lease.clone(), bench.second_node()];
+    let nodes = [setup.lease.clone(), setup.second_node()];
     let (admitted, also) = (AdmittedUnits::default(), Arc::new(Mutex::new(0)));
-    let draw = |max: u64| bench.sim.with_rng(|rng| rng.below(max));
-    let ends = bench.sim.now().plus(lasts);
-    while bench.sim.now() < ends {
+    let draw = |max: u64| setup.sim.with_rng(|rng| rng.below(max));
+    let ends = setup.sim.now().plus(lasts);
+    while setup.sim.now() < ends {
         let quiet = draw(40) == 0;
         let apart = if quiet { draw(150_000) } else { draw(700) };
-        bench.pass(Nanos::new(apart * 1_000));
-        bench
+        setup.pass(Nanos::new(apart * 1_000));
+        setup
             .store
             .behave(|behaviour| behaviour.one_way = Nanos::new(draw(3_000_000)));
         let (node, cost) = (nodes[draw(2) as usize].clone(), 1 + draw(4) * draw(2));
         let with = (draw(8) == 0).then(|| beside.clone());
-        let (sim, own) = (bench.sim.clone(), own.clone());
+        let (sim, own) = (setup.sim.clone(), own.clone());
         let (admitted, also) = (Arc::clone(&admitted), Arc::clone(&also));
-        bench.sim.spawn(None, async move {
+        setup.sim.spawn(None, async move {
             let mut set = own.set(cost);
             set.charges
                 .extend(with.as_ref().map(|beside| beside.charge(1)));
@@ -47,9 +47,9 @@ fn run(
             }
         });
     }
-    bench.pass(MS(20));
+    setup.pass(MS(20));
     for node in &nodes {
-        bench.sim.block_on(node.return_all());
+        setup.sim.block_on(node.return_all());
         assert_eq!(
             (node.stats().units_outstanding, node.stats().units_lapsed),
             (0, 0)
@@ -69,15 +69,15 @@ fn units(admitted: &AdmittedUnits) -> u64 {
 }
 
 #[test]
-fn the_books_show_what_was_admitted() {
+fn the_counters_hold_the_admitted_units() {
     let mut by_lease = 0;
     for seed in 0..40 {
-        let (bench, beside) = (LeaseTestbed::with(seed, 8), beside());
+        let (setup, beside) = (LeaseTestbed::with(seed, 8), beside());
         let spec = leased(Algorithm::FixedWindow, 50_000, Nanos::from_secs(100));
         let own = TestLimit::new(1, &spec);
-        let (admitted, also) = run(&bench, &own, &beside, Nanos::from_secs(1));
-        assert_eq!(bench.used_units(&own), units(&admitted), "seed {seed}");
-        assert_eq!(bench.used_units(&beside), also, "seed {seed}");
+        let (admitted, also) = run(&setup, &own, &beside, Nanos::from_secs(1));
+        assert_eq!(setup.used_units(&own), units(&admitted), "seed {seed}");
+        assert_eq!(setup.used_units(&beside), also, "seed {seed}");
         by_lease += admitted
             .lock()
             .iter()
@@ -88,14 +88,14 @@ fn the_books_show_what_was_admitted() {
 }
 
 #[test]
-fn no_interval_holds_more_than_the_limit_as_it_was_written() {
+fn no_interval_holds_more_than_the_limit_as_written() {
     let mut fullest = 0;
     for seed in 0..40 {
-        let (bench, beside) = (LeaseTestbed::with(seed, 8), beside());
+        let (setup, beside) = (LeaseTestbed::with(seed, 8), beside());
         let mut spec = leased(Algorithm::TokenBucket, 1_000, Nanos::from_secs(1));
         spec.burst = Some(300);
         let own = TestLimit::new(1, &spec);
-        let (admitted, _) = run(&bench, &own, &beside, Nanos::from_secs(1));
+        let (admitted, _) = run(&setup, &own, &beside, Nanos::from_secs(1));
         let mut admitted = admitted.lock().clone();
         admitted.sort_unstable();
         let thousandths = max_beyond_inflow(&admitted);
@@ -105,8 +105,8 @@ fn no_interval_holds_more_than_the_limit_as_it_was_written() {
     assert!(fullest > 200 * 1_000_000, "never full: {fullest}");
 }
 
-/// The most that any interval holds beyond what flows in during it, in millionths of a unit: at a
-/// thousand in a second a unit flows in each millisecond.
+/// The maximum that any interval holds beyond its inflow, in millionths of a unit: at a thousand per second a
+/// unit flows in each millisecond.
 fn max_beyond_inflow(admitted: &[(Nanos, u64, bool)]) -> u64 {
     let (mut max, mut level, mut last) = (0, 0_u64, Nanos::ZERO);
     for (at, units, _) in admitted {
@@ -117,11 +117,11 @@ fn max_beyond_inflow(admitted: &[(Nanos, u64, bool)]) -> u64 {
 }
 
 #[test]
-fn one_seed_gives_one_run() {
+fn a_seed_replays() {
     let history = |seed| {
-        let (bench, beside) = (LeaseTestbed::with(seed, 8), beside());
+        let (setup, beside) = (LeaseTestbed::with(seed, 8), beside());
         let spec = leased(Algorithm::FixedWindow, 50_000, Nanos::from_secs(100));
-        let (admitted, _) = run(&bench, &TestLimit::new(1, &spec), &beside, MS(300));
+        let (admitted, _) = run(&setup, &TestLimit::new(1, &spec), &beside, MS(300));
         admitted.lock().clone()
     };
     assert_eq!(history(5), history(5));

@@ -1,4 +1,4 @@
-//! A store that counts what it is asked, takes the time it is told to, and can be doubted.
+//! A store that records its calls, has a configurable latency, and can be untrusted.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use tidegate_sim::executor::{NodeRuntime, Sim};
 pub(crate) const DATE: Nanos = Nanos::from_secs(1_700_000_000);
 pub(crate) const MS: fn(u64) -> Nanos = Nanos::from_millis;
 pub(crate) const LEASE: Nanos = Nanos::from_millis(100);
-/// How long a decision may take.
+/// The budget of a decision.
 pub(crate) const BUDGET: Nanos = Nanos::from_millis(5);
 
 pub(crate) const LEASED: RuleOptions = RuleOptions {
@@ -28,18 +28,18 @@ pub(crate) const LEASED: RuleOptions = RuleOptions {
     ..RuleOptions::DEFAULT
 };
 
-/// What was asked, in order.
+/// A call to the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RecordedCall {
-    /// So many sets in one call.
+    /// The number of charge sets in one call.
     Charge(usize),
-    /// So many units were asked for, and so many given.
+    /// Requested units and drawn units.
     Draw(u64, u64),
-    /// So many units were given back.
+    /// Refunded units.
     Refund(u64),
 }
 
-/// The store's clock: the simulation's, from a date on.
+/// The store's clock: the simulation's plus a date.
 #[derive(Clone)]
 pub(crate) struct TestStoreClock(Sim);
 
@@ -49,7 +49,7 @@ impl Clock for TestStoreClock {
     }
 }
 
-/// The store.
+/// A memory store behind a simulated network that records its calls.
 #[derive(Clone)]
 pub(crate) struct RecordingStore(Arc<RecordingStoreInner>);
 
@@ -60,16 +60,16 @@ struct RecordingStoreInner {
     behaviour: Mutex<StoreBehaviour>,
 }
 
-/// How the store behaves.
+/// The behaviour of the store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoreBehaviour {
-    /// How long one way takes.
+    /// The one-way latency.
     pub(crate) one_way: Nanos,
-    /// Which life it is in; none: it is not believed.
+    /// The current epoch; `None` means that the store is not trusted.
     pub(crate) epoch: Option<Epoch>,
     /// Whether charges fail.
     pub(crate) fails: bool,
-    /// Whether refunds come too late for it.
+    /// Whether refunds arrive too late to count.
     pub(crate) refunds_lapse: bool,
 }
 
@@ -92,7 +92,7 @@ impl RecordingStore {
         change(&mut self.0.behaviour.lock());
     }
 
-    /// What was asked since the last time.
+    /// Takes the recorded calls.
     pub(crate) fn calls(&self) -> Vec<RecordedCall> {
         std::mem::take(&mut self.0.calls.lock())
     }
@@ -136,7 +136,7 @@ impl Store for RecordingStore {
         if self.0.behaviour.lock().fails {
             return Err(StoreError::Unavailable {
                 waited: Nanos::ZERO,
-                source: "it was told to fail".into(),
+                source: "configured to fail".into(),
             });
         }
         self.round_trip(self.0.memory.charge(set)).await
@@ -205,7 +205,7 @@ impl Store for RecordingStore {
     }
 }
 
-/// A limit of somebody.
+/// A limit of one subject.
 #[derive(Clone)]
 pub(crate) struct TestLimit {
     pub(crate) subject: Fingerprint,
@@ -220,7 +220,7 @@ impl TestLimit {
         TestLimit {
             subject: Fingerprint::new(subject),
             rule: RuleName::new("lease"),
-            limit: Limit::compile(spec, Precision::Memory).expect("a fit rate"),
+            limit: Limit::compile(spec, Precision::Memory).expect("a valid rate"),
             role: Role::Enforce,
             options: match spec.lease_ttl {
                 Some(_) => LEASED,
@@ -235,7 +235,7 @@ impl TestLimit {
             rule: &self.rule,
             rate: 0,
             limit: Cow::Borrowed(&self.limit),
-            cost: Cost::new(cost).expect("a cost"),
+            cost: Cost::new(cost).expect("a positive cost"),
             role: self.role,
             options: &self.options,
         }
@@ -246,7 +246,7 @@ impl TestLimit {
     }
 }
 
-/// So many in a span, drawn in advance.
+/// `count` per span, counted with leases.
 pub(crate) fn leased(algorithm: Algorithm, count: u64, per: Nanos) -> Spec {
     let mut spec = Spec::new(algorithm, count, per);
     spec.lease_ttl = Some(LEASE);
@@ -287,8 +287,8 @@ impl LeaseTestbed {
         outcome.expect("a decision")
     }
 
-    /// Requests of one unit, this far apart. Their sources as a word: `e` exact, `l` by a lease, `-`
-    /// refused.
+    /// Requests of one unit at intervals of `apart`. Returns their sources as a word: `e` exact, `l` by a
+    /// lease, `-` denied.
     pub(crate) fn stream(&self, own: &TestLimit, requests: usize, apart: Nanos) -> String {
         let request = |_| {
             let outcome = self.charge(own, 1);
@@ -302,7 +302,7 @@ impl LeaseTestbed {
         (0..requests).map(request).collect()
     }
 
-    /// Requests of one unit that are sent at once, without waiting for any of them.
+    /// Requests of one unit, all sent at once.
     pub(crate) fn flood(&self, own: &TestLimit, requests: usize) {
         for _ in 0..requests {
             let (lease, own) = (self.lease.clone(), own.clone());
@@ -313,11 +313,11 @@ impl LeaseTestbed {
         }
     }
 
-    /// Units in use by the books of the store.
+    /// Units in use in the store.
     pub(crate) fn used_units(&self, own: &TestLimit) -> u64 {
         let set = own.set(1);
         let found = self.sim.block_on(self.store.0.memory.inspect(&set));
-        let found = found.expect("memory answers");
+        let found = found.expect("memory replies");
         found[0].map_or(0, |inspection| inspection.used)
     }
 

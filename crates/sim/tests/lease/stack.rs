@@ -1,4 +1,4 @@
-//! Leases with everything around the store: they outlive it, and it is told of them when it forgot.
+//! Leases with the whole resilience stack: they outlive an outage, and are restored after a loss of counts.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use tidegate_sim::model::{
 
 use super::recording_store::{DATE, MS, TestLimit, leased};
 
-/// One node, its store, and a limit of a thousand in a second.
+/// One node, its store, and a limit of a thousand per second.
 struct LeaseStack {
     sim: Sim,
     model: SharedModel,
@@ -40,7 +40,7 @@ impl LeaseStack {
             ResilienceSettings::default(),
             Arc::new(|_| {}),
         );
-        sim.run_until(MS(1_500)); // until the list of nodes is known to be complete
+        sim.run_until(MS(1_500)); // until the membership is complete
         let spec = leased(Algorithm::FixedWindow, 100_000, Nanos::from_secs(100));
         LeaseStack {
             sim,
@@ -51,7 +51,7 @@ impl LeaseStack {
         }
     }
 
-    /// A request every half millisecond, for a while. The sources in the order they first came up.
+    /// A request every half millisecond for a while. Returns the sources in the order of their first use.
     fn stream(&self, millis: u64) -> Vec<Source> {
         let mut sources = Vec::new();
         for _ in 0..2 * millis {
@@ -94,7 +94,7 @@ const DOWN: NetworkConditions = NetworkConditions {
 };
 
 #[test]
-fn a_lease_decides_until_its_end_while_the_store_is_away_and_nothing_is_drawn() {
+fn a_lease_decides_until_it_expires_during_an_outage_and_none_is_drawn() {
     let stack = LeaseStack::new();
     stack.stream(100);
     assert_eq!(stack.stream(1), [Source::Lease]);
@@ -111,16 +111,16 @@ fn a_lease_decides_until_its_end_while_the_store_is_away_and_nothing_is_drawn() 
     assert!(decided.contains(&Source::Lease), "{decided:?}");
 }
 
-/// The store has charged them and cannot be told: to give them back to this node's share would let it
-/// admit what others may have been given.
+/// The store has charged the units and cannot be reached. Adding them to this node's share would admit units
+/// that other nodes may have drawn.
 #[test]
-fn what_is_left_while_the_store_is_away_stays_charged() {
+fn unused_units_stay_charged_during_an_outage() {
     let stack = LeaseStack::new();
     stack.stream(100);
     let held = stack.store.leases().units_outstanding;
     assert!(held > 0);
     stack.set_conditions(DOWN);
-    let large = stack.own.set(held + 1); // more than is held: this node's share decides, and owes it
+    let large = stack.own.set(held + 1); // more than the lease: this node's share decides, and the units are pending
     let outcome = stack.sim.block_on(stack.store.charge(&large));
     assert_eq!(outcome.expect("a decision").source, Source::Fallback);
     stack.pass(MS(120));
@@ -132,7 +132,7 @@ fn what_is_left_while_the_store_is_away_stays_charged() {
     assert_eq!(stack.used_units(), admitted + held);
 }
 
-/// What was drawn and used after the last exact charge is known to the node alone.
+/// Only the node knows the units that were drawn and used after the last exact charge.
 #[test]
 fn drawn_leases_are_restored_to_a_store_that_lost_them_and_not_returned() {
     let stack = LeaseStack::new();
@@ -147,7 +147,7 @@ fn drawn_leases_are_restored_to_a_store_that_lost_them_and_not_returned() {
     };
     let noticed = stack.sim.block_on(stack.store.charge(&another.set(1)));
     assert_eq!(noticed.expect("a decision").source, Source::Fallback);
-    stack.pass(MS(1_500)); // recovered, and what was held has ended
+    stack.pass(MS(1_500)); // recovered, and all leases have expired
     let leases = stack.store.leases();
     assert_eq!((leases.units_outstanding, leases.units_returned), (0, 0));
     assert!(leases.units_lapsed > 0);
@@ -156,7 +156,7 @@ fn drawn_leases_are_restored_to_a_store_that_lost_them_and_not_returned() {
 }
 
 #[test]
-fn through_a_loss_the_books_never_show_less_than_was_admitted() {
+fn after_a_loss_the_counter_is_never_below_the_admitted_units() {
     let stack = LeaseStack::new();
     for _ in 0..5 {
         stack.stream(100);
@@ -165,7 +165,7 @@ fn through_a_loss_the_books_never_show_less_than_was_admitted() {
     }
     assert!(stack.store.leases().leases_drawn > 100);
     stack.sim.block_on(stack.store.drain());
-    stack.pass(MS(500)); // what was admitted without the store is charged
+    stack.pass(MS(500)); // the pending units are written back
     let (used_units, admitted) = (stack.used_units(), *stack.admitted.lock());
     assert!(used_units >= admitted, "{used_units} for {admitted}");
     assert!(
@@ -175,11 +175,11 @@ fn through_a_loss_the_books_never_show_less_than_was_admitted() {
 }
 
 #[test]
-fn a_store_that_is_too_slow_for_decisions_is_not_too_slow_to_lend() {
+fn a_store_that_is_too_slow_for_decisions_still_serves_leases() {
     let stack = LeaseStack::new();
     stack.stream(100);
     stack.set_conditions(NetworkConditions {
-        min_latency: MS(20), // there and back is more than the budget
+        min_latency: MS(20), // a round trip exceeds the budget
         ..NetworkConditions::HEALTHY
     });
     let before = stack.store.leases().units_drawn;
@@ -189,13 +189,13 @@ fn a_store_that_is_too_slow_for_decisions_is_not_too_slow_to_lend() {
     assert!(leases.units_drawn > before, "{leases:?}");
 }
 
-/// Who waits for more units and then asks has one budget for both.
+/// A request that waits for a draw and then calls the store has one budget for both.
 #[test]
-fn who_waited_for_more_units_is_decided_within_its_budget() {
+fn a_request_that_waited_for_a_draw_is_decided_within_its_budget() {
     let stack = LeaseStack::new();
     stack.stream(100);
     stack.set_conditions(NetworkConditions {
-        min_latency: MS(20), // there and back is more than the budget
+        min_latency: MS(20), // a round trip exceeds the budget
         ..NetworkConditions::HEALTHY
     });
     let mut longest = Nanos::ZERO;

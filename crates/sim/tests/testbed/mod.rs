@@ -1,4 +1,4 @@
-//! One node and a store of three parts, with limits that are where a test wants them.
+//! One node and a store of three shards, with limits on the shards that a test picks.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(crate) struct ShardedTestbed {
     subjects: AtomicU64,
 }
 
-/// A limit of somebody in one of the parts.
+/// A limit of one subject on one shard.
 #[derive(Clone)]
 pub(crate) struct ShardLimit {
     subject: Fingerprint,
@@ -54,14 +54,14 @@ impl ShardObserver for EventLog {
 }
 
 impl ShardedTestbed {
-    /// With parts that have been met.
+    /// With shards that the node has reached.
     pub(crate) fn new() -> Self {
         let bench = ShardedTestbed::with_shards(SHARDS);
         bench.events.0.lock().clear();
         bench
     }
 
-    /// Without any.
+    /// Without any shard.
     pub(crate) fn without_shards() -> Self {
         ShardedTestbed::with_shards(0)
     }
@@ -81,7 +81,7 @@ impl ShardedTestbed {
         };
         let watch: Arc<dyn ShardObserver> = events.clone();
         let store = resilient_shards(shards.clone(), runtime, settings, watch);
-        sim.run_until(MS(1_500)); // until the lists of nodes are known to be complete
+        sim.run_until(MS(1_500)); // until the membership is complete
         ShardedTestbed {
             sim,
             store,
@@ -92,7 +92,7 @@ impl ShardedTestbed {
         }
     }
 
-    /// A limit in a part, whose subjects are named by so many values.
+    /// A limit on a shard, with `named_by` values in its subjects.
     pub(crate) fn limit(&self, shard: usize, count: u64, named_by: u8) -> ShardLimit {
         let options = RuleOptions {
             specificity: named_by,
@@ -109,7 +109,7 @@ impl ShardedTestbed {
         self.with(shard, count, Role::Shadow, RuleOptions::DEFAULT)
     }
 
-    /// So many in an hour.
+    /// `count` per hour.
     pub(crate) fn with(
         &self,
         shard: usize,
@@ -122,7 +122,7 @@ impl ShardedTestbed {
         self.own(shard, &spec, role, options)
     }
 
-    /// So many in a second, and so many at once.
+    /// `count` per second, and `burst` at once.
     pub(crate) fn bucket(&self, shard: usize, count: u64, burst: u64, named_by: u8) -> ShardLimit {
         let mut spec = Spec::new(Algorithm::TokenBucket, count, Nanos::from_secs(1));
         spec.burst = Some(burst);
@@ -141,13 +141,13 @@ impl ShardedTestbed {
         ShardLimit {
             subject,
             rule: RuleName::new("bench"),
-            limit: Limit::compile(spec, Precision::Memory).expect("a fit rate"),
+            limit: Limit::compile(spec, Precision::Memory).expect("a valid rate"),
             role,
             options,
         }
     }
 
-    /// Gives a subject to another part. The node has not read so yet.
+    /// Moves a subject to another shard. The node's map does not have the change yet.
     pub(crate) fn move_away(&self, own: &ShardLimit, shard: usize) {
         self.cluster.assign(own.subject, shard);
     }
@@ -158,7 +158,7 @@ impl ShardedTestbed {
             rule: &own.rule,
             rate: 0,
             limit: Cow::Borrowed(&own.limit),
-            cost: Cost::new(*cost).expect("a cost"),
+            cost: Cost::new(*cost).expect("a positive cost"),
             role: own.role,
             options: &own.options,
         };
@@ -170,7 +170,7 @@ impl ShardedTestbed {
         outcome.expect("decisions do not fail")
     }
 
-    /// Units in use by the books of the store.
+    /// Units in use in the store.
     pub(crate) fn used_units(&self, own: &ShardLimit) -> u64 {
         let model = self.cluster.model(self.cluster.shard_of(own.subject));
         let mut model = model.lock();

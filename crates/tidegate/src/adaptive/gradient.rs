@@ -1,28 +1,28 @@
-//! How many requests to let in at once, by how long they take: the gradient of latency.
+//! The gradient algorithm: how many requests to admit at once, by their latency.
 //!
-//! When requests take longer than they used to, fewer are let in; while they do not, a few more, which
-//! may wait in a short queue. This is Gradient2 of Netflix's concurrency-limits, which takes one
-//! sample per request. Pure: durations go in. Kept true: the limit is from 20 to 200.
+//! When requests take longer than before, the limit falls; while they do not, it grows by a few, which may wait in
+//! a short queue. This is Gradient2 of Netflix's concurrency-limits, which takes one sample per request. Pure:
+//! durations are arguments. Invariant: the limit is from 20 to 200.
 //!
-//! What it does not know is how long a request takes on an idle backend. Under a load that never pauses
-//! the long average learns the queue too, and the limit creeps up by about one in 40 requests.
+//! The algorithm does not know the latency of an idle backend. Under a load that never pauses the long average
+//! learns the queue too, and the limit creeps up by about one in 40 requests.
 
 use tidegate_core::units::Nanos;
 
-/// The limit at first, and the least it falls to: a few requests must pass to learn anything.
+/// The initial limit and its minimum: a few requests must pass to learn anything.
 const MIN_LIMIT: u32 = 20;
-/// The most it grows to.
+/// The maximum of the limit.
 const MAX_LIMIT: u32 = 200;
-/// Requests that may wait in a queue behind the backend.
+/// Requests that may wait in a queue at the backend.
 const QUEUE: f64 = 4.0;
-/// How much of each new limit counts.
+/// Weight of each new limit.
 const SMOOTHING: f64 = 0.2;
-/// Samples that the long average is over.
+/// Number of samples in the long average.
 const LONG: f64 = 600.0;
 /// Samples of which the long average is the plain mean, so that the first one does not weigh for ever.
 const WARM_UP: u32 = 10;
 
-/// A limit that follows how long requests take.
+/// A limit that follows the latency of requests.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Gradient {
     limit: f64,
@@ -41,20 +41,20 @@ impl Default for Gradient {
 }
 
 impl Gradient {
-    /// How many may be open.
+    /// The number of requests that may be open.
     pub fn limit(&self) -> u32 {
         self.limit as u32
     }
 
-    /// A request has ended that took so long, while `in_flight` were open with it.
+    /// Records a finished request that took `took`, while `in_flight` were open with it.
     pub fn sample(&mut self, took: Nanos, in_flight: u32) {
         let short = (took.get() as f64).max(1.0);
         self.average(short);
-        // After a spike the long average is far too long: what is usual again would look fast.
+        // After a spike the long average is far too long: the usual latency would look fast.
         if self.long > 2.0 * short {
             self.long *= 0.9;
         }
-        // Who does not use the limit cannot tell whether more would do.
+        // A limit that is not used cannot show whether a higher one would do.
         if f64::from(in_flight) < self.limit / 2.0 {
             return;
         }
@@ -93,7 +93,7 @@ mod tests {
                 let before = gradient.limit();
                 gradient.sample(Nanos::new(took), in_flight);
                 prop_assert!((MIN_LIMIT..=MAX_LIMIT).contains(&gradient.limit()));
-                // Up by a part of the queue, down by a tenth.
+                // Up by a fraction of the queue, down by a tenth.
                 prop_assert!(gradient.limit() <= before + 1);
                 prop_assert!(gradient.limit() + 1 >= before - before / 10);
             }
@@ -109,8 +109,8 @@ mod tests {
         }
     }
 
-    /// A backend with `capacity` workers, and callers who use whatever the limit gives them: each
-    /// request takes `service` times how much more is open than there are workers.
+    /// A backend with `capacity` workers, and callers that use the whole limit. A request takes `service`, times
+    /// the ratio of open requests to workers if that is above 1.
     struct Backend {
         capacity: u32,
         service: Nanos,
@@ -143,12 +143,12 @@ mod tests {
         assert!(slow <= 30, "{slow} while it is slow");
         backend.service = MS(10);
         let again = backend.serve(1_000);
-        // What is left of the long average is up to twice what is usual, and so is the limit.
+        // The rest of the long average is up to twice the usual latency, and so is the limit.
         assert!((60..=120).contains(&again), "{again} of 60");
     }
 
-    /// What a slow phase left in the long average is gone soon: else a backend that is well again
-    /// would look fast, and be flooded.
+    /// The trace of a slow phase in the long average is gone soon: otherwise a recovered backend would look fast,
+    /// and be flooded.
     #[test]
     fn a_long_average_from_worse_times_is_cut() {
         let mut gradient = Gradient::default();

@@ -1,10 +1,9 @@
-//! Concurrency limits that this node finds by itself, for each rule and subject.
+//! Adaptive concurrency limits, which this node finds by itself for each rule and subject.
 //!
-//! Kept true: a permit that nobody releases ends by itself and is no sample, because nobody knows how long its
-//! request took. The table is bounded twice. Subjects beyond the first bound share limits of their rule, one
-//! in 256 each, so that they are limited in small groups and not locked out together. Permits beyond the
-//! second are only counted, in the [`CountedPermits`] of their limit. Knows no store: other nodes find limits of
-//! their own.
+//! Invariant: a permit that is never released expires and is no sample, because the duration of its request is
+//! unknown. The table is bounded twice. Subjects beyond the first bound share limits of their rule, one in 256
+//! each, so that they are limited in small groups and not locked out together. Permits beyond the second bound are
+//! only counted, in the [`CountedPermits`] of their limit. Knows no store: other nodes find limits of their own.
 
 mod gradient;
 
@@ -18,17 +17,17 @@ use tidegate_core::units::Nanos;
 pub use self::gradient::Gradient;
 use crate::counted_permits::CountedPermits;
 
-/// Subjects with a limit of their own.
+/// Maximum of subjects with a limit of their own.
 pub const MAX_ADAPTIVE_SUBJECTS: usize = 10_000;
-/// Permits that are remembered by holder.
+/// Maximum of permits that are remembered by holder.
 pub const MAX_ADAPTIVE_PERMITS: usize = 100_000;
-/// Limits of a rule that subjects share who have none of their own.
+/// Limits of a rule shared by subjects without a limit of their own.
 const SHARED_LIMITS: u64 = 256;
-/// What a limit and a permit take in memory, about.
+/// Approximate memory of a limit and of a permit.
 const LIMIT_BYTES: u64 = 640;
 const PERMIT_BYTES: u64 = 64;
 
-/// The limits of this node.
+/// The adaptive limits of this node.
 #[derive(Debug, Default)]
 pub(crate) struct Adaptive(Mutex<AdaptiveTable>);
 
@@ -37,9 +36,9 @@ struct AdaptiveTable {
     max_subjects: usize,
     max_permits: usize,
     limits: BTreeMap<u128, AdaptiveLimit>,
-    /// Permits of all of them that are remembered by holder.
+    /// Permits of all limits that are remembered by holder.
     permits: usize,
-    /// When subjects are looked for that have nothing open.
+    /// When to evict subjects without open permits.
     sweep: SweepSchedule,
 }
 
@@ -55,7 +54,7 @@ impl Default for AdaptiveTable {
     }
 }
 
-/// What is open of one subject under one rule.
+/// The limit and the open permits of one rule and subject.
 #[derive(Debug)]
 struct AdaptiveLimit {
     rule: RuleName,
@@ -71,7 +70,7 @@ struct OpenPermit {
     until: Nanos,
 }
 
-/// How a limit answered.
+/// The result of an acquire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct AdaptiveOutcome {
     pub(crate) granted: bool,
@@ -80,7 +79,7 @@ pub(crate) struct AdaptiveOutcome {
 }
 
 impl Adaptive {
-    /// Limits and permits that take no more than `bytes`, about.
+    /// Limits and permits that take about `bytes` at most.
     pub(crate) fn with_memory_cap(bytes: u64) -> Self {
         let count = |each: u64, max: usize| {
             let fit = usize::try_from(bytes / 2 / each).unwrap_or(max);
@@ -93,7 +92,7 @@ impl Adaptive {
         }))
     }
 
-    /// Takes a slot until `until`.
+    /// Acquires a permit until `until`.
     pub(crate) fn acquire(
         &self,
         rule: &RuleName,
@@ -107,7 +106,7 @@ impl Adaptive {
         table.acquire(counter, holder, now, until)
     }
 
-    /// Lets a slot last until `until`; whether it was there.
+    /// Extends a permit until `until`. Returns whether it was there.
     pub(crate) fn renew(
         &self,
         rule: &RuleName,
@@ -127,7 +126,7 @@ impl Adaptive {
         self.0.lock().renew_counted(rule, subject, now, until)
     }
 
-    /// A request has ended: its slot is free, and how long it took is learnt.
+    /// Releases the permit of a finished request, and samples its duration.
     pub(crate) fn release(&self, rule: &RuleName, subject: Fingerprint, holder: u128, now: Nanos) {
         let learnt = self.find(rule, subject, |entry| {
             let in_flight = entry.len();
@@ -138,12 +137,12 @@ impl Adaptive {
         let _released_before_or_expired = learnt;
     }
 
-    /// Frees the slot of a request that never began.
+    /// Releases the permit of a request that never started.
     pub(crate) fn forget(&self, rule: &RuleName, subject: Fingerprint, holder: u128) {
         let _forgotten = self.find(rule, subject, |entry| entry.open.remove(&holder));
     }
 
-    /// Frees all slots of a subject, without learning anything; how many were open. Those that others share
+    /// Releases all permits of a subject without a sample. Returns how many were open. Permits of a shared limit
     /// stay.
     pub(crate) fn release_all(&self, rule: &RuleName, subject: Fingerprint, now: Nanos) -> u64 {
         let table = &mut *self.0.lock();
@@ -151,14 +150,14 @@ impl Adaptive {
             return 0;
         };
         table.permits -= entry.drop_ended(now);
-        table.sweep.record_expiry(Nanos::ZERO); // it need not be waited for
+        table.sweep.record_expiry(Nanos::ZERO); // may be evicted at once
         let freed = entry.open.len();
         table.permits -= freed;
         entry.open.clear();
         freed as u64
     }
 
-    /// The lowest limit that any subject of each rule has now.
+    /// The lowest current limit of any subject, for each rule.
     pub(crate) fn limits(&self) -> BTreeMap<String, u32> {
         let table = self.0.lock();
         let mut limits: BTreeMap<&str, u32> = BTreeMap::new();
@@ -173,7 +172,7 @@ impl Adaptive {
             .collect()
     }
 
-    /// Looks where the permits of a subject may be: with its own limit, or with one that it shares.
+    /// Searches the permits of a subject: under its own limit, or under the one that it shares.
     fn find<T>(
         &self,
         rule: &RuleName,
@@ -187,14 +186,14 @@ impl Adaptive {
             let found = with(entry)?;
             table.permits -= before - entry.open.len();
             if entry.open.is_empty() {
-                table.sweep.record_expiry(Nanos::ZERO); // it need not be waited for
+                table.sweep.record_expiry(Nanos::ZERO); // may be evicted at once
             }
             Some(found)
         })
     }
 }
 
-/// The limit of a subject, and the one that it shares if it has none.
+/// The counters of a subject's own limit and of the limit that it shares if it has none.
 fn counters_of(rule: &RuleName, subject: Fingerprint) -> [u128; 2] {
     let shared = Fingerprint::new(u128::from(subject.seed() % SHARED_LIMITS));
     [subject, shared].map(|subject| rule.counter(subject, 0))
@@ -218,7 +217,7 @@ impl AdaptiveLimit {
         u32::try_from(self.open.len()).unwrap_or(u32::MAX)
     }
 
-    /// Drops the permits that have ended; how many.
+    /// Drops expired permits. Returns how many.
     fn drop_ended(&mut self, now: Nanos) -> usize {
         let before = self.open.len();
         self.open.retain(|_, open| open.until > now);
@@ -235,7 +234,7 @@ impl AdaptiveLimit {
 }
 
 impl AdaptiveTable {
-    /// Takes a permit of a limit. If it cannot be remembered by holder it is only counted.
+    /// Acquires a permit of a limit. A permit that cannot be remembered by holder is only counted.
     fn acquire(
         &mut self,
         counter: u128,
@@ -266,7 +265,7 @@ impl AdaptiveTable {
         }
     }
 
-    /// A permit of a crowd has no name, so its renewal counts as another.
+    /// Renews a counted permit. It has no holder, so its renewal counts as another permit.
     fn renew_counted(
         &mut self,
         rule: &RuleName,
@@ -292,7 +291,7 @@ impl AdaptiveTable {
         granted
     }
 
-    /// Finds or makes the limit of a subject, or the one that it shares.
+    /// Finds or inserts the limit of a subject, or the one that it shares.
     fn find_or_insert(&mut self, rule: &RuleName, subject: Fingerprint, now: Nanos) -> u128 {
         let [own, shared] = counters_of(rule, subject);
         let mut counter = own;
@@ -314,7 +313,7 @@ impl AdaptiveTable {
         self.limits.len() >= self.max_subjects
     }
 
-    /// What a subject with nothing open has learnt is the least to lose.
+    /// Evicts subjects without open permits: what they have learnt is the least to lose.
     fn drop_idle(&mut self, now: Nanos) {
         self.limits.retain(|_, entry| {
             self.permits -= entry.drop_ended(now);
@@ -336,7 +335,7 @@ mod tests {
     const AT: fn(u64) -> Nanos = Nanos::from_millis;
 
     #[test]
-    fn a_permit_that_nobody_releases_expires_and_is_no_sample() {
+    fn a_permit_that_is_never_released_expires_and_is_no_sample() {
         let (adaptive, rule, who) = (Adaptive::default(), RuleName::new("r"), Fingerprint::new(7));
         let acquire = |holder, now| adaptive.acquire(&rule, who, holder, AT(now), AT(now + 100));
         for holder in 0..20 {
@@ -352,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_is_swept_only_when_something_has_ended() {
+    fn a_full_table_is_swept_only_when_something_has_expired() {
         let (adaptive, rule) = (Adaptive::default(), RuleName::new("r"));
         let due = |now| {
             let table = adaptive.0.lock();
@@ -370,11 +369,11 @@ mod tests {
         assert!(!due(9_999));
         assert!(due(10_000));
         adaptive.release(&rule, Fingerprint::new(7), 7, AT(500));
-        assert!(due(500), "one has nothing open any more");
+        assert!(due(500), "one subject has no open permit any more");
     }
 
-    /// Ten thousand strangers with one permit each shared one limit of 20 with everybody else: twenty more,
-    /// and the next client was denied.
+    /// Ten thousand clients with one permit each shared one limit of 20 with all others: after twenty more
+    /// permits the next client was denied.
     #[test]
     fn the_table_is_bounded_and_newcomers_share_limits_in_small_groups() {
         let (adaptive, rule) = (Adaptive::default(), RuleName::new("r"));

@@ -12,13 +12,13 @@ const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#qu
 const REDUCED_CAPACITY: &str =
     "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
-/// The body of one answer.
+/// The body of one response.
 pub(super) fn plain(decision: &Decision, context: &ResponseContext<'_>, out: &mut Vec<u8>) {
     put(out, r#"{"id":""#);
     rest(decision, context, out);
 }
 
-/// The same as an item of a list.
+/// The body as an item of a list.
 pub(super) fn item(decision: &Decision, context: &ResponseContext<'_>, out: &mut Vec<u8>) {
     put(out, r#"{"status":"#);
     number(out, u64::from(super::status(decision).as_u16()));
@@ -37,9 +37,10 @@ fn rest(decision: &Decision, context: &ResponseContext<'_>, out: &mut Vec<u8>) {
         message(decision.kind(), binding.as_ref(), out);
         put(out, "\"");
     }
-    match decision.allowed() {
-        true => put(out, r#","allowed":true,"rule":"#),
-        false => put(out, r#","allowed":false,"rule":"#),
+    if decision.allowed() {
+        put(out, r#","allowed":true,"rule":"#);
+    } else {
+        put(out, r#","allowed":false,"rule":"#);
     }
     let mut binding_figures = 0..0;
     match &binding {
@@ -59,11 +60,11 @@ fn rest(decision: &Decision, context: &ResponseContext<'_>, out: &mut Vec<u8>) {
         put(out, r#","receipt":"#);
         json_string(out, receipt);
     }
-    if let Some((token, lasts)) = context.reservation {
+    if let Some((token, ttl)) = context.reservation {
         put(out, r#","reservation":"#);
         json_string(out, token);
         put(out, r#","expires_ms":"#);
-        number(out, lasts.millis_up());
+        number(out, ttl.millis_up());
     }
     put(out, r#","limits":["#);
     for (i, view) in decision.limits().enumerate() {
@@ -71,7 +72,7 @@ fn rest(decision: &Decision, context: &ResponseContext<'_>, out: &mut Vec<u8>) {
             put(out, ",");
         }
         limit(out, &view, |out| match &binding {
-            // Numbers take longer to write than to copy.
+            // Copying numbers is faster than formatting them.
             Some(binding) if (binding.position, binding.rate) == (view.position, view.rate) => {
                 out.extend_from_within(binding_figures.clone());
             }
@@ -114,9 +115,10 @@ fn limit(out: &mut Vec<u8>, view: &LimitView<'_>, figures: impl FnOnce(&mut Vec<
     json_text(out, view.rule.name().as_str());
     put(out, r#"","rate":""#);
     json_text(out, view.rate_text);
-    match view.reading.verdict.allows() {
-        true => put(out, r#"","allowed":true"#),
-        false => put(out, r#"","allowed":false"#),
+    if view.reading.verdict.allows() {
+        put(out, r#"","allowed":true"#);
+    } else {
+        put(out, r#"","allowed":false"#);
     }
     figures(out);
     match view.role {
@@ -146,7 +148,7 @@ fn error(kind: DecisionKind) -> Option<&'static str> {
     }
 }
 
-/// A refusal in a sentence, inside a JSON string.
+/// The message of a denial, inside a JSON string.
 fn message(kind: DecisionKind, binding: Option<&LimitView<'_>>, out: &mut Vec<u8>) {
     match (kind, binding) {
         (DecisionKind::Deny(Retry::After(wait)), Some(binding)) => {
@@ -164,7 +166,7 @@ fn message(kind: DecisionKind, binding: Option<&LimitView<'_>>, out: &mut Vec<u8
             json_text(out, binding.rule.name().as_str());
             put(out, "`, which holds ");
             number(out, binding.limit.capacity());
-            put(out, " at most; ask for less at once");
+            put(out, " at most; request less at once");
         }
         (DecisionKind::Block { .. }, _) => put(out, "this client is on the block list"),
         (DecisionKind::Unavailable, Some(binding)) => {
@@ -172,10 +174,10 @@ fn message(kind: DecisionKind, binding: Option<&LimitView<'_>>, out: &mut Vec<u8
             json_text(out, binding.rule.name().as_str());
             put(
                 out,
-                "` refuses while its counts are out of reach; come back later",
+                "` denies while its store is unavailable; come back later",
             );
         }
-        _ => put(out, "refused"),
+        _ => put(out, "denied"),
     }
 }
 

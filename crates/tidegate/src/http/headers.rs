@@ -1,5 +1,5 @@
-//! `RateLimit-Policy`, `RateLimit` (draft-ietf-httpapi-ratelimit-headers-11), `X-RateLimit-*` and
-//! `Retry-After`, and the id.
+//! The headers `RateLimit-Policy`, `RateLimit` (draft-ietf-httpapi-ratelimit-headers-11), `X-RateLimit-*`,
+//! `Retry-After` and the decision's id.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
@@ -11,9 +11,9 @@ use tidegate_core::units::Nanos;
 use super::text::{number, put, sf_integer, sf_text, span};
 use super::{ResetStyle, ResponseContext};
 
-/// More policies than this help nobody.
+/// Maximum of policies in a header: more are of no use to a client.
 const MAX_POLICIES: usize = 8;
-/// The most that jitter adds to a wait.
+/// Maximum of jitter added to a wait.
 const MAX_JITTER: Nanos = Nanos::from_secs(30);
 
 /// The decision's id.
@@ -25,16 +25,15 @@ pub(super) const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit"
 pub(super) const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
-/// Every header a decision has; the values that differ from one to the next are written into a text
-/// that they are then cut out of.
+/// All headers of a decision. The values are written into one buffer and sliced from it afterwards.
 #[derive(Default)]
 pub(super) struct HeaderValues {
-    /// Each name and where its value ends; it begins where the one before ends.
+    /// Each name and the end of its value; the value begins at the end of the previous one.
     ends: SmallVec<[(HeaderName, usize); 8]>,
 }
 
 impl HeaderValues {
-    /// Writes the values at the start of `out`. No rule, no limits to tell of.
+    /// Writes the values at the start of `out`. Without a binding rule there are no headers of limits.
     pub(super) fn write(
         decision: &Decision,
         context: &ResponseContext<'_>,
@@ -85,12 +84,12 @@ impl HeaderValues {
         self.ends.push((name, out.len()));
     }
 
-    /// Where the last value ends.
+    /// The end of the last value.
     pub(super) fn len(&self) -> usize {
         self.ends.last().map_or(0, |(_, end)| *end)
     }
 
-    /// Shows each name and value, of the text they were written to.
+    /// Calls `each` with every name and value, from the buffer they were written to.
     pub(super) fn each(&self, text: &[u8], mut each: impl FnMut(&HeaderName, &[u8])) {
         let mut start = 0;
         for (name, end) in &self.ends {
@@ -99,7 +98,7 @@ impl HeaderValues {
         }
     }
 
-    /// Cuts the values out of the text they were written to, without copying.
+    /// Slices the values from the buffer they were written to, without copying.
     pub(super) fn insert_into(self, text: &Bytes, headers: &mut HeaderMap) {
         let mut start = 0;
         for (name, end) in self.ends {
@@ -113,8 +112,8 @@ impl HeaderValues {
     }
 }
 
-/// What a client is told to wait: the exact wait stretched by up to 30 %, by a hash of the client,
-/// so that the refused do not all come back at once. Never less than the wait, never 0.
+/// The value of `Retry-After`: the exact wait plus up to 30 %, by a hash of the client, so that denied clients do not
+/// all retry at once. Never less than the wait, never 0.
 pub(super) fn retry_after_secs(wait: Nanos, client_hash: u64) -> u64 {
     let max = (wait.get() / 10).saturating_mul(3).min(MAX_JITTER.get());
     let extra = (u128::from(max) * u128::from(client_hash)) >> 64;
@@ -122,7 +121,7 @@ pub(super) fn retry_after_secs(wait: Nanos, client_hash: u64) -> u64 {
     wait.plus(Nanos::new(extra)).secs_up().max(1)
 }
 
-/// The name of a policy in quotes: the rule's, and where it has several rates, which.
+/// The quoted name of a policy: the rule's name, and for a rule with several rates the period.
 pub(super) fn policy_name(
     out: &mut Vec<u8>,
     view: &LimitView<'_>,

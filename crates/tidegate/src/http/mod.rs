@@ -1,8 +1,7 @@
-//! What a decision looks like to an HTTP client: status, headers and body. Written once, for every
-//! edge that speaks HTTP.
+//! Decisions as HTTP responses: status, headers and body, for every edge that speaks HTTP.
 //!
-//! Rounding is toward safety: a wait is never told shorter than it is, and `Retry-After` is never 0.
-//! Shadow limits appear in the body's list and nowhere else.
+//! Rounding is toward safety: a wait is never reported shorter than it is, and `Retry-After` is never 0. Shadow
+//! limits appear in the body's list and nowhere else.
 
 mod body;
 mod headers;
@@ -20,7 +19,7 @@ pub use headers::ID;
 pub use permits::{acquired, concurrency_denied};
 pub use text::json_plain;
 
-/// How `X-RateLimit-Reset` tells time.
+/// The format of `X-RateLimit-Reset`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ResetStyle {
     /// Seconds since the epoch.
@@ -30,7 +29,7 @@ pub enum ResetStyle {
     Delta,
 }
 
-/// How a refusal is described.
+/// The format of a denial's body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum BodyStyle {
     /// Tidegate's own JSON.
@@ -40,35 +39,35 @@ pub enum BodyStyle {
     Problem,
 }
 
-/// What an answer needs besides the decision.
+/// The data of a response besides the decision.
 #[derive(Clone, Copy, Debug)]
 pub struct ResponseContext<'a> {
-    /// The decision's id, which the logs carry too.
+    /// The decision's id, which is also in the logs.
     pub id: &'a str,
     /// The wall clock, for epoch headers.
     pub wall: Nanos,
-    /// How `X-RateLimit-Reset` tells time.
+    /// The format of `X-RateLimit-Reset`.
     pub reset: ResetStyle,
-    /// How a refusal is described.
+    /// The format of a denial's body.
     pub body: BodyStyle,
-    /// A sealed receipt to hand out with an admission.
+    /// A sealed receipt to return with an allowed request.
     pub receipt: Option<&'a str>,
-    /// What to settle an admission with that was reserved, and how long it lasts.
+    /// The token that settles an admitted reservation, and its TTL.
     pub reservation: Option<(&'a str, Nanos)>,
 }
 
-/// A decision as an HTTP answer.
+/// A decision as an HTTP response.
 #[derive(Clone, Debug)]
 pub struct DecisionResponse {
     /// 200, 403, 422, 429 or 503.
     pub status: StatusCode,
-    /// Everything but `Content-Length`.
+    /// All headers but `Content-Length`.
     pub headers: HeaderMap,
     /// JSON.
     pub body: Bytes,
 }
 
-/// The status a decision has on the wire.
+/// The status code of a decision.
 pub fn status(decision: &Decision) -> StatusCode {
     match decision.kind() {
         DecisionKind::Allow | DecisionKind::Delay(_) => StatusCode::OK,
@@ -79,22 +78,24 @@ pub fn status(decision: &Decision) -> StatusCode {
     }
 }
 
-/// The whole answer.
+/// The whole response.
 pub fn response(decision: &Decision, context: &ResponseContext<'_>) -> DecisionResponse {
     let problem = context.body == BodyStyle::Problem && !decision.allowed();
     // One buffer holds the values of the headers and then the body.
     let mut text = Vec::with_capacity(768);
     let values = HeaderValues::write(decision, context, &mut text);
-    match problem {
-        true => body::problem(decision, context, &mut text),
-        false => body::plain(decision, context, &mut text),
+    if problem {
+        body::problem(decision, context, &mut text);
+    } else {
+        body::plain(decision, context, &mut text);
     }
     let text = Bytes::from(text);
     let body = text.slice(values.len()..);
     let mut headers = HeaderMap::with_capacity(10);
-    let content_type = match problem {
-        true => "application/problem+json",
-        false => "application/json",
+    let content_type = if problem {
+        "application/problem+json"
+    } else {
+        "application/json"
     };
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     insert(decision, values, &text, &mut headers);
@@ -105,7 +106,7 @@ pub fn response(decision: &Decision, context: &ResponseContext<'_>) -> DecisionR
     }
 }
 
-/// Only the headers, for edges whose answer has no body.
+/// Only the headers, for edges whose response has no body.
 pub fn headers(decision: &Decision, context: &ResponseContext<'_>) -> HeaderMap {
     let mut text = Vec::with_capacity(256);
     let values = HeaderValues::write(decision, context, &mut text);
@@ -114,7 +115,7 @@ pub fn headers(decision: &Decision, context: &ResponseContext<'_>) -> HeaderMap 
     headers
 }
 
-/// The same headers one by one, without the map: for protocols that carry them in a message.
+/// The same headers one by one, without a map: for protocols that carry them in a message.
 pub fn each_header(
     decision: &Decision,
     context: &ResponseContext<'_>,

@@ -1,4 +1,4 @@
-//! What an open request looks like to an HTTP client, and one that finds too many open.
+//! Permits as HTTP responses: an open request, and a denial because too many requests are open.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
@@ -11,14 +11,14 @@ use super::text::{json_string, json_text, number, put, sf_integer, sf_text};
 use super::{BodyStyle, DecisionResponse, ResponseContext, response};
 use crate::limiter::{ConcurrencyDenial, ConcurrencyUsage};
 
-/// Nobody knows when a request ends. Soon enough to find what is free, seldom enough to bear.
+/// The end of a request is unknown. This is soon enough to find a free permit, and seldom enough to bear.
 const RETRY_DELAY: Nanos = Nanos::from_secs(1);
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const REDUCED_CAPACITY: &str =
     "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
-/// The answer to a request that is open: that of its decision, and what keeps it open.
+/// The response to a request that is open: that of its decision, and the permit that keeps it open.
 pub fn acquired(
     decision: &Decision,
     limits: &[ConcurrencyUsage],
@@ -28,7 +28,7 @@ pub fn acquired(
 ) -> DecisionResponse {
     let response = response(decision, context);
     let mut body = response.body.to_vec();
-    body.pop(); // the brace that ends every body
+    body.pop(); // the closing brace of every body
     put(&mut body, r#","slot":"#);
     json_string(&mut body, permit);
     put(&mut body, r#","ttl_ms":"#);
@@ -61,14 +61,15 @@ pub fn acquired(
     }
 }
 
-/// The answer to a request that finds too many open.
+/// The response to a request that is denied because too many are open.
 pub fn concurrency_denied(
     denial: &ConcurrencyDenial,
     context: &ResponseContext<'_>,
 ) -> DecisionResponse {
-    let status = match denial.unavailable {
-        true => StatusCode::SERVICE_UNAVAILABLE,
-        false => StatusCode::TOO_MANY_REQUESTS,
+    let status = if denial.unavailable {
+        StatusCode::SERVICE_UNAVAILABLE
+    } else {
+        StatusCode::TOO_MANY_REQUESTS
     };
     let mut body = Vec::with_capacity(320);
     let content_type = match context.body {
@@ -127,13 +128,12 @@ fn plain(denial: &ConcurrencyDenial, context: &ResponseContext<'_>, out: &mut Ve
     put(out, r#"{"id":""#);
     json_text(out, context.id);
     put(out, r#"","error":""#);
-    put(
-        out,
-        match denial.unavailable {
-            true => "temporary_reduced_capacity",
-            false => "too_many_open",
-        },
-    );
+    let error = if denial.unavailable {
+        "temporary_reduced_capacity"
+    } else {
+        "too_many_open"
+    };
+    put(out, error);
     put(out, r#"","message":""#);
     message(denial, out);
     put(out, r#"","allowed":false,"rule":"#);
@@ -155,9 +155,10 @@ fn problem(
     status: StatusCode,
     out: &mut Vec<u8>,
 ) {
-    let (kind, title) = match denial.unavailable {
-        true => (REDUCED_CAPACITY, "Temporary reduced capacity"),
-        false => (QUOTA_EXCEEDED, "Too many open requests"),
+    let (kind, title) = if denial.unavailable {
+        (REDUCED_CAPACITY, "Temporary reduced capacity")
+    } else {
+        (QUOTA_EXCEEDED, "Too many open requests")
     };
     put(out, r#"{"type":""#);
     put(out, kind);
@@ -176,13 +177,13 @@ fn problem(
     put(out, "}");
 }
 
-/// The refusal in a sentence, inside a JSON string.
+/// The message of the denial, inside a JSON string.
 fn message(denial: &ConcurrencyDenial, out: &mut Vec<u8>) {
     put(out, "rule `");
     json_text(out, denial.rule.as_str());
     if denial.unavailable {
-        let away = "` refuses while its counts are out of reach; come back later";
-        return put(out, away);
+        let unavailable = "` denies while its store is unavailable; come back later";
+        return put(out, unavailable);
     }
     put(out, "` allows ");
     number(out, u64::from(denial.max_permits));
@@ -226,12 +227,12 @@ mod tests {
     }
 
     #[test]
-    fn a_denial_names_the_rule_and_what_is_open() {
+    fn a_denial_names_the_rule_and_the_number_of_open_requests() {
         let (status, headers, body) = rendered(false, BodyStyle::Plain);
         assert_eq!(status, 429);
         let policy = r#""up\"loads";q=50;qu="concurrent-requests""#;
         assert_eq!(headers["ratelimit-policy"], policy);
-        assert_eq!(headers["retry-after"], "2", "a second, stretched");
+        assert_eq!(headers["retry-after"], "2", "a second plus jitter");
         assert_eq!(headers["cache-control"], "no-store");
         assert_eq!(body["error"], "too_many_open");
         assert_eq!((&body["limit"], &body["open"]), (&50.into(), &50.into()));
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_store_it_is_not_the_clients_fault() {
+    fn a_denial_without_the_store_is_not_the_clients_error() {
         for style in [BodyStyle::Plain, BodyStyle::Problem] {
             assert_eq!(rendered(true, style).0, 503);
         }

@@ -5,7 +5,7 @@ use tidegate_core::units::Nanos;
 /// Structured fields have integers of at most 15 digits.
 const MAX_SF_INTEGER: u64 = 999_999_999_999_999;
 
-/// Text as it is. What is around a value comes in one piece, which costs a few moves and no call.
+/// Appends text unchanged. The text around a value comes in one piece, which costs a few moves and no call.
 #[inline(always)]
 pub(super) fn put(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
@@ -13,7 +13,7 @@ pub(super) fn put(out: &mut Vec<u8>, text: &str) {
 
 pub(super) fn number(out: &mut Vec<u8>, value: u64) {
     match u8::try_from(value) {
-        // A zero or a one is what most answers have somewhere.
+        // Most responses contain a zero or a one.
         Ok(digit @ 0..=9) => out.push(b'0' + digit),
         _ => put(out, itoa::Buffer::new().format(value)),
     }
@@ -23,7 +23,7 @@ pub(super) fn sf_integer(out: &mut Vec<u8>, value: u64) {
     number(out, value.min(MAX_SF_INTEGER));
 }
 
-/// The inside of a structured-field string: printable ASCII. What is not becomes `?`.
+/// The inside of a structured-field string: printable ASCII. Any other byte becomes `?`.
 pub(super) fn sf_text(out: &mut Vec<u8>, text: &str) {
     let plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
     if text.as_bytes().iter().all(plain) {
@@ -60,8 +60,8 @@ pub(super) fn json_text(out: &mut Vec<u8>, text: &str) {
     }
 }
 
-/// How many bytes from the start can stand in a JSON string as they are: all up to the first quote,
-/// backslash or control character. Eight are looked at in one go.
+/// The number of leading bytes that need no escape in a JSON string: all up to the first quote, backslash or control
+/// character. Eight are examined at a time.
 #[inline]
 pub fn json_plain(bytes: &[u8]) -> usize {
     let (words, rest) = bytes.as_chunks();
@@ -74,8 +74,7 @@ pub fn json_plain(bytes: &[u8]) -> usize {
     bytes.len() - rest.len() + json_plain_rest(rest)
 }
 
-/// The same for fewer than eight. Apart, so that a reader, which seldom comes to the end of its
-/// bytes, is not burdened with it.
+/// The same for fewer than eight bytes. A separate function, so that the caller, which seldom gets here, stays small.
 #[inline(never)]
 fn json_plain_rest(rest: &[u8]) -> usize {
     let mut word = [b' '; 8];
@@ -84,8 +83,8 @@ fn json_plain_rest(rest: &[u8]) -> usize {
     plain.min(rest.len())
 }
 
-/// The high bit of the first byte that cannot stand in a JSON string. Bits of later bytes mean
-/// nothing: the subtraction may have borrowed from them.
+/// The high bit of the first byte that needs an escape in a JSON string. Bits of later bytes are undefined: the
+/// subtraction may have borrowed from them.
 #[inline(always)]
 fn json_special(bytes: [u8; 8]) -> u64 {
     const EACH: u64 = u64::MAX / 255;
@@ -103,7 +102,7 @@ pub(super) fn json_string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
 }
 
-/// A span as a rules file writes it: the largest unit that divides it.
+/// A span in the syntax of rules files: the largest unit that divides it.
 pub(super) fn span(out: &mut Vec<u8>, length: Nanos) {
     const UNITS: [(u64, &str); 7] = [
         (86_400_000_000_000, "d"),
@@ -124,8 +123,8 @@ pub(super) fn span(out: &mut Vec<u8>, length: Nanos) {
     put(out, unit);
 }
 
-/// A wait as people say it: `400 ms`, `12 s`, `1 min 2 s`, `20 h 17 min`, `3 d 4 h`. Two units at most, and
-/// rounded up: a client that waits so long has waited long enough.
+/// A wait in words: `400 ms`, `12 s`, `1 min 2 s`, `20 h 17 min`, `3 d 4 h`. At most two units, rounded up: the
+/// wait is never reported too short.
 pub(super) fn wait(out: &mut Vec<u8>, wait: Nanos) {
     const MINUTE: u64 = 60;
     const HOUR: u64 = 60 * MINUTE;
@@ -134,7 +133,7 @@ pub(super) fn wait(out: &mut Vec<u8>, wait: Nanos) {
     if millis < 1_000 {
         return quantity(out, millis, " ms");
     }
-    // In units of the smaller one first, so that rounding up carries: 3,599.5 s are an hour.
+    // Counts in the smaller unit first, so that rounding up carries: 3,599.5 s are an hour.
     let secs = wait.secs_up();
     let (large, large_unit, small, small_unit) = match secs {
         ..MINUTE => return quantity(out, secs, " s"),
@@ -171,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn json_strings_are_what_serde_would_write() {
+    fn json_strings_can_be_read_back_by_serde() {
         for text in [
             "",
             "plain",
@@ -190,7 +189,7 @@ mod tests {
     fn plain_text_ends_at_the_first_special_byte() {
         for length in 0..40 {
             for special in (0..0x20).chain([b'"', b'\\', 0x7f, 0x80, 0xff]) {
-                let mut text = vec![0xa2; length]; // a quote, but for its high bit
+                let mut text = vec![0xa2; length]; // a quote with its high bit set
                 text.push(special);
                 text.extend(b"!\"#[]\\ ");
                 let want = match special {
@@ -220,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_are_said_in_two_units_and_never_too_short() {
+    fn waits_have_at_most_two_units_and_are_never_too_short() {
         let cases = [
             (0, "0 ms"),
             (400, "400 ms"),

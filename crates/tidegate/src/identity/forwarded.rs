@@ -1,14 +1,14 @@
-//! Whose request a proxy passed on: walks `X-Forwarded-For` or `Forwarded` back to the client.
+//! The client behind proxies: walks `X-Forwarded-For` or `Forwarded` back to the client.
 //!
-//! The walk starts at the socket peer, the only address nobody can choose. While the address in
-//! hand is a trusted proxy, its word is taken for the hop before it: one entry to the left, from
-//! the right end of all header lines joined in order. The first address that is not trusted is
-//! the client. An entry that cannot be read stops the walk at the last address that could.
+//! The walk starts at the socket peer, the only address that a client cannot choose. While the current address is a
+//! trusted proxy, its entry names the hop before it: one entry to the left, from the right end of all header lines
+//! joined in order. The first untrusted address is the client. An unreadable entry stops the walk at the last
+//! readable address.
 //!
-//! Kept true: what stands left of the first untrusted address is never looked at, so a client
-//! cannot name its own address by sending the header itself. Trust nobody (the default) and the
-//! client is the peer. Only one of the two headers is ever read, the one the operator names: a
-//! proxy that appends to one passes the other through as the client wrote it.
+//! Invariant: entries left of the first untrusted address are never read, so a client cannot choose its own address
+//! by sending the header itself. Without trusted proxies (the default) the client is the peer. Only the header that
+//! the operator names is ever read: a proxy that appends to one of the two passes the other through as the client
+//! wrote it.
 //!
 //! Does not mask or key addresses: see [`IpNormalizer`](super::IpNormalizer).
 
@@ -18,7 +18,7 @@ use super::ip;
 use super::rfc7239::{elements, for_address};
 use super::trusted::TrustedProxies;
 
-/// More proxies in a row than anyone runs. Bounds the work that a long header can ask for.
+/// More proxies in a row than any deployment runs. Bounds the work for a long header.
 const MAX_HOPS: usize = 32;
 
 /// Which header the trusted proxies write.
@@ -41,32 +41,32 @@ impl ForwardingHeader {
     }
 }
 
-/// Where a walk ended, and why there.
+/// The result of a walk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ForwardedClient {
-    /// The address to hold responsible.
+    /// The client's address.
     pub client: IpAddr,
-    /// How many trusted proxies vouched for it; 0 if it is the peer itself.
+    /// The number of trusted proxies that vouched for it; 0 if it is the peer itself.
     pub hops: usize,
-    /// Why the walk went no further.
+    /// Why the walk stopped there.
     pub end: ForwardedStop,
 }
 
-/// Why a walk went no further left.
+/// Why a walk stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ForwardedStop {
     /// The client is not a trusted proxy: the usual case.
     Untrusted,
     /// Every entry was a trusted proxy: the left-most one sent the request itself.
     Exhausted,
-    /// The entry before the client cannot be read, is empty, or hides its address.
+    /// The entry before the client is unreadable or empty, or hides its address.
     Malformed,
-    /// More trusted hops than anyone runs.
+    /// More trusted hops than any deployment runs.
     TooLong,
 }
 
-/// Walks from the socket `peer` to the client. `lines` are the values of every line of the
-/// `chain` header, in the order received; what they hold is only read if `peer` is trusted.
+/// Walks from the socket `peer` to the client. `lines` are the values of every line of the `chain` header, in the
+/// order received; they are only read if `peer` is trusted.
 pub fn client<'a, L>(
     peer: IpAddr,
     chain: ForwardingHeader,
@@ -88,7 +88,7 @@ where
     }
 }
 
-/// The rule itself: `before` gives the earlier hops, nearest first, `None` where unreadable.
+/// The algorithm: `before` yields the earlier hops, nearest first, and `None` for an unreadable one.
 fn walk(
     peer: IpAddr,
     mut before: impl Iterator<Item = Option<IpAddr>>,
@@ -118,8 +118,8 @@ fn walk(
     at
 }
 
-/// Entries of one `X-Forwarded-For` line, right to left. An empty entry counts: whoever wrote it
-/// vouched for nothing, so what is left of it must not be reached.
+/// Entries of one `X-Forwarded-For` line, right to left. An empty entry counts: its writer vouched for nothing, so
+/// the walk must not pass it.
 fn comma_separated(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.rsplit(|&b| b == b',')
 }
@@ -134,7 +134,7 @@ mod tests {
 
     const PROXIES: [&str; 3] = ["10.0.0.0/8", "2001:db8:face::/48", "192.0.2.1"];
 
-    /// Walks `lines`, one header line each, and says `client/hops end`.
+    /// Walks `lines`, one header line each, and compares the result as `client/hops end`.
     #[track_caller]
     fn check(chain: ForwardingHeader, peer: &str, lines: &[&str], want: &str) {
         let trusted = TrustedProxies::parse(&PROXIES).unwrap();
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn by_default_nobody_is_trusted_and_the_peer_is_the_client() {
+    fn by_default_no_proxy_is_trusted_and_the_peer_is_the_client() {
         let peer = "10.0.0.1".parse().unwrap();
         let walked = client(
             peer,
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn an_untrusted_peer_cannot_name_itself() {
+    fn an_untrusted_peer_cannot_choose_its_address() {
         xff("203.0.113.9", &["198.51.100.1"], "203.0.113.9/0 Untrusted");
         forwarded(
             "203.0.113.9",
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_left_of_the_client_is_never_read() {
+    fn entries_left_of_the_client_are_never_read() {
         xff(
             "10.0.0.1",
             &["\u{0}garbage\", , 203.0.113.9"],
@@ -285,9 +285,9 @@ mod tests {
         );
     }
 
-    // Split from the left, the client's lone quote would swallow the entry its proxy appended.
+    // Split from the left, the client's lone quote would swallow the entry that its proxy appended.
     #[test]
-    fn a_quote_sent_by_the_client_does_not_hide_what_proxies_appended() {
+    fn a_quote_sent_by_the_client_does_not_hide_entries_of_proxies() {
         forwarded(
             "10.0.0.1",
             &["for=\"1.1.1.1, for=203.0.113.9"],
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_longer_than_anyone_runs_ends_where_it_stands() {
+    fn a_chain_longer_than_any_deployment_runs_stops_at_the_limit() {
         let line = vec!["10.0.0.2"; 10_000].join(",");
         xff("10.0.0.1", &[&line], "10.0.0.2/32 TooLong");
     }

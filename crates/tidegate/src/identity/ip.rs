@@ -1,23 +1,21 @@
-//! One client, one address: reads the many ways to write an address and maps them to one.
+//! One client, one address: parses the many notations of an address and maps them to one.
 //!
-//! Kept true: two addresses of the same client give equal [`ClientIp`]s, those of different
-//! clients differ. "The same client" means: one IPv4 address however it is wrapped (v4-mapped or
-//! NAT64), or one IPv6 network of the configured prefix, because a host is handed a whole /64 and
-//! can use any address in it. Unwrapping comes before masking: masked first, all of IPv4 would
-//! fall into one network and share one counter (CVE-2026-30827).
+//! Invariant: two addresses of the same client give equal [`ClientIp`]s, those of different clients differ. "The same
+//! client" means: one IPv4 address however it is wrapped (v4-mapped or NAT64), or one IPv6 network of the configured
+//! prefix, because a host is assigned a whole /64 and can use any address in it. Unwrapping comes before masking:
+//! masked first, all of IPv4 would fall into one network and share one counter (CVE-2026-30827).
 //!
-//! Does not know where an address came from or whether it may be believed: see
-//! [`forwarded`](super::forwarded).
+//! Does not know where an address came from or whether it is trusted: see [`forwarded`](super::forwarded).
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A client's address in canonical form. Only a [`IpNormalizer`] makes one; equal means the same client.
+/// A client's address in canonical form. Only an [`IpNormalizer`] makes one; equal means the same client.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ClientIp(IpAddr);
 
 impl ClientIp {
-    /// The address: IPv4 whole, IPv6 with everything below the prefix zero.
+    /// The address: IPv4 whole, IPv6 with all bits below the prefix zero.
     pub const fn addr(self) -> IpAddr {
         self.0
     }
@@ -29,22 +27,22 @@ impl fmt::Display for ClientIp {
     }
 }
 
-/// How addresses become clients: how many leading bits of an IPv6 address name one client.
+/// Maps addresses to clients, by the number of leading bits of an IPv6 address that identify one client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IpNormalizer {
     v6_prefix: u8,
 }
 
 impl Default for IpNormalizer {
-    /// A /64: what one host or one home gets at least, and can roam in freely.
+    /// A /64: the least that one host or one home is assigned, and can use freely.
     fn default() -> Self {
         IpNormalizer { v6_prefix: 64 }
     }
 }
 
 impl IpNormalizer {
-    /// With an IPv6 prefix of 48 (a whole site) to 128 (every address by itself) bits. Shorter
-    /// would let one site's traffic refuse its neighbours.
+    /// A normalizer with an IPv6 prefix of 48 (a whole site) to 128 (every address by itself) bits. With a shorter
+    /// one a site's traffic would cause denials for its neighbours.
     pub const fn new(v6_prefix: u8) -> Result<Self, Ipv6PrefixError> {
         match v6_prefix {
             48..=128 => Ok(IpNormalizer { v6_prefix }),
@@ -52,7 +50,7 @@ impl IpNormalizer {
         }
     }
 
-    /// How many leading bits of an IPv6 address name one client.
+    /// The number of leading bits of an IPv6 address that identify one client.
     pub const fn v6_prefix(self) -> u8 {
         self.v6_prefix
     }
@@ -68,7 +66,7 @@ impl IpNormalizer {
         })
     }
 
-    /// The client that an address written as text belongs to; the forms are those of [`parse`].
+    /// The client that an address written as text belongs to; the notations are those of [`parse`].
     pub fn parse(self, text: &str) -> Result<ClientIp, IpParseError> {
         parse(text).map(|addr| self.client(addr))
     }
@@ -78,39 +76,39 @@ impl IpNormalizer {
     }
 }
 
-/// An IPv6 prefix that does not name clients.
+/// An IPv6 prefix that does not identify clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("ipv6_prefix is {found}; write a number from 48 to 128 (64 suits most)")]
 pub struct Ipv6PrefixError {
-    /// The prefix length that was asked for.
+    /// The prefix length found.
     pub found: u8,
 }
 
 /// Text that is not an address.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum IpParseError {
-    /// Leading zeros: `010.0.0.1` is 10.0.0.1 to some readers and, in octal, 8.0.0.1 to others. A
-    /// limiter that picks one may count a client that the next hop knows by another address.
+    /// Leading zeros: `010.0.0.1` is 10.0.0.1 to some parsers and, in octal, 8.0.0.1 to others. A limiter that
+    /// picks one may count a client that the next hop knows by another address.
     #[error(
         "`{found}` has a number with a leading zero, which some read as octal; write it without"
     )]
     LeadingZero {
-        /// What was written, escaped and shortened.
+        /// The text found, escaped and shortened.
         found: String,
     },
-    /// Nothing that can be read as an address.
+    /// The text cannot be parsed as an address.
     #[error("`{found}` is not an IP address; write it like 203.0.113.9 or 2001:db8::1")]
     NotAnAddress {
-        /// What was written, escaped and shortened.
+        /// The text found, escaped and shortened.
         found: String,
     },
 }
 
-/// Reads one address: `203.0.113.9`, `203.0.113.9:80`, `2001:DB8::1`, `[2001:db8::1]:80`,
-/// `fe80::1%eth0`, with blanks around it.
+/// Parses one address: `203.0.113.9`, `203.0.113.9:80`, `2001:DB8::1`, `[2001:db8::1]:80`, `fe80::1%eth0`, with blanks
+/// around it.
 ///
-/// Port and zone are dropped: they tell connections and interfaces apart, not clients. IPv4 with
-/// leading zeros is refused. Without brackets the last group of an IPv6 address is never a port.
+/// Port and zone are dropped: they distinguish connections and interfaces, not clients. IPv4 with leading zeros is
+/// rejected. Without brackets the last group of an IPv6 address is never a port.
 pub fn parse(text: &str) -> Result<IpAddr, IpParseError> {
     read(text).ok_or_else(|| {
         let found = shown(text);
@@ -122,9 +120,9 @@ pub fn parse(text: &str) -> Result<IpAddr, IpParseError> {
     })
 }
 
-/// [`parse`] for the request path, where no one reads the error.
+/// [`parse`] for the request path, where the error is not needed.
 pub(super) fn read(text: &str) -> Option<IpAddr> {
-    // What most requests have, before looking for ports and brackets.
+    // The usual notation, before ports and brackets are considered.
     if let Ok(plain) = text.parse() {
         return Some(IpAddr::V4(plain));
     }
@@ -147,8 +145,7 @@ pub(super) fn read(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// `::ffff:203.0.113.9` is only another notation for 203.0.113.9: a dual-stack socket shows IPv4
-/// peers so.
+/// `::ffff:203.0.113.9` is only another notation for 203.0.113.9, in which a dual-stack socket shows IPv4 peers.
 pub(super) fn unmapped(addr: IpAddr) -> IpAddr {
     addr.to_canonical()
 }
@@ -188,7 +185,7 @@ fn has_leading_zero(text: &str) -> bool {
     text.contains('.') && numbers().any(zeros)
 }
 
-/// For an error message: no control characters, no bidi tricks, not the whole of a long header.
+/// For an error message: without control characters and bidi tricks, and not the whole of a long header.
 fn shown(text: &str) -> String {
     text.chars()
         .take(48)
@@ -206,13 +203,13 @@ mod tests {
         let got = match IpNormalizer::default().parse(text) {
             Ok(client) => client.to_string(),
             Err(IpParseError::LeadingZero { .. }) => "leading zero".to_owned(),
-            Err(IpParseError::NotAnAddress { .. }) => "refused".to_owned(),
+            Err(IpParseError::NotAnAddress { .. }) => "not an address".to_owned(),
         };
         assert_eq!(got, want, "from {text:?}");
     }
 
     #[test]
-    fn every_way_to_write_an_address_is_the_same_client() {
+    fn every_notation_of_an_address_is_the_same_client() {
         for text in [
             "203.0.113.9",
             " 203.0.113.9\t",
@@ -241,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn leading_zeros_are_refused_because_readers_disagree_on_octal() {
+    fn leading_zeros_are_rejected_because_parsers_disagree_on_octal() {
         for text in [
             "010.0.0.1",
             "10.0.0.01",
@@ -255,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_exactly_an_address_is_refused() {
+    fn text_that_is_not_exactly_an_address_is_rejected() {
         for text in [
             "",
             " ",
@@ -287,12 +284,12 @@ mod tests {
             "2001:db8:::1",
             "[[::1]]",
         ] {
-            check(text, "refused");
+            check(text, "not an address");
         }
     }
 
     #[test]
-    fn a_message_shows_what_was_written_without_its_control_characters() {
+    fn a_message_shows_the_text_without_its_control_characters() {
         let error = parse("\u{1b}[31m\u{202e}evil").unwrap_err().to_string();
         let want = r"`\u{1b}[31m\u{202e}evil` is not an IP address; write it like 203.0.113.9 or 2001:db8::1";
         assert_eq!(error, want);
@@ -306,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_from_48_to_128_are_taken_and_others_refused() {
+    fn prefixes_from_48_to_128_are_accepted_and_others_rejected() {
         let addr = "2001:db8:1:2:3:4:5:6".parse().unwrap();
         let masked = |prefix| IpNormalizer::new(prefix).unwrap().client(addr).to_string();
         assert_eq!(masked(48), "2001:db8:1::");
@@ -318,7 +315,7 @@ mod tests {
         }
     }
 
-    /// Who an address belongs to, said independently of the code above: by its text or bits.
+    /// The owner of an address, computed independently of the code above: by its text or bits.
     fn owner(addr: IpAddr, prefix: u8) -> (u8, u128) {
         match addr {
             IpAddr::V4(v4) => (4, u128::from(v4.to_bits())),

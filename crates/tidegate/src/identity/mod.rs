@@ -1,10 +1,9 @@
-//! Who sent this request: the address and the API key a limit counts by.
+//! The identity of a client: the address and the API key a limit counts by.
 //!
-//! Everything here is a pure function of what the edge saw (socket peer, header values, key text)
-//! and of what the operator wrote (trusted proxies, prefix length, keys file). It keeps true that
-//! one client has one key, that nobody chooses their own address unless a trusted proxy vouches
-//! for it, and that no raw API key is stored or printed. It knows nothing of rules, stores or any
-//! protocol's request type.
+//! Everything here is a pure function of the edge's input (socket peer, header values, key text) and of the
+//! operator's configuration (trusted proxies, prefix length, keys file). Invariant: one client has one key, no client
+//! chooses its own address unless a trusted proxy vouches for it, and no raw API key is stored or printed. Knows
+//! nothing of rules, stores or any protocol's request type.
 
 pub mod forwarded;
 pub mod ip;

@@ -1,6 +1,6 @@
-//! Reads the `Forwarded` header of RFC 7239, from the right: elements, their pairs, the `for` of each.
+//! Parses the `Forwarded` header of RFC 7239, from the right: elements, their pairs, the `for` of each.
 //!
-//! Does not know which elements may be believed: [`forwarded`](super::forwarded) walks them.
+//! Does not know which elements are trusted: [`forwarded`](super::forwarded) walks them.
 
 use std::net::IpAddr;
 
@@ -8,8 +8,8 @@ use super::ip;
 
 /// Elements of one `Forwarded` line, right to left, split at commas outside quotes.
 ///
-/// Read from the right, what trusted proxies appended is well formed whatever a client put before
-/// it; from the left, one stray quote sent by a client would swallow their entries.
+/// Parsed from the right, the elements that trusted proxies appended are well formed whatever a client put before
+/// them; parsed from the left, one stray quote sent by a client would swallow them.
 pub(super) fn elements(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = Some(line);
     std::iter::from_fn(move || {
@@ -33,13 +33,13 @@ fn last_bare_comma(line: &[u8]) -> Option<usize> {
     })
 }
 
-/// Whether what follows `before` is escaped: an odd run of backslashes ends it.
+/// Whether the byte after `before` is escaped: `before` ends in an odd run of backslashes.
 fn is_escaped(before: &[u8]) -> bool {
     before.iter().rev().take_while(|&&b| b == b'\\').count() % 2 == 1
 }
 
-/// The `for` address of one element. Exactly one `for`; the other parameters only have to be
-/// well formed. `unknown`, `_hidden` and escapes inside quotes are no address.
+/// The `for` address of one element. There must be exactly one `for`; the other parameters only have to be well
+/// formed. `unknown`, `_hidden` and escapes inside quotes are no address.
 pub(super) fn for_address(element: &[u8]) -> Option<IpAddr> {
     let mut found = None;
     for pair in pairs(str::from_utf8(element).ok()?) {
@@ -51,7 +51,7 @@ pub(super) fn for_address(element: &[u8]) -> Option<IpAddr> {
     ip::read(without_hidden_port(found?))
 }
 
-/// `name=value` pairs of an element; `None` for one that is malformed.
+/// `name=value` pairs of an element; `None` for a malformed pair.
 fn pairs(element: &str) -> impl Iterator<Item = Option<(&str, &str)>> {
     let (mut quoted, mut escaped) = (false, false);
     let at_semicolon = move |c: char| {
@@ -92,12 +92,12 @@ fn is_token(b: u8) -> bool {
     b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b)
 }
 
-/// A token, or what proxies write without the quotes that IPv6 addresses and ports should have.
+/// A token, or a character that proxies write without the quotes that IPv6 addresses and ports should have.
 fn is_loose_token(b: u8) -> bool {
     is_token(b) || b"[]:/".contains(&b)
 }
 
-/// RFC 7239 lets a proxy hide the port as `_name`; the address before it still counts.
+/// RFC 7239 allows a proxy to hide the port as `_name`; the address before it still counts.
 fn without_hidden_port(node: &str) -> &str {
     match node.rsplit_once(":_") {
         Some((address, port)) if !port.is_empty() && port.bytes().all(is_token) => address,

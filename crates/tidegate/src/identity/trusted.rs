@@ -1,6 +1,6 @@
-//! The proxies whose word is taken for where a request came from, as networks.
+//! The trusted proxies, as networks. Their headers determine where a request came from.
 //!
-//! Kept true: nobody is trusted unless listed, and a list read from text never trusts everybody.
+//! Invariant: only listed proxies are trusted, and a list parsed from text never trusts every address.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use ipnet::{IpNet, Ipv4Net};
 
 use super::ip;
 
-/// The proxies whose word is taken for where a request came from. Nobody, unless told.
+/// The proxies whose headers determine where a request came from. None by default.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TrustedProxies {
     nets: Vec<IpNet>,
@@ -22,7 +22,7 @@ impl TrustedProxies {
         }
     }
 
-    /// Reads networks (`10.0.0.0/8`) and single addresses (`10.1.2.3`); gives every fault.
+    /// Parses networks (`10.0.0.0/8`) and single addresses (`10.1.2.3`). Returns all errors.
     pub fn parse<S: AsRef<str>>(texts: &[S]) -> Result<Self, Vec<TrustedProxyError>> {
         let (mut nets, mut errors) = (Vec::new(), Vec::new());
         for text in texts {
@@ -38,37 +38,37 @@ impl TrustedProxies {
         }
     }
 
-    /// Whether `addr` is a trusted proxy. A v4-mapped address is its IPv4 address; a NAT64 one is
-    /// not: it names a machine beyond a translator, not the proxy the operator listed.
+    /// Whether `addr` is a trusted proxy. A v4-mapped address counts as its IPv4 address. A NAT64 address does not:
+    /// it names a machine beyond a translator, not the proxy that the operator listed.
     pub fn trusts(&self, addr: IpAddr) -> bool {
         let addr = ip::unmapped(addr);
         self.nets.iter().any(|net| net.contains(&addr))
     }
 }
 
-/// An entry of `trusted_proxies` that is not a network.
+/// An invalid entry of `trusted_proxies`.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TrustedProxyError {
     /// Neither a network nor an address.
     #[error("trusted proxy `{found}` is not a network; write it like 10.0.0.0/8 or 10.1.2.3")]
     NotANetwork {
-        /// What was written, escaped.
+        /// The text found, escaped.
         found: String,
     },
-    /// Bits set below the prefix: the network or the prefix is not the one that was meant.
+    /// Bits are set below the prefix: the network or the prefix is not the intended one.
     #[error("trusted proxy `{found}` has bits set below its prefix; write {meant} or correct it")]
     HostBits {
-        /// What was written.
+        /// The network found.
         found: IpNet,
-        /// The network it lies in.
+        /// The network that contains it.
         meant: IpNet,
     },
-    /// Everybody: then any client chooses its own address.
+    /// Every address: then any client could choose its own address.
     #[error(
         "trusted proxy `{found}` is the whole internet, so any client could choose its address; list your proxies"
     )]
     Everybody {
-        /// What was written.
+        /// The network found.
         found: IpNet,
     },
 }

@@ -1,9 +1,9 @@
-//! Requests that are open for a while: a slot of every rule that limits how many are, and the charge
-//! of every rate, together.
+//! Requests that stay open for a while: a permit of every rule with `concurrent`, and the charge of every rate,
+//! together.
 //!
-//! Kept true: a request that is refused by any rule holds no slot, as far as the store can be told; one
-//! that is full charges nothing. Slots end by themselves, so nothing is lost for longer than they last;
-//! and those of a request that nobody waits for any more are freed at once, by whoever can (`guard`).
+//! Invariant: a request denied by any rule holds no permit, as far as the store can be reached, and a request
+//! denied for lack of a permit is charged nothing. Permits expire, so that none is lost for longer than its TTL. The
+//! permits of a cancelled request are released at once by the caller's `on_cancel` (`acquire_guard`).
 
 use std::borrow::Cow;
 
@@ -24,85 +24,85 @@ use super::acquire_guard::AcquireGuard;
 use super::ticket::{PermitLocation, Ticket, TicketError, TicketPermit};
 use super::{Keys, Limiter, LimiterView};
 
-/// How long a slot lasts where nobody says.
+/// TTL of a permit if the caller sets none.
 pub const DEFAULT_PERMIT_TTL: Nanos = Nanos::from_secs(10);
 
-/// By then a question that nobody waits for any more has reached its store, or never will.
+/// By then a cancelled call has reached its store, or never will.
 pub const CANCEL_RETRY_AFTER: Nanos = Nanos::from_secs(2);
 
-/// What became of a request that wants to be open.
+/// The result of an acquire.
 #[derive(Clone, Debug)]
 pub enum Acquired<T = Ticket> {
-    /// It is, and has been charged.
+    /// The request is open, and has been charged.
     Open {
-        /// What keeps it so.
+        /// What keeps the request open.
         permit: T,
         /// What was charged.
         decision: Decision,
-        /// How each limit on what is open stands.
+        /// The usage of each concurrency limit.
         limits: SmallVec<[ConcurrencyUsage; 2]>,
     },
-    /// A rate or a list refuses it. It is not open.
+    /// A rate or a list denies the request. It is not open.
     Denied(Decision),
-    /// Too many are open. It is not, and nothing was charged.
+    /// Too many requests are open. This one is not, and nothing was charged.
     Full(ConcurrencyDenial),
 }
 
-/// A limit on what is open, with this request.
+/// The usage of a concurrency limit, with this request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConcurrencyUsage {
     /// The rule.
     pub rule: RuleName,
-    /// How many may be open.
+    /// The number of requests that may be open.
     pub max_permits: u32,
-    /// How many are, this one included if it has a slot.
+    /// The number of open requests, including this one if it has a permit.
     pub open: u32,
-    /// Whether the rule only watches.
+    /// Whether the rule enforces or runs in shadow mode.
     pub role: Role,
-    /// Whether there was room.
+    /// Whether this request has a permit.
     pub granted: bool,
 }
 
-/// Too many requests are open.
+/// A denial because too many requests are open.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConcurrencyDenial {
-    /// The rule that says so.
+    /// The rule that denies.
     pub rule: RuleName,
-    /// How many may be open.
+    /// The number of requests that may be open.
     pub max_permits: u32,
-    /// How many are, as far as whoever decided knows.
+    /// The number of open requests, as far as the deciding store or node knows.
     pub open: u32,
     /// How it was decided.
     pub source: Source,
-    /// Whether it is only that the store is out of reach, and the rule says to refuse meanwhile.
+    /// Whether the denial only means that the store is unavailable and the rule denies meanwhile.
     pub unavailable: bool,
-    /// A hash of who asked, to spread what many are told at once.
+    /// A hash of the client, to spread the retries of many clients.
     pub client: u64,
 }
 
-/// Why a slot was neither given nor refused.
+/// Why a permit was neither granted nor denied.
 #[derive(Debug, thiserror::Error)]
 pub enum AcquireError {
-    /// The text is no slot of ours.
+    /// The text is not a permit of this deployment.
     #[error(transparent)]
     Ticket(#[from] TicketError),
-    /// The store did not answer.
+    /// The store did not reply.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// There is nothing to name a holder by.
+    /// There is no randomness for the id of a holder.
     #[error("the operating system has no randomness: {0}")]
     NoRandomness(#[from] getrandom::Error),
 }
 
 impl<S: Store> Limiter<S> {
-    /// Opens a request for as long as `ttl`, unless it is renewed: takes a slot of every rule that
-    /// limits how many are open, and charges the rates as `check` does.
+    /// Opens a request for `ttl`, unless it is renewed: acquires a permit of every rule with `concurrent`, and
+    /// charges the rates as `check` does.
     ///
-    /// Not cancel-safe: dropped before it has answered, it may leave slots that nobody knows of until
-    /// they end. A [`PermitRenewer`](super::PermitRenewer) is, and so is [`Limiter::acquire_with_cancel`].
+    /// Not cancel-safe: dropped before it has finished, the call may leave permits that no caller knows of until
+    /// they expire. [`PermitRenewer`](super::PermitRenewer) and [`Limiter::acquire_with_cancel`] are cancel-safe.
     ///
     /// # Errors
-    /// When the store gave no answer; memory always does.
+    /// When the store gives no reply; the memory store always replies.
     pub async fn acquire(
         &self,
         request: Request<'_>,
@@ -111,12 +111,12 @@ impl<S: Store> Limiter<S> {
         self.acquire_with_cancel(request, ttl, |_| {}).await
     }
 
-    /// The same for callers that may stop waiting: dropped before it has answered, it hands what may
-    /// have been taken to `on_cancel`, for a task that calls [`Limiter::cancel`] with it. Rates that were
-    /// charged by then stay charged.
+    /// As [`Limiter::acquire`], for callers that may stop waiting. Dropped before it has finished, the call passes
+    /// the permits that may have been acquired to `on_cancel`, for a task that calls [`Limiter::cancel`] with them.
+    /// Rates that were charged by then stay charged.
     ///
     /// # Errors
-    /// When the store gave no answer; memory always does.
+    /// When the store gives no reply; the memory store always replies.
     pub async fn acquire_with_cancel(
         &self,
         request: Request<'_>,
@@ -128,8 +128,8 @@ impl<S: Store> Limiter<S> {
             .await
     }
 
-    /// Frees the slots of a request that never began. What the store does not hear ends by itself. To be done
-    /// again after [`CANCEL_RETRY_AFTER`]: the question for a slot may still be under way, on another connection.
+    /// Releases the permits of a request that never started. A permit whose release does not reach the store
+    /// expires. Call it again after [`CANCEL_RETRY_AFTER`]: the acquire may still be in flight on another connection.
     pub async fn cancel(&self, ticket: &Ticket) {
         for permit in &ticket.permits {
             let freed = self.release_one(ticket, permit, ReleaseCause::NeverStarted);
@@ -137,23 +137,24 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Lets the slots of a request last on; whether it has all of them still. None is taken again.
+    /// Extends the permits of a request by its TTL. Returns whether it still has all of them. None is reacquired.
     ///
     /// # Errors
-    /// When the store gave no answer, so that nobody knows.
+    /// When the store gives no reply, so that the state of the permits is unknown.
     pub async fn renew(&self, ticket: &Ticket) -> Result<bool, StoreError> {
         let mut renewed = true;
         for permit in &ticket.permits {
             renewed &= self.renew_one(ticket, permit).await?;
         }
-        match renewed {
-            true => self.record_open(ticket),
-            false => self.open_permits.record_closed(ticket),
+        if renewed {
+            self.record_open(ticket);
+        } else {
+            self.open_permits.record_closed(ticket);
         }
         Ok(renewed)
     }
 
-    /// Takes slots again that were lost, where there is room; whether the request has all of them.
+    /// Reacquires lost permits where there is room. Returns whether the request has all of them.
     pub(super) async fn reacquire(&self, ticket: &Ticket) -> Result<bool, StoreError> {
         let mut reacquired = true;
         for permit in &ticket.permits {
@@ -180,10 +181,10 @@ impl<S: Store> Limiter<S> {
         Ok(reacquired)
     }
 
-    /// Ends a request: its slots are free. To end it twice does nothing.
+    /// Ends a request and releases its permits. To end it twice does nothing.
     ///
     /// # Errors
-    /// When the store gave no answer. The slots end by themselves then.
+    /// When the store gives no reply. The permits then expire.
     pub async fn release(&self, ticket: &Ticket) -> Result<(), StoreError> {
         self.open_permits.record_closed(ticket);
         let mut released = Ok(());
@@ -196,15 +197,15 @@ impl<S: Store> Limiter<S> {
         released
     }
 
-    /// A ticket as text that works on every node of the deployment.
+    /// Seals a ticket as text that works on every node of the deployment.
     pub fn seal(&self, ticket: &Ticket) -> String {
         ticket.seal(&self.keys.load().secret)
     }
 
-    /// The ticket that `seal` made a text of.
+    /// Opens the text of a ticket that `seal` made.
     ///
     /// # Errors
-    /// When it is not one of this deployment.
+    /// When the text is not a ticket of this deployment.
     pub fn unseal(&self, text: &str) -> Result<Ticket, TicketError> {
         Ticket::open(text, &self.keys.load().secret)
     }
@@ -255,13 +256,13 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// How many may be open under a rule of this name, and what it asks of the store.
+    /// The maximum of open permits under the rule of this name, and the options of the rule.
     fn limit_and_options(&self, permit: &TicketPermit) -> (u32, RuleOptions) {
         let policy = self.policy.get();
         let rule = policy.rules.rule(permit.rule.as_str());
         let max_permits = match rule.and_then(|rule| rule.concurrent()) {
             Some(Concurrency::Fixed(max)) => max,
-            // The rule is gone: who is open under it stays so.
+            // The rule is gone: requests that are open under it stay open.
             Some(Concurrency::Adaptive) | None => u32::MAX,
         };
         (
@@ -271,7 +272,7 @@ impl<S: Store> Limiter<S> {
     }
 }
 
-/// A slot of the store.
+/// The request for a permit of the store.
 fn permit_request<'a>(
     ticket: &Ticket,
     permit: &'a TicketPermit,
@@ -288,12 +289,12 @@ fn permit_request<'a>(
     }
 }
 
-/// How the use of a slot ended.
+/// Why a permit is released.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ReleaseCause {
     /// The request is over.
     Finished,
-    /// It was refused elsewhere, and never began.
+    /// The request was denied by another limit, and never started.
     NeverStarted,
 }
 
@@ -301,7 +302,7 @@ impl<S: Store> LimiterView<'_, S> {
     /// Opens a request; see [`Limiter::acquire_with_cancel`].
     ///
     /// # Errors
-    /// When the store gave no answer.
+    /// When the store gives no reply.
     pub async fn acquire_with_cancel(
         &self,
         request: Request<'_>,
@@ -366,7 +367,8 @@ impl<S: Store> LimiterView<'_, S> {
         Ok(guard.finish(decision))
     }
 
-    /// Frees the slots that this node has of a rule and subject; how many it had by itself.
+    /// Releases the permits of a rule and subject that this node knows. Returns the number of those that only this
+    /// node holds.
     pub(super) fn release_local(&self, limit: &ConcurrencyLimit<'_>) -> u64 {
         let (limiter, rule, subject) = (self.limiter, limit.rule.name(), limit.subject);
         limiter.open_permits.forget(rule, subject);
@@ -384,7 +386,7 @@ impl<S: Store> LimiterView<'_, S> {
         engine::concurrency_limits(rules, limiter.enforcement, &keys.fingerprint, request)
     }
 
-    /// Takes the slot of one rule; how many may be open, and what was said.
+    /// Acquires the permit of one rule. Returns the maximum of open permits, and the reply.
     async fn acquire_one(
         &self,
         limit: &ConcurrencyLimit<'_>,
@@ -417,7 +419,7 @@ impl<S: Store> LimiterView<'_, S> {
         Ok((max_permits, limiter.store.acquire(&request).await?))
     }
 
-    /// Why the request is refused by what the limit of one rule said, if it is.
+    /// The denial that follows from the reply for one rule, if any.
     fn denial_of(
         &self,
         limit: &ConcurrencyLimit<'_>,
@@ -445,14 +447,14 @@ impl<S: Store> LimiterView<'_, S> {
         })
     }
 
-    /// Frees the slots of a request that is refused.
+    /// Releases the permits of a request that is denied.
     async fn abort<F: FnOnce(Ticket) + Send>(&self, guard: AcquireGuard<F>) {
         self.limiter.cancel(guard.ticket()).await;
         guard.disarm();
     }
 }
 
-/// What names the slots of a rule that may have no rate. The limit is any.
+/// A charge that identifies the permits of a rule which may have no rate. Its limit is arbitrary.
 pub(super) fn placeholder_charge<'a>(limit: &ConcurrencyLimit<'a>) -> Charge<'a> {
     let spec = Spec::new(Algorithm::FixedWindow, 1, Nanos::from_secs(1));
     let any = Limit::compile(&spec, Precision::Script).expect("one a second fits every store");
@@ -467,7 +469,6 @@ pub(super) fn placeholder_charge<'a>(limit: &ConcurrencyLimit<'a>) -> Charge<'a>
     }
 }
 
-/// The slot of one rule.
 fn ticket_permit_of(limit: &ConcurrencyLimit<'_>) -> TicketPermit {
     TicketPermit {
         rule: limit.rule.name().clone(),

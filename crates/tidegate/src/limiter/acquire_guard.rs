@@ -1,7 +1,7 @@
-//! A request whose slots are being taken, and what becomes of them when nobody waits for the answer.
+//! The guard of a request whose permits are being acquired. It handles cancellation.
 //!
-//! Kept true: a slot is in the ticket from before its store is asked until it is known that there is
-//! none. So whoever is told of a ticket that was left in the middle can free all that may be taken.
+//! Invariant: a permit is in the ticket from before its store is called until the store has denied it. So
+//! `on_cancel`, which receives the ticket of a cancelled call, can release every permit that may be held.
 
 use smallvec::SmallVec;
 use tidegate_core::engine::Decision;
@@ -9,11 +9,11 @@ use tidegate_core::engine::Decision;
 use super::acquire::{Acquired, ConcurrencyUsage};
 use super::ticket::{Ticket, TicketPermit};
 
-/// Dropped before it has ended, it tells of the slots that may be taken.
+/// Dropped before it is finished or disarmed, it passes the permits that may be held to `on_cancel`.
 pub(super) struct AcquireGuard<F: FnOnce(Ticket)> {
     ticket: Ticket,
     limits: SmallVec<[ConcurrencyUsage; 2]>,
-    /// Who is told; nobody any more once it has ended.
+    /// `None` once the call has ended.
     on_cancel: Option<F>,
 }
 
@@ -26,17 +26,17 @@ impl<F: FnOnce(Ticket)> AcquireGuard<F> {
         }
     }
 
-    /// All that may be taken by now.
+    /// All permits that may be held by now.
     pub(super) fn ticket(&self) -> &Ticket {
         &self.ticket
     }
 
-    /// A slot is asked for: from now on it may be taken.
+    /// Adds a permit before its store is called: from now on it may be held.
     pub(super) fn add_permit(&mut self, permit: TicketPermit) {
         self.ticket.permits.push(permit);
     }
 
-    /// What became of the slot that was asked for last.
+    /// Records the reply for the permit that was added last.
     pub(super) fn record_reply(&mut self, limit: ConcurrencyUsage) {
         if !limit.granted {
             self.ticket.permits.pop();
@@ -44,7 +44,7 @@ impl<F: FnOnce(Ticket)> AcquireGuard<F> {
         self.limits.push(limit);
     }
 
-    /// All slots are free again.
+    /// All permits have been released.
     pub(super) fn disarm(mut self) {
         self.on_cancel = None;
     }
@@ -52,13 +52,14 @@ impl<F: FnOnce(Ticket)> AcquireGuard<F> {
     /// The request was decided.
     pub(super) fn finish(mut self, decision: Decision) -> Acquired {
         self.on_cancel = None;
-        match decision.allowed() {
-            true => Acquired::Open {
+        if decision.allowed() {
+            Acquired::Open {
                 permit: self.ticket.clone(),
                 decision,
                 limits: std::mem::take(&mut self.limits),
-            },
-            false => Acquired::Denied(decision),
+            }
+        } else {
+            Acquired::Denied(decision)
         }
     }
 }

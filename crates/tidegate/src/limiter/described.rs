@@ -1,4 +1,4 @@
-//! Asks the store what an [`DescriptorDecision`] wants to know, in its order.
+//! Runs the store calls of a [`DescriptorDecision`], in its order.
 
 use tidegate_core::engine::{DescriptorDecision, DescriptorResponse, EnforceMode, StoreCall};
 use tidegate_core::envoy::{DescribedRequest, DescriptorOptions};
@@ -10,8 +10,8 @@ use tidegate_core::units::Nanos;
 use super::LimiterView;
 use super::reservations::no_randomness;
 
-/// How long a store remembers that something was given back. Nothing is ever asked twice under one id,
-/// so this only has to outlast the call.
+/// How long a store remembers the id of a refund. No refund is sent twice under one id, so this only has to
+/// outlast the call.
 const REFUND_ID_TTL: Nanos = Nanos::from_secs(10);
 
 impl<S: Store> LimiterView<'_, S> {
@@ -19,7 +19,7 @@ impl<S: Store> LimiterView<'_, S> {
     /// apply to `request`, together.
     ///
     /// # Errors
-    /// When the store gave no answer.
+    /// When the store gives no reply.
     pub async fn check_described<'v>(
         &'v self,
         request: Request<'_>,
@@ -39,12 +39,12 @@ impl<S: Store> LimiterView<'_, S> {
         Ok(response)
     }
 
-    /// Denies a described request without a look at its limits, as the block list does. For requests
-    /// that contradict themselves: Envoy lets pass what gets an error. Where everything only watches,
-    /// the request is decided as any other.
+    /// Denies a described request without evaluating its limits, as the block list does. For requests that
+    /// contradict themselves: Envoy lets a request pass when it gets an error. In shadow mode the request is decided
+    /// like any other.
     ///
     /// # Errors
-    /// When the store gave no answer.
+    /// When the store gives no reply.
     pub async fn deny_described<'v>(
         &'v self,
         request: Request<'_>,
@@ -82,7 +82,7 @@ impl<S: Store> LimiterView<'_, S> {
         )
     }
 
-    /// The inquiry with the answers to all its questions. They share the time that the caller waits.
+    /// Runs all store calls of a decision. They share the time that the caller waits.
     async fn run_steps<'r>(
         &self,
         mut decision: DescriptorDecision<'r>,
@@ -122,7 +122,7 @@ impl<S: Store> LimiterView<'_, S> {
         Ok(decision)
     }
 
-    /// Gives back what is in `set`, in the window of this moment; how it stood before and stands after.
+    /// Refunds `set` in the current window. Returns the state before and after.
     async fn refund_set(
         &self,
         mut set: ChargeSet<'_>,
@@ -132,7 +132,7 @@ impl<S: Store> LimiterView<'_, S> {
         set.max_wait = wait_left();
         let before = store.peek(&set).await?;
         if before.source == Source::Fallback {
-            // Without the store nothing is given back, which denies too much rather than too little.
+            // Without the store nothing is refunded, which denies too much rather than too little.
             return Ok((before.clone(), before));
         }
         set.max_wait = wait_left();

@@ -1,8 +1,8 @@
-//! Keys charged under a limit that the caller brings, without a rule: what `CL.THROTTLE` asks for.
+//! Keys charged under a limit that the caller supplies, without a rule, as `CL.THROTTLE` does.
 //!
-//! Kept true: the counters of a [`KeyFamily`] have a namespace of their own, so that no attribute of a
-//! request and no other family reaches them. A key met under another limit than before keeps the
-//! units it has used, as it would after a change of rules. Knows no protocol.
+//! Invariant: the counters of a [`KeyFamily`] have a namespace of their own, so that no attribute of a request and
+//! no other family reaches them. A key charged under another limit than before keeps the units it has used, as it
+//! would after a change of rules. Knows no protocol.
 
 use std::borrow::Cow;
 
@@ -20,46 +20,46 @@ use tidegate_core::units::Cost;
 
 use super::Limiter;
 
-/// Counters of one kind, under limits that callers bring.
+/// Counters of one kind, under limits that callers supply.
 #[derive(Debug)]
 pub struct KeyFamily {
     name: RuleName,
     namespace: String,
 }
 
-/// One key to be charged.
+/// One key to charge.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyCharge<'a> {
     /// The kind of counter.
     pub family: &'a KeyFamily,
-    /// Whose counter. Hashed whole, and never kept.
+    /// The key of the counter. It is hashed whole, and never stored.
     pub key: &'a [u8],
-    /// The limit it is held to this time.
+    /// The limit of this charge.
     pub limit: &'a Limit,
-    /// What to do.
+    /// Whether to charge or to peek.
     pub action: KeyAction,
 }
 
-/// What to do with a counter.
+/// The operation on a counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KeyAction {
-    /// Spend this much, if it is there.
+    /// Charge this cost, if the limit allows it.
     Charge(Cost),
-    /// Only look. The answer says whether one unit would pass.
+    /// Read without charging. The verdict is that for one unit.
     Peek,
 }
 
 impl KeyFamily {
-    /// The family called `name`, in metrics and in a shared store too.
+    /// The family called `name`, also in metrics and in a shared store.
     pub fn new(name: &str) -> Self {
         KeyFamily {
             name: RuleName::new(name),
-            // Subjects of rules are in `tidegate`, which this can never spell.
+            // Subjects of rules are in `tidegate`, which this string can never equal.
             namespace: format!("keyed {name}"),
         }
     }
 
-    /// What it is called.
+    /// Its name.
     pub fn name(&self) -> &str {
         self.name.as_str()
     }
@@ -71,16 +71,16 @@ impl KeyFamily {
     }
 }
 
-/// What such a counter asks of a store: the usual. A subject is one thing, its key.
+/// The default options. A subject consists of one attribute, its key.
 const OPTIONS: RuleOptions = RuleOptions {
     specificity: 1,
     ..RuleOptions::DEFAULT
 };
 
 impl<S: Store> Limiter<S> {
-    /// Charges keys, each on its own and in order, and adds what became of each to `replies`. Up to
-    /// [`SINGLE_BATCH`] at a time read the clock once and, in memory, allocate nothing. Peeks are not told to
-    /// observers.
+    /// Charges keys, each on its own and in order, and appends the outcome of each to `replies`. Up to
+    /// [`SINGLE_BATCH`] keys share one reading of the clock and, in memory, allocate nothing. Observers are not
+    /// notified of peeks.
     pub async fn charge_keys(
         &self,
         edge: Edge,

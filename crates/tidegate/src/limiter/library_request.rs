@@ -1,8 +1,8 @@
-//! Reads the attributes of a request that the program made itself, as edges read theirs.
+//! Normalizes the attributes of a request that a program made itself, as edges normalize theirs.
 //!
-//! Afterwards `ip` and `api_key` stand in their fields and paths, methods and hosts are in normal form.
-//! Edges do the same while they parse, and reject what they cannot read. A program has no place to be
-//! told: an address that cannot be read counts as absent, and an ambiguous path as it is resolved.
+//! Afterwards `ip` and `api_key` are in their fields, and paths, methods and hosts are in normal form. Edges do
+//! the same while they parse, and reject invalid values. This path cannot return an error: an invalid address
+//! counts as absent, and an ambiguous path counts as its resolved form.
 
 use tidegate_core::request::{ApiKey, Request, normalize_name, normalize_value};
 
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_wins_over_an_attribute_and_nonsense_is_absent() {
+    fn a_field_wins_over_an_attribute_and_an_invalid_value_is_absent() {
         let mut request = Request::default().with("ip", "192.0.2.1");
         request.ip = Some([203, 0, 113, 9].into());
         normalize(&mut request);

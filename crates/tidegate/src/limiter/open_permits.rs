@@ -1,8 +1,7 @@
-//! How many permits of each rule are open as far as this node knows: a figure for people, which decides
-//! nothing.
+//! The number of open permits of each rule, as far as this node knows: a figure for people, which decides nothing.
 //!
-//! Counted are those that were acquired or renewed here and not released here, rule by rule as they come and
-//! go: to read the counts costs a step per rule, not one per permit. Beyond a bound new ones are not counted.
+//! A permit counts from its acquire or renewal here until its release here. Counts are kept per rule, so that
+//! reading them costs a step per rule, not one per permit. Tickets beyond a bound are not counted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,11 +13,11 @@ use tidegate_core::units::Nanos;
 use super::ticket::Ticket;
 use crate::permit_set::PermitSet;
 
-/// Tickets that are counted: what a node of many callers has open, and a few dozen megabytes.
+/// Maximum of counted tickets: enough for a node with many callers, and a few dozen megabytes.
 pub const MAX_COUNTED_TICKETS: usize = 250_000;
-/// What one takes in memory, about.
+/// Approximate memory of one ticket.
 const TICKET_BYTES: u64 = 256;
-/// Tickets that have ended and are dropped under one lock.
+/// Expired tickets that are dropped under one lock.
 const CHUNK: usize = 256;
 
 /// The open tickets.
@@ -28,7 +27,7 @@ pub(super) struct OpenPermitGauge {
     table: Mutex<OpenTickets>,
 }
 
-/// The permits of a ticket: of which rule, and of which rule and subject.
+/// The permits of a ticket: rule, and counter of rule and subject.
 type Permits = SmallVec<[(RuleName, u128); 1]>;
 
 #[derive(Debug, Default)]
@@ -49,7 +48,7 @@ impl Default for OpenPermitGauge {
 }
 
 impl OpenPermitGauge {
-    /// A register that takes no more than `bytes`, about.
+    /// A gauge that takes about `bytes` at most.
     pub(super) fn with_memory_cap(bytes: u64) -> Self {
         let max = usize::try_from(bytes / TICKET_BYTES).unwrap_or(MAX_COUNTED_TICKETS);
         OpenPermitGauge {
@@ -58,13 +57,12 @@ impl OpenPermitGauge {
         }
     }
 
-    /// A ticket is open until `until`.
     pub(super) fn record_open(&self, ticket: &Ticket, now: Nanos, until: Nanos) {
         if ticket.permits.is_empty() {
             return;
         }
         let table = &mut *self.table.lock();
-        // More than come with one call, so that those that nobody releases make room.
+        // More than one call adds, so that tickets that are never released make room.
         table.drop_ended(now, 4);
         let entries = ticket.permits.iter();
         let permits =
@@ -83,7 +81,7 @@ impl OpenPermitGauge {
         self.table.lock().remove(ticket.holder);
     }
 
-    /// The permits of a rule and subject were freed, whoever held them.
+    /// The permits of a rule and subject were released, whatever their holders.
     pub(super) fn forget(&self, rule: &RuleName, subject: Fingerprint) {
         let counter = rule.counter(subject, 0);
         let table = &mut *self.table.lock();
@@ -107,7 +105,7 @@ impl OpenPermitGauge {
 
     /// How many permits of each rule are open.
     pub(super) fn by_rule(&self, now: Nanos) -> BTreeMap<String, u64> {
-        // Under the lock that every acquire takes: for a few at a time.
+        // Every acquire takes this lock: it is held for a few tickets at a time.
         while self.table.lock().drop_ended(now, CHUNK) == CHUNK {}
         self.table.lock().counts.clone()
     }
@@ -143,7 +141,7 @@ impl OpenTickets {
         }
     }
 
-    /// Drops up to `max` that have ended; how many.
+    /// Drops up to `max` expired tickets. Returns how many.
     fn drop_ended(&mut self, now: Nanos, max: usize) -> usize {
         for dropped in 0..max {
             let Some((holder, permits)) = self.open.pop_ended(now) else {
@@ -184,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_follow_what_opens_renews_closes_ends_and_is_reset() {
+    fn counts_follow_opening_renewal_closing_expiry_and_reset() {
         let gauge = OpenPermitGauge::default();
         gauge.record_open(&ticket(1, &[("a", 7), ("b", 8)]), AT(0), AT(10));
         gauge.record_open(&ticket(2, &[("a", 7)]), AT(0), AT(10));

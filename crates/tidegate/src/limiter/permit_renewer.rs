@@ -1,8 +1,8 @@
-//! Slots that a program holds itself: renewed in the background while they are held, free when dropped.
+//! Permits that a program holds itself: renewed in the background while they are held, released when dropped.
 //!
-//! One task renews the slots of a keeper, every third of their life, and ends when there are none. Kept
-//! true: a slot that was dropped is not taken again, and one that could not be renewed in time says
-//! that it is lost, until there is room to take it again. Time and tasks are injected.
+//! One task renews all permits of a renewer, every third of their TTL, and ends when there are none. Invariant: a
+//! dropped permit is not reacquired, and a permit that could not be renewed in time reports that it is lost until
+//! there is room to reacquire it. Time and tasks are injected.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use super::acquire::{AcquireError, Acquired, CANCEL_RETRY_AFTER, DEFAULT_PERMIT_
 use super::ticket::Ticket;
 use crate::runtime::Runtime;
 
-/// Gives out slots of a limiter and keeps them. Clones are the same.
+/// Acquires permits of a limiter and renews them. Clones share one state.
 pub struct PermitRenewer<S, R>(Arc<RenewerInner<S, R>>);
 
 struct RenewerInner<S, R> {
@@ -31,14 +31,14 @@ struct RenewerInner<S, R> {
 #[derive(Default)]
 struct RenewedPermits {
     open: BTreeMap<u128, Arc<PermitState>>,
-    /// Whether there is a task that renews them.
+    /// Whether a renewal task is running.
     task_running: bool,
 }
 
-/// What a slot and whoever renews it share.
+/// The state that a permit shares with the renewal task.
 struct PermitState {
     ticket: Ticket,
-    /// Until when the slot is held for certain, in nanoseconds of the runtime.
+    /// Until when the permit is certainly held, in nanoseconds of the runtime.
     until: AtomicU64,
 }
 
@@ -48,9 +48,9 @@ impl PermitState {
     }
 }
 
-/// A request that is open. Dropped, it is over: its slots are free, at the latest when they end by
-/// themselves.
-#[must_use = "a slot that is dropped is free for the next request"]
+/// An open request. Dropping it ends the request: its permits are released, or expire if the release does not
+/// reach the store.
+#[must_use = "a dropped permit is free for the next request"]
 pub struct Permit<S: Store + 'static, R: Runtime> {
     renewer: PermitRenewer<S, R>,
     state: Arc<PermitState>,
@@ -63,13 +63,13 @@ impl<S, R> Clone for PermitRenewer<S, R> {
 }
 
 impl<S: Store + 'static, R: Runtime> PermitRenewer<S, R> {
-    /// Keeps slots of `limiter` that last ten seconds after they were last renewed: so long those of a
-    /// program that dies are taken.
+    /// Renews permits of `limiter` with a TTL of ten seconds. The permits of a program that dies stay taken for
+    /// that long.
     pub fn new(limiter: Arc<Limiter<S>>, runtime: R) -> Self {
         PermitRenewer::with_ttl(limiter, runtime, DEFAULT_PERMIT_TTL)
     }
 
-    /// The same with slots that last for another span.
+    /// As `new`, with permits of another TTL.
     pub fn with_ttl(limiter: Arc<Limiter<S>>, runtime: R, ttl: Nanos) -> Self {
         PermitRenewer(Arc::new(RenewerInner {
             limiter,
@@ -79,11 +79,11 @@ impl<S: Store + 'static, R: Runtime> PermitRenewer<S, R> {
         }))
     }
 
-    /// Opens a request; see [`Limiter::acquire`]. Cancel-safe: dropped before it has answered, what it
-    /// took is freed in the background.
+    /// Opens a request; see [`Limiter::acquire`]. Cancel-safe: dropped before it has finished, the call releases
+    /// what it acquired in the background.
     ///
     /// # Errors
-    /// When the store gave no answer.
+    /// When the store gives no reply.
     pub async fn acquire(
         &self,
         request: Request<'_>,
@@ -97,20 +97,20 @@ impl<S: Store + 'static, R: Runtime> PermitRenewer<S, R> {
             .await?;
         Ok(match acquired {
             Acquired::Open {
-                permit: slot,
+                permit: ticket,
                 decision,
-                limits: opened,
+                limits,
             } => Acquired::Open {
-                permit: self.track(slot, sent),
+                permit: self.track(ticket, sent),
                 decision,
-                limits: opened,
+                limits,
             },
             Acquired::Denied(decision) => Acquired::Denied(decision),
             Acquired::Full(full) => Acquired::Full(full),
         })
     }
 
-    /// Frees what was taken for a request that nobody waits for any more.
+    /// Releases the permits of a cancelled request.
     fn cancel_in_background(&self, ticket: Ticket) {
         let (limiter, runtime) = (Arc::clone(&self.0.limiter), self.0.runtime.clone());
         self.0.runtime.spawn(async move {
@@ -145,7 +145,7 @@ impl<S: Store + 'static, R: Runtime> PermitRenewer<S, R> {
     }
 }
 
-/// Renews the slots of a keeper as long as there are any.
+/// Renews the permits of a renewer as long as there are any.
 async fn run_renewals<S: Store + 'static, R: Runtime>(
     renewer: Weak<RenewerInner<S, R>>,
     runtime: R,
@@ -170,12 +170,12 @@ async fn run_renewals<S: Store + 'static, R: Runtime>(
     }
 }
 
-/// Slots that are renewed at once: some 30,000 within two thirds of ten seconds where the store is 100 ms
-/// away, and an eighth of the calls that a guard lets be under way.
+/// Renewals in flight at once: enough for some 30,000 permits within two thirds of ten seconds where the store is
+/// 100 ms away, and an eighth of the calls that a guard allows in flight.
 const MAX_CONCURRENT_RENEWALS: usize = 512;
 
 impl<S: Store + 'static, R: Runtime> RenewerInner<S, R> {
-    /// In rows beside each other, so that one that waits holds up its own row alone.
+    /// In rows that run concurrently, so that a slow renewal holds up its own row alone.
     async fn renew_all(&self, states: &[Arc<PermitState>]) {
         let rows = (0..MAX_CONCURRENT_RENEWALS.min(states.len())).map(|first| async move {
             for state in states.iter().skip(first).step_by(MAX_CONCURRENT_RENEWALS) {
@@ -190,7 +190,7 @@ impl<S: Store + 'static, R: Runtime> RenewerInner<S, R> {
         let renewed = match self.limiter.renew(ticket).await {
             Ok(false) if self.is_tracked(ticket) => self.reacquire(ticket).await,
             Ok(held) => Some(held),
-            Err(_) => None, // nobody knows: it lasts as long as it was said to
+            Err(_) => None, // the state is unknown: the permit lasts until its last known expiry
         };
         let until = match renewed {
             Some(true) => sent.plus(ticket.ttl),
@@ -200,7 +200,7 @@ impl<S: Store + 'static, R: Runtime> RenewerInner<S, R> {
         state.until.store(until.get(), Ordering::Release);
     }
 
-    /// Takes slots again that are gone. If they were dropped meanwhile, they are free again.
+    /// Reacquires lost permits. If they were dropped meanwhile, they are released again.
     async fn reacquire(&self, ticket: &Ticket) -> Option<bool> {
         let reacquired = self.limiter.reacquire(ticket).await.ok()?;
         if reacquired && !self.is_tracked(ticket) {
@@ -216,18 +216,18 @@ impl<S: Store + 'static, R: Runtime> RenewerInner<S, R> {
 }
 
 impl<S: Store + 'static, R: Runtime> Permit<S, R> {
-    /// Whether it may be that others have the slot by now: it could not be renewed in time, and there
-    /// was no room to take it again. It may be found again later.
+    /// Whether other requests may have the permit by now: it could not be renewed in time, and there was no
+    /// room to reacquire it. It may be reacquired later.
     pub fn is_lost(&self) -> bool {
         self.renewer.0.runtime.now() >= self.state.until()
     }
 
-    /// What another program may renew or release it by, on any node.
+    /// The ticket by which another program may renew or release the permit, on any node.
     pub fn ticket(&self) -> &Ticket {
         &self.state.ticket
     }
 
-    /// Ends the request and waits until the slot is free.
+    /// Ends the request and waits until the permit is released.
     pub async fn release(self) {
         let (renewer, state) = (self.renewer.clone(), Arc::clone(&self.state));
         if renewer.untrack(&state) {
@@ -237,7 +237,7 @@ impl<S: Store + 'static, R: Runtime> Permit<S, R> {
 }
 
 impl<S, R> PermitRenewer<S, R> {
-    /// Renews a slot no more; whether it was still kept.
+    /// Stops renewing a permit. Returns whether it was still tracked.
     fn untrack(&self, state: &PermitState) -> bool {
         let mut permits = self.0.permits.lock();
         permits.open.remove(&state.ticket.holder).is_some()

@@ -1,9 +1,9 @@
-//! Costs that are known only at the end: an estimate is reserved, and settled by what was used.
+//! Reservations: an estimated cost is charged now, and settled later by the actual cost.
 //!
-//! The store remembers what is open; the text that a caller keeps says where. This node helps twice: it
-//! gives back what was reserved here and nobody settled, at its end, and it sends a settlement again
-//! that the store did not answer, which counts once (`tended` remembers both). If the node dies, the next
-//! reservation of the same client brings back what it would have.
+//! The store remembers open reservations; the token that a caller keeps identifies one. This node helps in two
+//! ways (`settlement_retries` remembers both). It refunds an estimate reserved here that is not settled before its
+//! end. It retries a settlement that the store did not reply to, which counts once. If the node dies, the next
+//! reservation of the same client refunds what the node would have refunded.
 
 use tidegate_core::engine::{ChargedAs, Decision};
 use tidegate_core::event::{Event, ReservationStep};
@@ -16,33 +16,33 @@ use super::{Limiter, LimiterView};
 use crate::receipt::{Actual, MAX_UNIT_NAME_BYTES, MAX_UNITS, Receipt, ReceiptError, ReceiptKind};
 use crate::resilience::join_all;
 
-/// Settlements that are under way at once when reservations are tended.
+/// Settlements in flight at once in [`Limiter::retry_settlements`].
 const MAX_CONCURRENT_SETTLEMENTS: usize = 64;
 
-/// The answer to a reservation.
-#[must_use = "what is reserved should be settled; else it comes back only at its end"]
+/// The result of a reservation.
+#[must_use = "a reservation should be settled; otherwise its estimate is refunded only when it ends"]
 #[derive(Clone, Debug)]
 pub struct Reservation {
-    /// Why the request may pass or not.
+    /// Why the request is allowed or denied.
     pub decision: Decision,
-    /// What to settle it with, on any node; nothing if it may not pass.
+    /// The token that settles it, on any node; `None` if the request is denied.
     pub token: Option<String>,
-    /// When the estimate comes back if nobody settles it, from now on.
+    /// How long from now an unsettled estimate stays charged before it is refunded.
     pub ttl: Nanos,
 }
 
-/// What became of a settlement.
+/// The result of a settlement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Settlement {
-    /// What is charged is what was used.
+    /// The actual cost is charged instead of the estimate.
     Done,
-    /// The estimate had come back before: what was used is charged now.
+    /// The estimate had been refunded before; the actual cost is charged now.
     Late,
     /// It was settled before, or the store has lost it; nothing changed.
     Already,
-    /// It is too long ago, or every rule of it has changed since; nothing changed.
+    /// The reservation is too old, or every rule of it has changed since; nothing changed.
     Lapsed,
-    /// The store does not answer. This node sends it again until it does.
+    /// The store gives no reply. This node retries until it does.
     Waiting,
 }
 
@@ -80,30 +80,30 @@ impl From<Settled> for Settlement {
     }
 }
 
-/// Why something was not reserved or settled.
+/// Why a reservation was not settled.
 #[derive(Debug, thiserror::Error)]
 pub enum SettleError {
     /// The token was altered, made up, or sealed with another secret.
     #[error("this is not a reservation of this deployment")]
     Forged,
-    /// What was used is told in a unit that was not reserved. Nothing changed.
+    /// The actual cost names a unit that was not reserved. Nothing changed.
     #[error("nothing was reserved in this unit; name those of the reservation")]
     NotReserved {
         /// The unit.
         unit: String,
     },
-    /// The store did not answer, and there is no room to send it again later. It may be settled again.
+    /// The store did not reply, and there is no room to retry later. The caller may settle again.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 impl<S: Store> Limiter<S> {
-    /// Decides a request and reserves its cost, an estimate, until it is settled or `ttl` is over; at
-    /// most an hour.
+    /// Decides a request and reserves its estimated cost until it is settled or `ttl` has passed, at most an
+    /// hour.
     ///
     /// # Errors
-    /// When the store gave no answer or has no room to remember it, or there is no randomness for an id;
-    /// and when it names more than 64 units, or one by more than 255 bytes, which no token can hold.
+    /// When the store gives no reply or has no room for the reservation, or there is no randomness for an id;
+    /// and when the request names more than 64 units, or a unit of more than 255 bytes, which no token can hold.
     pub async fn reserve(
         &self,
         request: Request<'_>,
@@ -112,11 +112,11 @@ impl<S: Store> Limiter<S> {
         self.view().reserve(request, ttl).await
     }
 
-    /// Corrects what a reservation charged to what was used, once.
+    /// Replaces the estimate of a reservation by the actual cost, once.
     ///
     /// # Errors
-    /// When the token is not of this deployment, a unit was not reserved, or the store gave no answer and
-    /// nobody can be told later.
+    /// When the token is not of this deployment, a unit was not reserved, or the store gives no reply and
+    /// there is no room to retry later.
     pub async fn settle(&self, token: &str, actual: &Actual) -> Result<Settlement, SettleError> {
         let receipt = Receipt::open(token, ReceiptKind::Reservation, &self.keys.load().secret);
         let receipt = receipt.map_err(|ReceiptError::Forged| SettleError::Forged)?;
@@ -125,7 +125,7 @@ impl<S: Store> Limiter<S> {
             return Err(SettleError::NotReserved { unit });
         }
         let settlement = match self.settle_receipt(&receipt, Some(actual)).await {
-            // Too late to say what was used: the estimate is still to come back.
+            // Too late for the actual cost: the estimate is still to be refunded.
             Ok(Settlement::Lapsed) => Settlement::Lapsed,
             Ok(settlement) => {
                 self.settlement_retries.forget(receipt.id());
@@ -139,10 +139,10 @@ impl<S: Store> Limiter<S> {
                     actual: Some(actual.clone()),
                     receipt,
                 };
-                match self.settlement_retries.insert(pending) {
-                    true => Settlement::Waiting,
-                    false => return Err(error.into()),
+                if !self.settlement_retries.insert(pending) {
+                    return Err(error.into());
                 }
+                Settlement::Waiting
             }
         };
         self.notify_observers(&Event::Reservation(settlement.step()));
@@ -165,16 +165,16 @@ impl<S: Store> Limiter<S> {
         Ok(self.store.settle(&settle).await?.into())
     }
 
-    /// Gives back what was reserved here and not settled in time, and sends settlements again that the
-    /// store did not answer. To be called every second or so. What gets no answer now waits for the next
-    /// time, and nobody else waits for it: it may be of a part that is away.
+    /// Refunds estimates reserved here that were not settled in time, and retries settlements that the store did
+    /// not reply to. Call it about every second. An entry without a reply waits for the next call and holds up no
+    /// other entry: its shard may be unavailable.
     pub async fn retry_settlements(&self) {
         for batch in self
             .settlement_retries
             .due(self.clock.now())
             .chunks(MAX_CONCURRENT_SETTLEMENTS)
         {
-            join_all(batch.iter().map(|duty| self.retry_settlement(duty))).await;
+            join_all(batch.iter().map(|pending| self.retry_settlement(pending))).await;
         }
     }
 
@@ -204,7 +204,7 @@ impl<S: Store> LimiterView<'_, S> {
     /// Decides a request and reserves its cost. See [`Limiter::reserve`].
     ///
     /// # Errors
-    /// When the store gave no answer or has no room to remember it, or there is no randomness for an id.
+    /// When the store gives no reply or has no room for the reservation, or there is no randomness for an id.
     pub async fn reserve(
         &self,
         request: Request<'_>,
@@ -236,7 +236,7 @@ impl<S: Store> LimiterView<'_, S> {
         })
     }
 
-    /// The token of a reservation that was admitted, which this node looks after from now on.
+    /// Seals the token of an admitted reservation, which this node tracks from now on.
     fn reservation_token(
         &self,
         request: &Request<'_>,
@@ -249,7 +249,7 @@ impl<S: Store> LimiterView<'_, S> {
         let token = receipt.seal(&limiter.keys.load().secret);
         let due = limiter.clock.now().plus(ttl);
         if !receipt.is_empty() {
-            // If there is no room, the next reservation of the client brings it back.
+            // Without room here, the next reservation of the client refunds the estimate.
             limiter.settlement_retries.insert(PendingSettlement {
                 receipt,
                 due,
@@ -262,8 +262,8 @@ impl<S: Store> LimiterView<'_, S> {
     }
 }
 
-/// The units that can be settled: those that the request names, and those that rules charged because it
-/// did not.
+/// The units that can be settled: those that the request names, and those that rules charged although the
+/// request does not name them.
 fn units<'d>(request: &'d Request<'_>, decision: &'d Decision) -> impl Iterator<Item = &'d str> {
     let named = request.costs.iter().map(|(unit, _)| unit.as_ref());
     let mut charged: Vec<&str> = decision.limits().filter_map(|l| l.rule.unit()).collect();
@@ -273,7 +273,7 @@ fn units<'d>(request: &'d Request<'_>, decision: &'d Decision) -> impl Iterator<
     named.chain(charged).take(MAX_UNITS)
 }
 
-/// What cannot be settled must not be charged.
+/// Rejects requests whose cost could not be settled: it must not be charged.
 fn check_unit_names(request: &Request<'_>) -> Result<(), StoreError> {
     let mut units = request.costs.iter().map(|(unit, _)| unit.len());
     let reason = if request.costs.len() > MAX_UNITS {

@@ -1,8 +1,8 @@
-//! What this node looks after of reservations: those that were made here, until their end, and
-//! settlements that the store does not know yet, until it does.
+//! The reservations that this node tracks: those made here, until their end, and settlements that the store has
+//! not confirmed, until it does.
 //!
-//! Bounded, each kind by itself: settlements wait when the store is away, and must find room however many
-//! reservations are open then. Knows neither the store nor what is done about one.
+//! Each kind is bounded by itself: settlements wait when the store is unavailable, and must find room however many
+//! reservations are open then. Knows neither the store nor what a retry does.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -12,38 +12,38 @@ use tidegate_core::units::Nanos;
 
 use crate::receipt::{Actual, Receipt};
 
-/// Reservations and settlements that are looked after, of each so many at most.
+/// Maximum of tracked reservations, and of tracked settlements.
 pub const MAX_PENDING_SETTLEMENTS: usize = 1 << 16;
-/// How many are looked after in one go.
+/// Maximum of entries returned by one call of `due`, for each kind.
 const MAX_RETRIES_PER_ROUND: usize = 1 << 12;
-/// How many of them under one lock. A divisor of [`MAX_RETRIES_PER_ROUND`].
+/// Entries handled under one lock. A divisor of [`MAX_RETRIES_PER_ROUND`].
 const CHUNK: usize = 256;
 
-/// A reservation that was made here, or a settlement that the store does not know yet.
+/// A reservation that was made here, or a settlement that the store has not confirmed.
 #[derive(Clone)]
 pub(super) struct PendingSettlement {
     pub(super) receipt: Receipt,
-    /// When to do something about it, by the local clock, and when it no longer helps.
+    /// When to retry, and when a retry no longer helps, by the local clock.
     pub(super) due: Nanos,
     pub(super) expires_at: Nanos,
-    /// What was used; nothing if nobody said.
+    /// The actual cost; `None` for a reservation that has not been settled.
     pub(super) actual: Option<Actual>,
 }
 
-/// All that is looked after.
+/// All tracked reservations and settlements.
 pub(super) struct SettlementRetries {
     max: usize,
     tables: Mutex<RetryTables>,
 }
 
-/// By the id of a reservation, which is in one of them.
+/// Both kinds by the id of the reservation. An id is in one of the two queues only.
 #[derive(Default)]
 struct RetryTables {
     reservations: PendingSettlementQueue,
     settlements: PendingSettlementQueue,
 }
 
-/// Duties by id, in the order in which they are due and in that in which they are given up. No step takes
+/// Entries by id, in the order in which they are due and in the order in which they expire. No operation takes
 /// longer because there are many.
 #[derive(Default)]
 struct PendingSettlementQueue {
@@ -76,7 +76,7 @@ impl PendingSettlementQueue {
         Some(pending)
     }
 
-    /// Takes out one that is given up by `now`.
+    /// Removes one entry that has expired by `now`.
     fn pop_expired(&mut self, now: Nanos) -> Option<PendingSettlement> {
         let (end, id) = *self.by_end.first()?;
         if end > now {
@@ -85,7 +85,7 @@ impl PendingSettlementQueue {
         self.remove(id)
     }
 
-    /// The one that has been due for the longest. It is due anew after all that are due now.
+    /// The entry that has been due for the longest. It is due again after all entries that are due now.
     fn next_due(&mut self, now: Nanos) -> Option<PendingSettlement> {
         let (due, id) = *self.by_due.first()?;
         if due > now {
@@ -113,7 +113,7 @@ impl SettlementRetries {
         }
     }
 
-    /// Looks after one more. Whether there was room.
+    /// Tracks one more entry. Returns whether there was room.
     pub(super) fn insert(&self, pending: PendingSettlement) -> bool {
         let mut tables = self.tables.lock();
         let (id, is_settled) = (pending.receipt.id(), pending.actual.is_some());
@@ -134,7 +134,7 @@ impl SettlementRetries {
         tables.settlements.remove(id);
     }
 
-    /// Forgets one that was looked after, unless more has been said of it meanwhile.
+    /// Forgets an entry that was retried, unless a newer actual cost has been recorded meanwhile.
     pub(super) fn complete(&self, pending: &PendingSettlement) {
         let mut tables = self.tables.lock();
         let (id, queue) = (pending.receipt.id(), tables.queue_for(pending));
@@ -146,8 +146,8 @@ impl SettlementRetries {
         }
     }
 
-    /// It is too late for what was said: the estimate is still to come back, as if nobody had said anything.
-    /// If there is no room, the next reservation of the client brings it back.
+    /// It is too late for the actual cost: the estimate is still to be refunded, as if it had not been settled.
+    /// Without room here, the next reservation of the client refunds it.
     pub(super) fn revert_to_reservation(&self, pending: &PendingSettlement, now: Nanos) {
         let mut tables = self.tables.lock();
         let id = pending.receipt.id();
@@ -158,11 +158,11 @@ impl SettlementRetries {
         }
     }
 
-    /// Those that are due now, settlements first. Duties that were given up are dropped before, and of such
-    /// a settlement what was used: its estimate is still to be refunded. A duty that is returned is due after
-    /// all others the next time, so that one without an answer holds up no other.
+    /// The entries that are due now, settlements first. Expired entries are dropped before. An expired settlement
+    /// loses its actual cost and becomes a reservation again, because its estimate is still to be refunded. A
+    /// returned entry is due after all others the next time, so that an entry without a reply holds up no other.
     ///
-    /// The lock that reservations and settlements need is taken for [`CHUNK`] duties at a time.
+    /// The lock that reservations and settlements need is taken for [`CHUNK`] entries at a time.
     pub(super) fn due(&self, now: Nanos) -> Vec<PendingSettlement> {
         while self.drop_expired(now) == CHUNK {}
         let mut due = self.take_due(|tables| &mut tables.settlements, now);
@@ -238,7 +238,7 @@ mod tests {
 
     fn ids(retries: &SettlementRetries, now: Nanos) -> Vec<u128> {
         let due = retries.due(now);
-        due.iter().map(|duty| duty.receipt.id()).collect()
+        due.iter().map(|entry| entry.receipt.id()).collect()
     }
 
     #[test]
@@ -253,7 +253,7 @@ mod tests {
         assert!(!retries.insert(pending(5, NOW, Some(5))));
         assert!(
             retries.insert(pending(3, later, None)),
-            "the room of what was settled"
+            "the settled reservation has made room"
         );
         let mut waiting = ids(&retries, NOW);
         waiting.sort_unstable();
@@ -293,7 +293,7 @@ mod tests {
         assert_eq!((due.len(), &due[0].actual), (1, &Some(Actual::cost(6))));
     }
 
-    /// Those that get no answer stay due. If they were named first each time, the rest never were.
+    /// Entries without a reply stay due. If they were returned first each time, the rest never were.
     #[test]
     fn every_pending_settlement_gets_its_turn() {
         let retries = SettlementRetries::default();

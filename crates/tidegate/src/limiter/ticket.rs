@@ -1,7 +1,7 @@
-//! Which slots one request holds, and the same as sealed text.
+//! The permits that one request holds, also as sealed text.
 //!
-//! The text is for callers that are other programs. It is sealed with the deployment secret like a
-//! receipt, so it cannot be made up or altered, works on every node, and carries no client data.
+//! The text is for callers that are other programs. It is sealed with the deployment secret like a receipt, so
+//! it cannot be forged or altered, works on every node, and contains no client data.
 
 use smallvec::SmallVec;
 use tidegate_core::subject::{Fingerprint, RuleName};
@@ -10,18 +10,18 @@ use tidegate_core::units::Nanos;
 use crate::receipt::{ByteReader, from_hex, to_hex};
 use crate::secret::{SEAL_LEN, Secret};
 
-/// No receipt begins with it, so neither can stand for the other.
+/// First byte of the payload. No receipt begins with it, so neither is accepted as the other.
 const KIND: u8 = b's';
 
-/// Why a slot is not honoured.
+/// Why the text of a ticket is not accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TicketError {
-    /// It was altered, made up, or sealed with another secret.
-    #[error("this is not a slot of this deployment")]
+    /// The text was altered, forged, or sealed with another secret.
+    #[error("this is not a permit of this deployment")]
     Forged,
 }
 
-/// The slots of one request: all have one holder, and end together unless they are renewed.
+/// The permits of one request: all have one holder, and expire together unless they are renewed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ticket {
     pub(super) holder: u128,
@@ -29,7 +29,7 @@ pub struct Ticket {
     pub(super) permits: SmallVec<[TicketPermit; 2]>,
 }
 
-/// One slot.
+/// One permit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct TicketPermit {
     pub(super) rule: RuleName,
@@ -37,17 +37,17 @@ pub(super) struct TicketPermit {
     pub(super) location: PermitLocation,
 }
 
-/// Where a slot is kept.
+/// Where a permit is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum PermitLocation {
-    /// With the counters.
+    /// In the store, with the counters.
     Store,
-    /// On the node that gave it.
+    /// On the node that granted it.
     Node,
 }
 
 impl Ticket {
-    /// How long it lasts unless it is renewed.
+    /// How long the permits last without a renewal.
     pub fn ttl(&self) -> Nanos {
         self.ttl
     }
@@ -59,7 +59,7 @@ impl Ticket {
         bytes.extend(self.ttl.get().to_be_bytes());
         for permit in &self.permits {
             let name = permit.rule.as_str().as_bytes();
-            let length = u16::try_from(name.len()).expect("a rule is read with a short name");
+            let length = u16::try_from(name.len()).expect("rule names are checked to be short");
             bytes.extend(length.to_be_bytes());
             bytes.extend(name);
             bytes.extend(permit.subject.bits().to_be_bytes());
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_can_be_opened_and_no_digit_can_be_changed_or_left_out() {
+    fn a_sealed_ticket_can_be_opened_and_no_digit_can_be_changed_or_left_out() {
         let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
         let text = ticket().seal(&secret);
         assert_eq!(Ticket::open(&text, &secret), Ok(ticket()));

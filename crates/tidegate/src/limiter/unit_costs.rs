@@ -1,7 +1,7 @@
 //! Requests whose plain cost is 0.
 //!
-//! Rules without a unit are then only looked at. Rules with a unit are charged as for any other request:
-//! what `costs` names, and 1 where it names nothing. A plain cost of 0 never makes a unit free.
+//! Rules without a unit are then only peeked. Rules with a unit are charged as for any other request: the cost
+//! that `costs` names, and 1 for a unit it does not name. A plain cost of 0 never makes a unit free.
 
 use tidegate_core::engine::Decision;
 use tidegate_core::request::Request;
@@ -10,22 +10,22 @@ use tidegate_core::store::{Store, StoreError};
 use super::{ChargedAs, Limiter, LimiterView};
 
 impl<S: Store> Limiter<S> {
-    /// Decides a request whose plain cost is 0: charges the rules with a unit and looks at the others.
+    /// Decides a request whose plain cost is 0: charges the rules with a unit and peeks the others.
     ///
     /// # Errors
-    /// When the store gave no answer.
+    /// When the store gives no reply.
     pub async fn check_units(&self, request: Request<'_>) -> Result<Decision, StoreError> {
         self.view().check_units(request).await
     }
 }
 
 impl<S: Store> LimiterView<'_, S> {
-    /// Decides a request whose plain cost is 0. A rule without a unit denies the request if not even a
-    /// cost of 1 would fit, and is charged nothing. Rules with a unit are charged as [`LimiterView::check`] charges
-    /// them. Where no rule with a unit applies this is [`LimiterView::peek`].
+    /// Decides a request whose plain cost is 0. A rule without a unit denies the request if not even a cost of 1
+    /// would fit, and is charged nothing. Rules with a unit are charged as by [`LimiterView::check`]. If no rule
+    /// with a unit applies, this is [`LimiterView::peek`].
     ///
     /// # Errors
-    /// When the store gave no answer.
+    /// When the store gives no reply.
     pub async fn check_units(&self, request: Request<'_>) -> Result<Decision, StoreError> {
         let mut request = request;
         self.identify(&mut request);

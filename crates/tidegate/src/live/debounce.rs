@@ -1,34 +1,34 @@
 //! When to look at files that may be changing.
 //!
-//! Hints come in bursts: one save is several changes, a deployment hundreds. A look follows once
-//! nothing has been heard for a while, or, in a storm that does not end, after a bounded wait. A
-//! deliberate poke is followed at once, and silence by a look now and then, for changes that
-//! a survey does not show. Knows nothing of files, threads or clocks: time is handed in.
+//! Hints come in bursts: one save is several changes, a deployment hundreds. A look follows once no hint has come
+//! for a while, or, in a burst that does not end, after a bounded delay. An explicit poke causes a look at once.
+//! Without hints there is a look now and then, for changes that a scan does not show. Knows nothing of files,
+//! threads or clocks: time is an argument.
 //!
-//! Kept true: after a hint a look is due within `at_most`, and hints alone never cause more than
-//! one look per `quiet`.
+//! Invariant: after a hint a look is due within `max_delay`, and hints alone never cause more than one look per
+//! `quiet`.
 
 use tidegate_core::units::Nanos;
 
-/// How patiently to look.
+/// Intervals of a watch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WatchTiming {
-    /// How often to see whether something has changed.
+    /// How often to scan for changes.
     pub scan_interval: Nanos,
-    /// How long nothing must be heard before a look.
+    /// How long no hint must come before a look.
     pub quiet: Nanos,
     /// The longest wait for quiet.
     pub max_delay: Nanos,
     /// How long without any look before one is made anyway.
     pub poll: Nanos,
-    /// The same after a look at files that had just changed: they may change once more and bear the same time.
+    /// The same after a look at files that had just changed: they may change again with the same timestamp.
     pub fresh_poll: Nanos,
 }
 
 impl Default for WatchTiming {
-    /// An editor's save or a folder's swap takes a few milliseconds: 100 ms of quiet is plenty. A survey every
-    /// 250 ms and at most 400 ms leave as much again to read and check, so that a change is in force within a
-    /// second. The polls are only for files that change without another time.
+    /// An editor's save or a folder's swap takes a few milliseconds: 100 ms of quiet is plenty. A scan every 250 ms
+    /// and a delay of at most 400 ms leave as much again to read and check, so that a change is in force within a
+    /// second. The polls are only for files that change without a new timestamp.
     fn default() -> Self {
         WatchTiming {
             scan_interval: Nanos::from_millis(250),
@@ -40,16 +40,16 @@ impl Default for WatchTiming {
     }
 }
 
-/// What to do next.
+/// The next step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NextLook {
     /// Look at the files.
     Look,
-    /// Nothing before this instant, unless a hint or a poke comes.
+    /// Wait until this instant, unless a hint or a poke comes.
     WaitUntil(Nanos),
 }
 
-/// Gathers hints into looks.
+/// Combines hints into looks.
 #[derive(Clone, Debug)]
 pub struct Debouncer {
     timing: WatchTiming,
@@ -66,7 +66,7 @@ struct HintTimes {
 }
 
 impl Debouncer {
-    /// Nothing heard yet, and a look has just been made.
+    /// A debouncer without hints, as if a look had just been made.
     pub fn new(timing: WatchTiming, now: Nanos) -> Self {
         Debouncer {
             timing,
@@ -77,23 +77,23 @@ impl Debouncer {
         }
     }
 
-    /// Something may have changed.
+    /// Records that something may have changed.
     pub fn hint(&mut self, now: Nanos) {
         let first = self.hints.map_or(now, |heard| heard.first);
         self.hints = Some(HintTimes { first, last: now });
     }
 
-    /// Someone asks for a look.
+    /// Requests a look.
     pub fn poke(&mut self) {
         self.poked = true;
     }
 
-    /// A look begins: what was heard so far is answered by it, what comes later is not.
+    /// A look begins. It serves all earlier hints and pokes, but no later ones.
     pub fn look_started(&mut self, now: Nanos) {
         (self.hints, self.poked, self.looked_at) = (None, false, now);
     }
 
-    /// A look has ended. Whether its files had just changed says when the next one is made without a hint.
+    /// A look has ended. `is_fresh` means that its files had just changed, and selects the next poll.
     pub fn look_finished(&mut self, is_fresh: bool) {
         self.poll = if is_fresh {
             self.timing.fresh_poll
@@ -102,29 +102,27 @@ impl Debouncer {
         };
     }
 
-    /// How long until the next survey: less after a hint, to see whether more changes follow.
+    /// The time until the next scan: shorter after a hint, to see whether more changes follow.
     pub fn scan_interval(&self) -> Nanos {
         let WatchTiming {
-            scan_interval: survey,
+            scan_interval,
             quiet,
             ..
         } = self.timing;
         match self.hints {
-            Some(_) => survey.min(Nanos::new(quiet.get() / 4)),
-            None => survey,
+            Some(_) => scan_interval.min(Nanos::new(quiet.get() / 4)),
+            None => scan_interval,
         }
     }
 
-    /// Whether to look now, and if not, when to ask again.
+    /// Whether to look now, and if not, when to call this again.
     pub fn next_look(&self, now: Nanos) -> NextLook {
         let WatchTiming {
-            quiet,
-            max_delay: at_most,
-            ..
+            quiet, max_delay, ..
         } = self.timing;
         let due = match self.hints {
             _ if self.poked => now,
-            Some(HintTimes { first, last }) => last.plus(quiet).min(first.plus(at_most)),
+            Some(HintTimes { first, last }) => last.plus(quiet).min(first.plus(max_delay)),
             None => self.looked_at.plus(self.poll),
         };
         if due <= now {
@@ -139,8 +137,8 @@ impl Debouncer {
 mod tests {
     use super::*;
 
-    /// Runs ten simulated minutes at most, hinting at the given instants, and gives the instants
-    /// of the looks up to `until_ms`.
+    /// Runs at most ten simulated minutes with hints at the given instants. Returns the instants of the looks up
+    /// to `until_ms`.
     fn looks(hints_ms: impl IntoIterator<Item = u64>, until_ms: u64) -> Vec<u64> {
         let mut debouncer = Debouncer::new(WatchTiming::default(), Nanos::ZERO);
         let mut hints = hints_ms.into_iter().peekable();
@@ -159,13 +157,13 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_of_hints_is_one_look_after_quiet() {
+    fn a_burst_of_hints_causes_one_look_after_quiet() {
         assert_eq!(looks([1000], 5000), [1100]);
         assert_eq!(looks([1000, 1001, 1001, 1040, 1120], 5000), [1220]);
     }
 
     #[test]
-    fn an_endless_storm_delays_a_look_by_400_ms_and_no_more() {
+    fn an_endless_burst_delays_a_look_by_400_ms_and_no_more() {
         assert_eq!(
             looks((1000..4000).step_by(10), 5000),
             [1400, 1810, 2220, 2630, 3040, 3450, 3860, 4090]
@@ -173,12 +171,12 @@ mod tests {
     }
 
     #[test]
-    fn bursts_apart_are_looks_apart() {
+    fn separate_bursts_cause_separate_looks() {
         assert_eq!(looks([1000, 2000, 2050], 5000), [1100, 2150]);
     }
 
     #[test]
-    fn silence_is_broken_by_a_poll() {
+    fn a_poll_follows_silence() {
         assert_eq!(looks([], 90_000), [30_000, 60_000, 90_000]);
         assert_eq!(
             looks([10_000], 60_000),
@@ -199,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_hint_surveys_follow_each_other_sooner() {
+    fn after_a_hint_scans_follow_each_other_sooner() {
         let mut debouncer = Debouncer::new(WatchTiming::default(), Nanos::ZERO);
         assert_eq!(debouncer.scan_interval(), Nanos::from_millis(250));
         debouncer.hint(Nanos::ZERO);
@@ -225,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hint_during_a_look_asks_for_another() {
+    fn a_hint_during_a_look_causes_another_look() {
         let mut debouncer = Debouncer::new(WatchTiming::default(), Nanos::ZERO);
         debouncer.hint(Nanos::from_millis(10));
         debouncer.look_started(Nanos::from_millis(110));

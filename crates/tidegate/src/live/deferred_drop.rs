@@ -1,26 +1,26 @@
-//! Frees old values where nobody waits for them.
+//! Frees replaced values on a background thread.
 //!
-//! Freeing a hundred thousand rules takes a tenth of a second, and the last to let go of them would
-//! otherwise be a reader in the middle of a decision. So whoever replaces a value leaves the old one
-//! here; a thread that lives only while there is something to free drops it once no reader is left.
+//! Freeing a hundred thousand rules takes a tenth of a second, and without this module the last reader would do it
+//! in the middle of a decision. So a replaced value is retired here. A thread that runs only while there is
+//! something to free drops it once no reader is left.
 
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// How often to look whether readers have let go.
+/// How often to check whether readers have dropped a value.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Values on their way out.
+/// Retired values that are not freed yet.
 #[derive(Debug)]
 pub(super) struct DeferredDrop<T>(Arc<Mutex<RetiredValues<T>>>);
 
 #[derive(Debug)]
 struct RetiredValues<T> {
-    /// With how often in a row nobody else was seen to hold it.
+    /// Each with the number of consecutive checks that found no reader.
     values: Vec<(Arc<T>, u8)>,
-    /// Whether the thread that frees them is there.
+    /// Whether the thread that frees them is running.
     thread_running: bool,
 }
 
@@ -34,7 +34,7 @@ impl<T> Default for DeferredDrop<T> {
 }
 
 impl<T: Send + Sync + 'static> DeferredDrop<T> {
-    /// Takes a value that is no longer in force.
+    /// Retires a value that is no longer in force.
     pub(super) fn retire(&self, old: Arc<T>) {
         let mut retired = lock(&self.0);
         retired.values.push((old, 0));
@@ -46,12 +46,12 @@ impl<T: Send + Sync + 'static> DeferredDrop<T> {
         let thread = thread::Builder::new().name("tidegate-retire".to_owned());
         retired.thread_running = thread.spawn(run).is_ok();
         if !retired.thread_running {
-            retired.values.clear(); // no thread to be had: freed here, or by the last reader
+            retired.values.clear(); // no thread can be started: freed here, or by the last reader
         }
     }
 }
 
-/// Frees what nobody reads any more; whether anything is left.
+/// Frees values without a reader. Returns whether any value is left.
 fn free_unused<T>(shared: &Mutex<RetiredValues<T>>) -> bool {
     thread::sleep(CHECK_INTERVAL);
     let mut retired = lock(shared);
@@ -62,7 +62,7 @@ fn free_unused<T>(shared: &Mutex<RetiredValues<T>>) -> bool {
         } else {
             0
         };
-        // Twice: a reader may hold parts of a value a moment longer than the value itself.
+        // Two checks: a reader may hold parts of a value a moment longer than the value itself.
         match alone {
             2.. => freed.push(value),
             _ => retired.values.push((value, alone)),
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    /// Tells when and where it is dropped.
+    /// Reports when and on which thread it is dropped.
     struct ReportsDrop(mpsc::Sender<Option<String>>);
 
     impl Drop for ReportsDrop {

@@ -1,71 +1,71 @@
-//! How a watched file or folder stands: in force, or why not.
+//! The state of a watched file or folder: in force, or why not.
 
 use std::path::PathBuf;
 
-/// Whether what is on disk is what is in force.
+/// Whether the contents on disk are in force.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FileState {
-    /// What is on disk was taken.
+    /// The contents on disk are in force.
     Current,
-    /// What is on disk cannot be used; what was taken last, if anything, stays in force.
+    /// The contents on disk cannot be used; the last loaded contents, if any, stay in force.
     Stale(FileError),
 }
 
-/// Why what is on disk cannot be used.
+/// Why the contents on disk cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FileError {
-    /// Not there.
-    #[error("{}: is not there; check the path, or put it back", path.display())]
+    /// The path does not exist.
+    #[error("{}: does not exist; check the path, or restore it", path.display())]
     NotFound {
-        /// What is missing.
+        /// The missing path.
         path: PathBuf,
     },
-    /// A folder without a file to read: more likely unmounted than meant.
-    #[error("{}: holds no rules file; put one there, such as limits.yaml", path.display())]
+    /// A folder without a file to read: more likely unmounted than intended.
+    #[error("{}: contains no rules file; add one, such as limits.yaml", path.display())]
     EmptyFolder {
         /// The folder.
         path: PathBuf,
     },
-    /// The system does not let us read it.
+    /// The operating system does not allow reading it.
     #[error("{}: cannot be read: {reason}", path.display())]
     Unreadable {
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         reason: String,
     },
     /// A pipe, a device, or a folder where a file is needed.
     #[error("{}: is not a regular file; give the path of one", path.display())]
     NotAFile {
-        /// What was found there.
+        /// The path found.
         path: PathBuf,
     },
-    /// A folder far below the one that is read.
-    #[error("{}: is too many folders below the one that is read; move it up", path.display())]
+    /// A folder too deep below the one that is read.
+    #[error("{}: is too many levels below the folder that is read; move it up", path.display())]
     TooDeep {
         /// The folder.
         path: PathBuf,
     },
-    /// Larger than is read.
-    #[error("{}: brings the size to {bytes} bytes, more than the {most} that are read; make it smaller or split it", path.display())]
+    /// Too large.
+    #[error("{}: brings the size to {bytes} bytes, more than the maximum of {max_bytes}; make it smaller or split it", path.display())]
     TooLarge {
-        /// The file that is too large, or with which a folder becomes so.
+        /// The file that is too large, or that makes its folder too large.
         path: PathBuf,
-        /// The size reached with it.
+        /// The size including this file.
         bytes: u64,
-        /// The most that is read.
-        most: u64,
+        /// The maximum size.
+        max_bytes: u64,
     },
-    /// Written to whenever it is read.
+    /// The file changes during every read.
     #[error("{}: changes while it is read; write a new file and rename it over this one", path.display())]
     Changing {
         /// The watched path.
         path: PathBuf,
     },
-    /// Complete, but the loader did not take it.
+    /// The contents are complete, but the loader rejected them.
     #[error("{reason}")]
     Rejected {
-        /// What the loader said.
+        /// The error of the loader.
         reason: String,
     },
 }
@@ -76,7 +76,7 @@ mod tests {
 
     /// Both are also reported at the start, when there is no last good version that could stay in force.
     #[test]
-    fn what_is_missing_promises_no_last_good_version() {
+    fn the_message_for_a_missing_path_promises_no_last_good_version() {
         let path = PathBuf::from("rules");
         for error in [
             FileError::NotFound { path: path.clone() },

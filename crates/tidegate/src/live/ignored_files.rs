@@ -1,7 +1,7 @@
-//! Files of a rules folder that are not read, although they read like rules.
+//! Files of a rules folder that are not read, although they look like rules.
 //!
-//! Only `*.yaml` and `*.yml` in the folder itself are rules. A limit in `limits.json` or in a folder below
-//! would be missing without a word, so whoever reads a folder says which files were left out.
+//! Only `*.yaml` and `*.yml` in the folder itself are rules. A limit in `limits.json` or in a subfolder would be
+//! missing silently, so the service reports such files.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 
 use super::scan::{FileFilter, files_in};
 
-/// How much of a file is looked at.
+/// Bytes of a file that are examined.
 const HEAD_BYTES: u64 = 64 << 10;
-/// How many files are looked at.
+/// Maximum of files that are examined.
 const MAX_FILES: usize = 1_000;
 
-/// The files in and below the folder `path` that are not read as rules and read like some, in the order of
-/// their names. None if `path` is no folder.
+/// The files in and below the folder `path` that look like rules and are not read as such, sorted by name.
+/// Empty if `path` is not a folder.
 pub fn ignored_rule_files(path: &Path) -> Vec<PathBuf> {
     let every = FileFilter::Every { dot_files: false };
     let Ok(files) = files_in(path, every) else {
@@ -31,7 +31,7 @@ pub fn ignored_rule_files(path: &Path) -> Vec<PathBuf> {
     ignored
 }
 
-/// Editors and people leave copies and pages beside rules; those are left out on purpose.
+/// Copies and documents beside rules, made by editors and people, are ignored on purpose.
 fn is_like_rules(file: &Path) -> bool {
     let name = file.file_name().and_then(|name| name.to_str());
     let on_purpose = |name: &str| {
@@ -48,8 +48,8 @@ fn is_like_rules(file: &Path) -> bool {
     opened.is_ok() && reads_like_rules(&String::from_utf8_lossy(&head))
 }
 
-/// Whether a text has a field that is at the top of a rules file: at the beginning of a line, or, where the
-/// whole text is in braces, as JSON may be, anywhere in a line.
+/// Whether a text has a top-level field of a rules file: at the beginning of a line, or, if the whole text is in
+/// braces as in JSON, anywhere in a line.
 fn reads_like_rules(text: &str) -> bool {
     let text = text.trim_start_matches('\u{feff}');
     let is_content = |line: &&str| !line.is_empty() && !line.starts_with(['#', '%', '-']);
@@ -63,7 +63,7 @@ fn reads_like_rules(text: &str) -> bool {
     text.lines().any(names_rules)
 }
 
-/// Whether a line or a field opens what is at the top of a rules file, of either kind.
+/// Whether a line or a field starts with a top-level field of a rules file, of either kind.
 fn names_rules(line: &str) -> bool {
     let line = line.trim_start_matches([' ', '\t', '{', '"', '\'']);
     ["rules", "descriptors", "domain"].iter().any(|name| {
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_reads_like_rules_and_is_not_read_is_named() {
+    fn ignored_files_that_look_like_rules_are_named() {
         let dir = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {
             let path = dir.path().join(name);
@@ -106,7 +106,7 @@ mod tests {
         write("limits.txt", "version: 1\nrules: []\n");
         write("limits.json", r#"{"domain": "shop", "descriptors": []}"#);
         write("below/deeper/more.yaml", limits);
-        // Those on one line were not named.
+        // Rules on one line were not recognized.
         let flow = r#"{"version":1,"rules":[{"name":"b","by":"ip","rate":"1/hour"}]}"#;
         write("flow.json", flow);
         write("flow.txt", "# limits\n---\n{version: 1, rules: []}\n");

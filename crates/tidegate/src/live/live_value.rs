@@ -1,8 +1,8 @@
-//! The value in force: read by many, replaced whole.
+//! The value in force: read by many, replaced as a whole.
 //!
-//! Readers take a guard in a few nanoseconds and keep one version for as long as they hold it, so
-//! a decision never mixes two. A replacement that cannot be made leaves the value as it was and
-//! is remembered as the last failure until one succeeds.
+//! Readers take a guard in a few nanoseconds and see one version for as long as they hold it, so a decision never
+//! mixes two. A failed replacement leaves the value as it was, and is remembered as the last failure until one
+//! succeeds.
 
 use std::fmt::Display;
 use std::ops::Deref;
@@ -17,29 +17,29 @@ use super::deferred_drop::DeferredDrop;
 pub struct LiveValue<T> {
     current: ArcSwap<Versioned<T>>,
     failure: ArcSwapOption<ReplaceFailure>,
-    /// Held while a replacement is made: one that began earlier cannot overwrite a later one.
+    /// Held while a replacement is made: a replacement that began earlier cannot overwrite a later one.
     replacing: Mutex<()>,
     retired: DeferredDrop<Versioned<T>>,
 }
 
-/// A value and which one it is, swapped together. Reads as the value.
+/// A value and its version, swapped together. Dereferences to the value.
 #[derive(Debug)]
 pub struct Versioned<T> {
     version: u64,
     value: T,
 }
 
-/// Why the last replacement was not made.
+/// Why the last replacement failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReplaceFailure {
-    /// What its maker said.
+    /// The error message.
     pub message: String,
-    /// How many have failed since the value in force was made.
+    /// The number of failures since the value in force was set.
     pub times: u64,
 }
 
 impl<T: Send + Sync + 'static> LiveValue<T> {
-    /// With a first value, version 1.
+    /// A first value, as version 1.
     pub fn new(value: T) -> Self {
         LiveValue {
             current: ArcSwap::from_pointee(Versioned { version: 1, value }),
@@ -49,34 +49,34 @@ impl<T: Send + Sync + 'static> LiveValue<T> {
         }
     }
 
-    /// The value in force, to look at briefly: on the request path. Do not hold it across awaits.
+    /// The value in force, for a short read on the request path. Do not hold the guard across awaits.
     pub fn load(&self) -> Guard<Arc<Versioned<T>>> {
         self.current.load()
     }
 
-    /// The value in force, to keep.
+    /// The value in force, to hold for longer.
     pub fn get(&self) -> Arc<Versioned<T>> {
         self.current.load_full()
     }
 
-    /// Which version is in force.
+    /// The version in force.
     pub fn version(&self) -> u64 {
         self.load().version
     }
 
-    /// Why the last replacement was not made; nothing if it was.
+    /// Why the last replacement failed; `None` if it succeeded.
     pub fn failure(&self) -> Option<Arc<ReplaceFailure>> {
         self.failure.load_full()
     }
 
-    /// Makes a new value and puts it in force, and gives its version. If `make` fails or panics,
-    /// the last good value stays. Others who replace wait meanwhile; readers never do.
+    /// Makes a new value, puts it in force and returns its version. If `make` fails or panics, the last good value
+    /// stays. Other replacements wait meanwhile; readers never wait.
     pub fn replace_with<E: Display>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<u64, E> {
         self.replace_if_changed(|| make().map(Some))
     }
 
-    /// The same, but `make` may find that the value in force is the one it would make. Then that stays, with
-    /// its version.
+    /// As `replace_with`, but `make` may return `None` if the value in force is the one it would make. That value
+    /// then stays, with its version.
     pub fn replace_if_changed<E: Display>(
         &self,
         make: impl FnOnce() -> Result<Option<T>, E>,
@@ -110,7 +110,7 @@ impl<T: Send + Sync + 'static> LiveValue<T> {
 }
 
 impl<T> Versioned<T> {
-    /// Which version this is, counted from 1.
+    /// The version, counted from 1.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(
             (*held.value(), held.version()),
             ("old", 1),
-            "who holds a version keeps it"
+            "a reader keeps the version it holds"
         );
     }
 
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_made_leaves_the_last_good_value() {
+    fn a_failed_replacement_leaves_the_last_good_value() {
         let live = LiveValue::new("good");
         for times in 1..=2 {
             assert_eq!(
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panicking_maker_does_not_lock_out_the_next() {
+    fn a_panic_in_a_replacement_does_not_lock_out_the_next() {
         let live = LiveValue::new(1);
         let panics = || live.replace_with(|| -> Result<i32, String> { panic!("on purpose") });
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());

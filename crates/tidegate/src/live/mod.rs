@@ -1,15 +1,15 @@
 //! Rules and keys that change while the service runs.
 //!
-//! [`Watch`] notices that a file or folder has changed, waits until it has come to rest and hands
-//! its complete contents to a loader; [`LiveValue`] holds what the loader made of them, for readers on
-//! the request path. Kept true: only complete contents are handed over, only what the loader took
-//! comes into force, and whatever goes wrong with the files, the last good value stays.
+//! [`Watch`] notices that a file or folder has changed, waits until it is stable and passes its complete contents
+//! to a loader. [`LiveValue`] holds the loaded value for readers on the request path. Invariant: only complete
+//! contents are passed on, and only contents that the loader accepts come into force. Whatever goes wrong with the
+//! files, the last good value stays.
 //!
-//! The rules and the keys file are two watches, so that a new key does not compile the rules
-//! again. Neither knows what the files mean.
+//! The rules and the keys file have a watch each, so that a new key does not compile the rules again. Neither
+//! watch knows the meaning of the files.
 //!
-//! Read in this order: `debounce` (when to look), `scan` (what is there), `snapshot` (what it
-//! holds), `reloader` (whether to hand it over), `watch` (the thread around them).
+//! Reading order: `debounce` (when to look), `scan` (which files exist), `snapshot` (their contents), `reloader`
+//! (whether to load them), `watch` (the thread around them).
 
 mod debounce;
 mod deferred_drop;

@@ -1,10 +1,9 @@
-//! Decides whether what is on disk is handed over, and remembers what became of it.
+//! Decides whether the contents on disk are loaded, and remembers the result.
 //!
-//! One look: survey, read, survey again; only if nothing moved and the contents are neither those
-//! in force nor those refused last, the loader gets them; what was refused is tried again when
-//! someone asks, since it may be valid by now for reasons outside the file. All that is taken is
-//! reported, and any other change of state once. No thread and no waiting here: a file that keeps
-//! changing is for the caller to look at again.
+//! One look scans, reads and scans again. The loader gets the contents only if nothing changed meanwhile and they
+//! are neither those in force nor those rejected last. Rejected contents are retried on request, since they may
+//! have become valid for reasons outside the file. Every load is reported, and any other change of state once. No
+//! thread and no waiting here: the caller looks again at a file that keeps changing.
 
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,26 +14,26 @@ use super::file_state::{FileError, FileState};
 use super::scan::{FileScan, PathKind, SizeLimits};
 use super::snapshot::FileSnapshot;
 
-/// How often one look tries to catch a file at rest before it leaves it to the next.
+/// Attempts of one look to read a file while it is stable.
 const MAX_ATTEMPTS: usize = 3;
 
-/// How hard to look.
+/// How thorough a look is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum LookMode {
-    /// After a hint: files that bear their old times need not be read again.
+    /// After a hint: files with unchanged timestamps are not read again.
     Hinted,
-    /// Someone asked: read whatever the times say, and try again what was refused.
+    /// On request: read whatever the timestamps are, and retry rejected contents.
     Requested,
-    /// Someone asked to load again what may be unchanged.
+    /// On request: load again even if unchanged.
     Reload,
 }
 
-/// How a look ended.
+/// The result of a look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LookOutcome {
-    /// The state says what was found.
+    /// The state describes what was found.
     Done,
-    /// The files moved all the while: look again soon.
+    /// The files changed during every attempt: look again soon.
     Unstable,
 }
 
@@ -47,17 +46,17 @@ pub(super) struct Reloader<L, R> {
     known: ReloaderState,
 }
 
-/// What earlier looks found.
+/// The results of earlier looks.
 #[derive(Default)]
 struct ReloaderState {
     file_state: Option<FileState>,
     /// The contents in force.
     loaded: Option<FileSnapshot>,
-    /// Contents the loader did not take, and what it said.
+    /// Contents that the loader rejected, and its error.
     rejected: Option<(FileSnapshot, String)>,
-    /// A survey that, met again, proves that nothing changed.
+    /// A scan that, found again, proves that nothing changed.
     stable_scan: Option<FileScan>,
-    /// Whether files were touched a moment before they were read.
+    /// Whether a file was modified a moment before it was read.
     is_fresh: bool,
 }
 
@@ -130,7 +129,7 @@ where
         Ok(attempt)
     }
 
-    /// Whether the files had changed so shortly before the last look that another change may not show.
+    /// Whether the files had changed so shortly before the last look that another change may not be visible.
     pub(super) fn is_fresh(&self) -> bool {
         self.known.is_fresh
     }
@@ -139,7 +138,7 @@ where
         FileScan::of(&self.path, self.path_kind, self.limits)
     }
 
-    /// What becomes of these contents; they may change while the loader reads them.
+    /// Loads these contents, which may change while the loader reads them.
     fn load_snapshot(&mut self, snapshot: FileSnapshot) -> LookAttempt {
         let rejected = |reason: String| {
             LookAttempt::Unchanged(FileState::Stale(FileError::Rejected { reason }))
@@ -157,7 +156,7 @@ where
             (self.load)(&snapshot).map_err(|e| e.to_string())
         }))
         .unwrap_or_else(|_| {
-            Err("the loader panicked on these contents: please report it".to_owned())
+            Err("the loader panicked on these contents; please report it".to_owned())
         });
         if snapshot.is_torn() {
             return LookAttempt::Changed;
@@ -188,12 +187,12 @@ where
     }
 }
 
-/// What one try met.
+/// The result of one attempt.
 enum LookAttempt {
-    /// New contents, now in force.
+    /// New contents are in force.
     Loaded,
-    /// Nothing new to put in force.
+    /// Nothing new came into force.
     Unchanged(FileState),
-    /// Files that changed meanwhile.
+    /// Files changed meanwhile.
     Changed,
 }

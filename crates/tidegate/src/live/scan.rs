@@ -1,8 +1,8 @@
-//! What is there to read, without reading it: files, their sizes and when they last changed.
+//! Which files there are to read, without reading them: paths, sizes and modification times.
 //!
-//! Two equal surveys around a read mean that nothing moved in between. Links are followed: what
-//! counts is the file at the end (Kubernetes puts two links before it). Nothing larger than the
-//! limits gets past here, and nothing that blocks when opened.
+//! Two equal scans around a read mean that nothing changed in between. Symbolic links are followed: the file at the
+//! end counts (Kubernetes puts two links before it). Files above the size limits and files that block when opened
+//! are rejected here.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -11,10 +11,10 @@ use std::time::{Duration, SystemTime};
 
 use super::file_state::FileError;
 
-/// File times may be this coarse, so a file this fresh can change again and look the same.
+/// File timestamps may be this coarse, so a file this fresh can change again and look the same.
 const MAX_FILE_TIME_GRANULARITY: Duration = Duration::from_secs(2);
 
-/// The most that is read.
+/// Maximum sizes that are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SizeLimits {
     /// Of one file.
@@ -24,49 +24,49 @@ pub struct SizeLimits {
 }
 
 impl SizeLimits {
-    /// Of rules: 16 MiB a file, 64 MiB a folder.
+    /// For rules: 16 MiB a file, 64 MiB a folder.
     pub const RULES: SizeLimits = SizeLimits {
         file_bytes: 16 << 20,
         total_bytes: 64 << 20,
     };
-    /// Of a keys file: 256 MiB.
+    /// For a keys file: 256 MiB.
     pub const KEYS: SizeLimits = SizeLimits {
         file_bytes: 256 << 20,
         total_bytes: 256 << 20,
     };
 }
 
-/// What a watched path may be.
+/// The allowed kinds of a watched path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum PathKind {
     File,
     FileOrFolder(FileFilter),
 }
 
-/// Which files of a folder count.
+/// Which files of a folder are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FileFilter {
-    /// `*.yaml` and `*.yml` in the folder itself, without what editors and Kubernetes leave beside them.
+    /// `*.yaml` and `*.yml` in the folder itself, without the extra files of editors and Kubernetes.
     #[default]
     Rules,
-    /// Every file, also in folders below, as the Envoy reference service reads them. Names that begin
-    /// with two dots never count: Kubernetes keeps its own copies under those.
+    /// Every file, also in subfolders, as the Envoy reference service reads them. Names that begin with two dots
+    /// are never read: Kubernetes stores its own copies under those.
     Every {
-        /// Whether names that begin with one dot do.
+        /// Whether names that begin with one dot are read.
         dot_files: bool,
     },
 }
 
-/// How far below a folder files are looked for.
+/// Maximum depth of subfolders.
 const MAX_DEPTH: usize = 8;
 
-/// The files there are to read, in the order of their names.
+/// The files to read, sorted by name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct FileScan {
     pub(super) files: Vec<ScannedFile>,
 }
 
-/// One file, as it was found.
+/// One scanned file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct ScannedFile {
     pub(super) path: PathBuf,
@@ -91,21 +91,21 @@ impl FileScan {
         Ok(FileScan { files })
     }
 
-    /// Whether an equal survey made later proves equal contents: not if a file was touched so
-    /// shortly before `seen_at` that a second write could bear the same time.
+    /// Whether a later equal scan proves equal contents: not if a file was modified so shortly before `seen_at`
+    /// that a second write could have the same timestamp.
     pub(super) fn proves_unchanged(&self, seen_at: SystemTime) -> bool {
         let is_old = |age: Option<Duration>| age.is_some_and(|age| age > MAX_FILE_TIME_GRANULARITY);
         self.ages(seen_at).all(is_old)
     }
 
-    /// Whether a file was touched that shortly before `seen_at`. One with a time to come is not.
+    /// Whether a file was modified that shortly before `seen_at`. A timestamp in the future does not count.
     pub(super) fn is_fresh(&self, seen_at: SystemTime) -> bool {
         let is_young =
             |age: Option<Duration>| age.is_some_and(|age| age <= MAX_FILE_TIME_GRANULARITY);
         self.ages(seen_at).any(is_young)
     }
 
-    /// How long before `seen_at` files were touched; nothing for times to come and where the system does not say.
+    /// The age of each timestamp at `seen_at`; `None` for those in the future and those the system does not provide.
     fn ages(&self, seen_at: SystemTime) -> impl Iterator<Item = Option<Duration>> {
         let times = self.files.iter();
         let times = times.flat_map(|file| [file.modified, file.inode.changed()]);
@@ -132,8 +132,8 @@ impl ScannedFile {
     }
 }
 
-/// Which file this is, whatever its name, and when it last changed in any way. Empty where the
-/// system does not say.
+/// The identity of a file, whatever its name, and its last change of any kind. Zero where the system does not
+/// provide them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Inode {
     device: u64,
@@ -175,7 +175,7 @@ fn stat(path: &Path) -> Result<Metadata, FileError> {
     fs::metadata(path).map_err(|error| file_error(path, &error))
 }
 
-/// Why something could not be read, from what the system said.
+/// The `FileError` for an error of the operating system.
 pub(super) fn file_error(path: &Path, error: &io::Error) -> FileError {
     let path = path.to_owned();
     match error.kind() {
@@ -187,7 +187,7 @@ pub(super) fn file_error(path: &Path, error: &io::Error) -> FileError {
     }
 }
 
-/// The files of a folder that count.
+/// The files of a folder that match `filter`.
 pub(super) fn files_in(path: &Path, filter: FileFilter) -> Result<Vec<PathBuf>, FileError> {
     let mut paths = Vec::new();
     list_files(path, filter, MAX_DEPTH, &mut paths)?;
@@ -208,7 +208,7 @@ fn scan_folder(path: &Path, filter: FileFilter) -> Result<Vec<ScannedFile>, File
         .collect()
 }
 
-/// The files that count. Folders below are those that really are: a link to one could lead round.
+/// Lists the matching files. Only real subfolders are entered: a link to one could form a cycle.
 fn list_files(
     path: &Path,
     filter: FileFilter,
@@ -245,8 +245,8 @@ impl FileFilter {
     }
 }
 
-/// `*.yaml` and `*.yml`, but not what editors and Kubernetes leave beside them: `.x.yaml.swp`,
-/// `.#x.yaml`, `#x.yaml#`, `x.yaml~`, `..data`.
+/// `*.yaml` and `*.yml`, but not the extra files of editors and Kubernetes: `.x.yaml.swp`, `.#x.yaml`, `#x.yaml#`,
+/// `x.yaml~`, `..data`.
 fn is_rules_name(name: &str) -> bool {
     let is_yaml = name.ends_with(".yaml") || name.ends_with(".yml");
     is_yaml && !name.starts_with(['.', '#'])
@@ -261,7 +261,7 @@ fn check_size(limits: SizeLimits, files: &[ScannedFile]) -> Result<(), FileError
                 return Err(FileError::TooLarge {
                     path: file.path.clone(),
                     bytes,
-                    most: max,
+                    max_bytes: max,
                 });
             }
         }
@@ -281,7 +281,7 @@ mod tests {
         )
     }
 
-    /// The names, from the folder on.
+    /// The names, relative to the folder.
     fn picked(path: &Path, filter: FileFilter) -> Vec<String> {
         let found = FileScan::of(path, PathKind::FileOrFolder(filter), SizeLimits::RULES).unwrap();
         let name = |file: &ScannedFile| file.path.strip_prefix(path).unwrap().display().to_string();
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_gives_its_rules_files_by_name_and_nothing_else() {
+    fn a_folder_yields_its_rules_files_by_name_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
         let names = [
             "b.yaml",
@@ -314,9 +314,9 @@ mod tests {
         assert_eq!(names, ["a.yml", "b.yaml"]);
     }
 
-    /// A mount as Kubernetes makes it, whose copies would count every domain twice.
+    /// A mount as Kubernetes makes it. With its copies every domain would count twice.
     #[test]
-    fn every_file_is_taken_but_for_what_kubernetes_keeps_for_itself() {
+    fn every_file_is_read_except_the_copies_of_kubernetes() {
         let dir = tempfile::tempdir().unwrap();
         let copy = dir.path().join("..2026_11_15");
         fs::create_dir_all(dir.path().join("below/.hidden")).unwrap();
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_in_folders_end_somewhere() {
+    fn nested_folders_have_a_maximum_depth() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("a/".repeat(MAX_DEPTH + 1))).unwrap();
         let every = PathKind::FileOrFolder(FileFilter::Every { dot_files: true });
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_cannot_be_read_is_a_fault_of_the_whole_folder() {
+    fn an_unreadable_file_is_an_error_of_the_whole_folder() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("b.yaml");
         fs::write(dir.path().join("a.yaml"), "x").unwrap();
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_is_refused_by_its_size_alone() {
+    fn a_file_that_is_too_large_is_rejected_by_its_size_alone() {
         let dir = tempfile::tempdir().unwrap();
         let sized = |name: &str, bytes| {
             let path = dir.path().join(name);
@@ -369,7 +369,7 @@ mod tests {
             Err(FileError::TooLarge {
                 path: path.clone(),
                 bytes: 1 << 40,
-                most: 16 << 20
+                max_bytes: 16 << 20
             })
         );
         fs::remove_file(path).unwrap();
@@ -379,7 +379,7 @@ mod tests {
             Err(FileError::TooLarge {
                 path: last,
                 bytes: 80 << 20,
-                most: 64 << 20
+                max_bytes: 64 << 20
             })
         );
     }

@@ -1,9 +1,8 @@
-//! The complete contents of what was surveyed, by digest; read again when asked for.
+//! The complete contents of scanned files, by digest; the bytes are read again on demand.
 //!
-//! A snapshot holds digests, not bytes: a keys file of 256 MiB is streamed to its loader and never
-//! in memory as a whole. A reader hashes as it goes and fails at the end if what it gave was not
-//! what the snapshot says, so a loader that reads to the end and minds errors cannot take a file
-//! that changed under its hands.
+//! A snapshot holds digests, not bytes: a keys file of 256 MiB is streamed to its loader and never in memory as a
+//! whole. A reader hashes as it goes and fails at the end if its bytes were not those of the snapshot. So a loader
+//! that reads to the end and handles errors cannot accept a file that changed while it was read.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -17,7 +16,7 @@ use super::scan::{FileScan, ScannedFile, file_error};
 
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Files and what they hold. Equal snapshots have equal paths and contents.
+/// Files and their digests. Equal snapshots have equal paths and contents.
 #[derive(PartialEq, Eq, Debug)]
 pub struct FileSnapshot {
     files: Vec<SnapshotFile>,
@@ -33,7 +32,7 @@ pub struct SnapshotFile {
 }
 
 impl FileSnapshot {
-    /// Reads every file once. A file that grew is not read beyond the size it was surveyed with.
+    /// Reads every file once. A file that grew is not read beyond its scanned size.
     pub(super) fn read(scan: &FileScan) -> Result<Self, FileError> {
         let files = scan
             .files
@@ -49,7 +48,7 @@ impl FileSnapshot {
         &self.files
     }
 
-    /// Whether a file was no longer what it had been when the loader read it.
+    /// Whether a file had changed when the loader read it.
     pub(super) fn is_torn(&self) -> bool {
         self.files
             .iter()
@@ -78,7 +77,7 @@ impl SnapshotFile {
         })
     }
 
-    /// The file, as its user named it.
+    /// The path of the file, as the user wrote it.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -88,17 +87,17 @@ impl SnapshotFile {
         self.len
     }
 
-    /// Whether it holds nothing.
+    /// Whether the file is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// What it holds, to tell one version from another across nodes.
+    /// The digest of the contents, to compare versions across nodes.
     pub fn sha256(&self) -> &[u8; 32] {
         &self.sha256
     }
 
-    /// Reads it from the start. The loader must read to the end and refuse on any error.
+    /// Reads the file from the start. The loader must read to the end and fail on any error.
     pub fn open(&self) -> io::Result<SnapshotReader<'_>> {
         let file =
             File::open(&self.path).inspect_err(|_| self.torn.store(true, Ordering::Relaxed))?;
@@ -111,7 +110,7 @@ impl SnapshotFile {
         })
     }
 
-    /// All of it, as text. An error names the file.
+    /// The whole file as text. An error names the file.
     pub fn text(&self) -> io::Result<String> {
         let mut text = String::with_capacity(usize::try_from(self.len).unwrap_or(0));
         match self
@@ -135,7 +134,7 @@ impl PartialEq for SnapshotFile {
     }
 }
 
-/// Streams one file and proves at its end that it was the one in the snapshot.
+/// Streams one file, and verifies at its end that it was the one in the snapshot.
 #[derive(Debug)]
 pub struct SnapshotReader<'a> {
     file: &'a SnapshotFile,
@@ -182,7 +181,7 @@ impl Read for SnapshotReader<'_> {
     }
 }
 
-/// Lets `io::copy` feed a hash.
+/// An adapter by which `io::copy` feeds a hash.
 struct HashWriter<'a>(&'a mut Sha256);
 
 impl io::Write for HashWriter<'_> {
@@ -208,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn it_gives_what_the_file_holds() {
+    fn a_snapshot_returns_the_contents_of_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.yaml");
         for text in [String::new(), "short".to_owned(), "long ".repeat(100_000)] {
@@ -220,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_contents_are_equal_however_they_came() {
+    fn equal_contents_are_equal_however_they_were_written() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.yaml");
         fs::write(&path, "same").unwrap();

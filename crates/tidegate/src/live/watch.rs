@@ -1,9 +1,8 @@
-//! Watches a file or folder on a thread of its own and hands its contents to a loader.
+//! Watches a file or folder on its own thread and passes its contents to a loader.
 //!
-//! A thin shell: `debounce` says when to look, `reloader` what to do with what is seen; here are only
-//! the thread, the bell that wakes it and the clock. Whether something has changed is found by surveys, a few times a second:
-//! events of the kernel are missing for some mounts and for folders further up. Dropping the [`Watch`] stops the thread and
-//! waits for it.
+//! A thin shell: `debounce` decides when to look, `reloader` what to do with the contents. This module has only the
+//! thread, its wake-up and the clock. Changes are found by scans, a few times a second: kernel events are missing
+//! for some mounts and for ancestor folders. Dropping the [`Watch`] stops the thread and waits for it.
 
 use std::fmt::Display;
 use std::io;
@@ -20,10 +19,10 @@ use super::reloader::{LookMode, LookOutcome, Reloader};
 use super::scan::{FileFilter, FileScan, PathKind, SizeLimits};
 use super::snapshot::FileSnapshot;
 
-/// Surveys take no more than this part of the time, however many files there are.
+/// Scans take at most one part in this many of the time, however many files there are.
 const SCAN_TIME_SHARE: u64 = 20;
 
-/// What to watch, and how.
+/// The path to watch, and how.
 #[derive(Clone, Debug)]
 pub struct Target {
     path: PathBuf,
@@ -44,7 +43,7 @@ impl Target {
         }
     }
 
-    /// With other files of a folder of rules. A keys file stays what it is.
+    /// Selects other files of a rules folder. Has no effect on a keys file.
     #[must_use]
     pub fn filter(mut self, filter: FileFilter) -> Self {
         if let PathKind::FileOrFolder(picked) = &mut self.path_kind {
@@ -64,28 +63,28 @@ impl Target {
         }
     }
 
-    /// Reads what is there now, once.
+    /// Reads the current contents, once.
     ///
     /// # Errors
-    /// Why it cannot be used.
+    /// Why they cannot be used.
     pub fn read(&self) -> Result<FileSnapshot, FileError> {
         FileSnapshot::read(&FileScan::of(&self.path, self.path_kind, self.limits)?)
     }
 
-    /// Watched at another pace.
+    /// Sets other intervals.
     #[must_use]
     pub fn timing(self, timing: WatchTiming) -> Self {
         Target { timing, ..self }
     }
 
-    /// Read up to other limits.
+    /// Sets other size limits.
     #[must_use]
     pub fn limits(self, limits: SizeLimits) -> Self {
         Target { limits, ..self }
     }
 }
 
-/// A watch under way. Ends when dropped.
+/// A running watch. It ends when dropped.
 #[derive(Debug)]
 pub struct Watch {
     shared: Arc<WatchShared>,
@@ -93,12 +92,12 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Looks once, here and now, then goes on watching in the background.
+    /// Looks once before it returns, then continues in the background.
     ///
-    /// `load` gets complete contents that differ from the last; what it refuses is not handed
-    /// over again until it changes or someone asks. `report` hears of all that was taken, and of
-    /// every other change of state once, also of the first. When this returns, [`state`](Self::state) says whether the first look succeeded; it
-    /// is for the caller to decide whether to start without. Fails only if no thread can be had.
+    /// `load` gets complete contents that differ from the last. Rejected contents are not loaded again until they
+    /// change or a look is requested. `report` is called for every load, and once for every other change of state,
+    /// including the first. After `start`, [`state`](Self::state) shows whether the first look succeeded; the caller
+    /// decides whether to go on without. `start` fails only if no thread can be started.
     pub fn start<L, E, R>(target: Target, load: L, mut report: R) -> io::Result<Self>
     where
         L: FnMut(&FileSnapshot) -> Result<(), E> + Send + 'static,
@@ -107,9 +106,9 @@ impl Watch {
     {
         let Target {
             path,
-            path_kind: shape,
+            path_kind,
             limits,
-            timing: pace,
+            timing,
         } = target;
         let path = std::path::absolute(path)?;
         let shared = Arc::new(WatchShared::default());
@@ -118,7 +117,7 @@ impl Watch {
             shared_status.status().state = Some(state.clone());
             report(state);
         };
-        let reloader = Reloader::new(path, shape, limits, load, report_state);
+        let reloader = Reloader::new(path, path_kind, limits, load, report_state);
         let mut worker = WatchThread {
             reloader,
             last_scan: None,
@@ -126,7 +125,7 @@ impl Watch {
             shared: Arc::clone(&shared),
             start: Instant::now(),
         };
-        let mut debouncer = Debouncer::new(pace, worker.now());
+        let mut debouncer = Debouncer::new(timing, worker.now());
         worker.has_changed();
         worker.look(&mut debouncer, LookMode::Requested);
         let run = move || worker.run(debouncer);
@@ -139,35 +138,35 @@ impl Watch {
         })
     }
 
-    /// Looks now, without waiting for quiet: on SIGHUP, or when an operator asks. What was refused
-    /// is handed over once more: what the loader holds it against may have changed.
+    /// Looks now, without waiting for quiet: on SIGHUP, or at an operator's request. Rejected contents are loaded
+    /// again: the state that the loader checks them against may have changed.
     pub fn poke(&self) {
         self.shared.poke();
     }
 
-    /// Looks now and hands over even what is unchanged: because what the loader makes of it may
-    /// have (keys name tiers, and the rules say which tiers there are).
+    /// Looks now and loads even unchanged contents, because the result of a load may have changed (keys name tiers,
+    /// and the rules define the tiers).
     pub fn reload(&self) {
         self.shared.wake(|wake| wake.mode = Some(LookMode::Reload));
     }
 
-    /// To ask for a look from elsewhere, such as from another watch.
+    /// A handle to request a look from elsewhere, such as from another watch.
     pub fn handle(&self) -> WatchHandle {
         WatchHandle(Arc::clone(&self.shared))
     }
 
-    /// Whether what is on disk is in force, and if not, why.
+    /// Whether the contents on disk are in force, and if not, why.
     pub fn state(&self) -> FileState {
         let status = self.shared.status();
         status
             .state
             .clone()
-            .expect("the first look, made before the watch exists, sets a state")
+            .expect("the first look sets a state before the watch exists")
     }
 }
 
-/// Asks a watch for a look. Does not keep it alive, and asks nobody once it has ended: two watches
-/// can hold each other's bells, while one that held the other would wait for its end.
+/// Requests looks of a watch. It does not keep the watch alive, and does nothing once the watch has ended. So two
+/// watches can hold each other's handles; a watch that owned the other would wait for its end.
 #[derive(Clone, Debug)]
 pub struct WatchHandle(Arc<WatchShared>);
 
@@ -177,8 +176,8 @@ impl WatchHandle {
         self.0.poke();
     }
 
-    /// The same, and waits until that look is over. Whether it is after `timeout`: then the state says what
-    /// was found.
+    /// As `poke`, and waits until that look has finished, at most for `timeout`. Returns whether it has; the state
+    /// then describes the result.
     pub fn look(&self, timeout: Duration) -> bool {
         self.0.look(timeout)
     }
@@ -190,13 +189,13 @@ impl Drop for Watch {
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != thread::current().id()
         {
-            // A panic in `report` has been printed by its thread; there is no one left to tell.
+            // A panic in `report` has been printed by its thread; there is no other place to report it.
             let _ = thread.join();
         }
     }
 }
 
-/// What the thread and the handle both see.
+/// The state that the thread and the handles share.
 #[derive(Debug, Default)]
 struct WatchShared {
     wake_request: Mutex<WakeRequest>,
@@ -209,20 +208,20 @@ struct WatchShared {
 struct WakeRequest {
     mode: Option<LookMode>,
     stop: bool,
-    /// How many looks were requested since the beginning.
+    /// The number of looks requested since the start.
     requests: u64,
 }
 
 #[derive(Debug, Default)]
 struct WatchStatus {
     state: Option<FileState>,
-    /// How many of the requested looks are over.
+    /// The number of requested looks that have finished.
     looks: u64,
 }
 
 impl WatchShared {
-    fn wake(&self, how: impl FnOnce(&mut WakeRequest)) {
-        how(&mut self
+    fn wake(&self, set: impl FnOnce(&mut WakeRequest)) {
+        set(&mut self
             .wake_request
             .lock()
             .unwrap_or_else(PoisonError::into_inner));
@@ -253,7 +252,7 @@ impl WatchShared {
         self.looked.notify_all();
     }
 
-    /// Waits until someone rings or `span` has passed, and takes what was rung.
+    /// Waits until the thread is woken or `span` has passed, and takes the request.
     fn wait(&self, span: Nanos) -> WakeRequest {
         let wake = self
             .wake_request
@@ -273,10 +272,10 @@ impl WatchShared {
     }
 }
 
-/// What the thread owns.
+/// The state that the thread owns.
 struct WatchThread<L, R> {
     reloader: Reloader<L, R>,
-    /// What was there at the last survey.
+    /// The result of the last scan.
     last_scan: Option<Result<FileScan, FileError>>,
     scan_duration: Nanos,
     shared: Arc<WatchShared>,
@@ -327,7 +326,7 @@ where
         debouncer.look_finished(self.reloader.is_fresh());
     }
 
-    /// Whether a survey finds something else than the last one.
+    /// Whether a scan differs from the last one.
     fn has_changed(&mut self) -> bool {
         let began = self.now();
         let now = Some(self.reloader.scan());

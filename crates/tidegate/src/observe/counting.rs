@@ -1,8 +1,8 @@
 //! Counts decisions as they are made.
 //!
-//! The series of a rule set are found when it loads, by position. A decision names the rule set it
-//! was made under; if that is not the one last loaded (a reload is under way), its rule is found by
-//! name instead, so that no decision is lost or counted under another rule.
+//! The series of a rule set are looked up when it loads, by position. A decision refers to the rule set it was made
+//! under. If that is not the one last loaded (a reload is in progress), its rule is looked up by name instead, so that
+//! no decision is lost or counted under another rule.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub(super) struct LoadedSeries {
 }
 
 impl Metrics {
-    /// Finds the series of `rules`. To be called whenever rules come into force.
+    /// Looks up the series of `rules`. Call it whenever rules come into force.
     pub fn load(&self, rules: &Arc<RuleSet>) {
         let names = rules.rules().iter().map(|rule| rule.name().as_str());
         let series = self.find(names);
@@ -100,15 +100,15 @@ impl Metrics {
     }
 }
 
-/// Counts a charge without a rule as a decision of one limit, which only watches if it passed over it.
+/// Counts a charge without a rule as a decision of one limit. An admitted charge with a denial is in shadow mode.
 fn count_single(series: &RuleSeries, edge: Edge, reply: &SingleOutcome) {
     let outcome = match (reply.admitted, reply.reading.verdict) {
         (false, _) => OutcomeLabel::Deny,
         (true, Verdict::Allow { delay }) if delay > Nanos::ZERO => OutcomeLabel::Delay,
         (true, Verdict::Allow { .. }) => OutcomeLabel::Allow,
         (true, Verdict::Deny { .. }) => {
-            let watched = series.decisions(edge, OutcomeLabel::ShadowDeny, reply.source);
-            watched.inc();
+            let shadow = series.decisions(edge, OutcomeLabel::ShadowDeny, reply.source);
+            shadow.inc();
             OutcomeLabel::Allow
         }
     };
@@ -122,18 +122,18 @@ impl Observer for Metrics {
             Event::Charged {
                 edge,
                 family,
-                outcome: answer,
-            } => self.with_family(family, |series| count_single(series, *edge, answer)),
+                outcome,
+            } => self.with_family(family, |series| count_single(series, *edge, outcome)),
             Event::PermitDenied {
                 edge,
-                limit: opening,
+                limit,
                 source,
             } => {
-                let outcome = match opening.role {
+                let outcome = match limit.role {
                     Role::Shadow => OutcomeLabel::ShadowDeny,
                     Role::Enforce | Role::Quota => OutcomeLabel::Deny,
                 };
-                self.with_named(opening.rule.name().as_str(), |series| {
+                self.with_named(limit.rule.name().as_str(), |series| {
                     series.decisions(*edge, outcome, *source).inc();
                 });
             }

@@ -1,19 +1,19 @@
 //! The classic Prometheus text format, version 0.0.4.
 //!
-//! A family opens with its help and type; its samples follow before the next family opens. Label
-//! values are escaped here and nowhere else.
+//! A family begins with its help and type; its samples follow before the next family begins. Label values are escaped
+//! here and nowhere else.
 
 use std::borrow::Cow;
 use std::fmt::{Display, Write};
 
 use super::histogram::Histogram;
 
-/// What kind of family.
+/// The kind of a family.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MetricKind {
     /// Only grows. Its name ends in `_total`.
     Counter,
-    /// Comes and goes.
+    /// Grows and falls.
     Gauge,
     /// A distribution.
     Histogram,
@@ -27,10 +27,10 @@ pub struct Exposition {
 }
 
 impl Exposition {
-    /// What the page is to be served as.
+    /// The content type of the page.
     pub const CONTENT_TYPE: &'static str = "text/plain; version=0.0.4; charset=utf-8";
 
-    /// Opens a family.
+    /// Begins a family.
     pub fn family(
         &mut self,
         name: impl Into<Cow<'static, str>>,
@@ -49,7 +49,7 @@ impl Exposition {
         self
     }
 
-    /// One sample of the family that is open.
+    /// One sample of the current family.
     pub fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) -> &mut Self {
         self.suffixed("", labels, value)
     }
@@ -65,7 +65,7 @@ impl Exposition {
         self.family(name, kind, help).sample(&[], value);
     }
 
-    /// The samples of a histogram, in the family that is open.
+    /// The samples of a histogram, in the current family.
     pub fn histogram(&mut self, labels: &[(&str, &str)], histogram: &Histogram) -> &mut Self {
         let (bounds, total) = histogram.cumulative();
         let mut bucket = |bound: &str, count: u64| {
@@ -108,7 +108,7 @@ impl Exposition {
     }
 
     fn line(&mut self, text: std::fmt::Arguments<'_>) {
-        writeln!(self.page, "{text}").expect("a String takes all text");
+        writeln!(self.page, "{text}").expect("writing to a String never fails");
     }
 }
 

@@ -1,10 +1,10 @@
-//! How long decisions took, in fixed buckets.
+//! The duration of decisions, in fixed buckets.
 
 use std::time::Duration;
 
 use super::series::Counter;
 
-/// Upper bounds: from what memory takes to what no caller should ever see.
+/// Upper bounds: from the time of a memory store to a time that no caller should ever see.
 const BOUNDS_NANOS: [u64; 16] = [
     1_000,
     2_500,
@@ -27,7 +27,7 @@ const BOUNDS_NANOS: [u64; 16] = [
 /// A distribution of durations.
 #[derive(Debug, Default)]
 pub struct Histogram {
-    /// One per bound and one for what exceeds them all; not cumulative.
+    /// One per bound and one for durations above all bounds; not cumulative.
     buckets: [Counter; BOUNDS_NANOS.len() + 1],
     sum_nanos: Counter,
 }
@@ -42,7 +42,7 @@ impl Histogram {
         self.sum_nanos.add(nanos);
     }
 
-    /// Each bound in seconds with the number at or below it, then the number of all.
+    /// Each bound in seconds with the count at or below it, then the total.
     pub fn cumulative(&self) -> (impl Iterator<Item = (f64, u64)>, u64) {
         let counts: Vec<u64> = self.buckets.iter().map(Counter::get).collect();
         let total = counts.iter().sum();
@@ -54,7 +54,7 @@ impl Histogram {
         (running, total)
     }
 
-    /// All durations together, in seconds.
+    /// The sum of all durations, in seconds.
     pub fn sum_secs(&self) -> f64 {
         self.sum_nanos.get() as f64 / 1e9
     }

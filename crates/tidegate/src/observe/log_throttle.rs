@@ -1,13 +1,12 @@
-//! How often a denial is logged: so many lines a second, then counts.
+//! Limits how often a denial is logged: a number of lines per second, then counts.
 //!
-//! Under a flood of refusals a line each would cost more than the refusals. Each second of a rule has
-//! room for [`LogThrottle::LINES_PER_SECOND`]; what comes after is counted, and the count is told once the second
-//! is over. Kept true: every denial is either written or in exactly one count. Lock-free; the second
-//! is an argument.
+//! Under a flood of denials one line each would cost more than the denials. Each second of a rule has room for
+//! [`LogThrottle::LINES_PER_SECOND`]; later denials are counted, and the count is reported once the second is over.
+//! Invariant: every denial is either written or in exactly one count. Lock-free; the second is an argument.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// One rule's share of the log.
+/// The throttle of one rule.
 #[derive(Debug, Default)]
 pub struct LogThrottle {
     /// The second in the upper half, the denials in it in the lower.
@@ -17,25 +16,25 @@ pub struct LogThrottle {
 /// What to do with one denial.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LogAction {
-    /// Write it. `missed` denials of an earlier second were not written and are told now.
+    /// Write it. `skipped` denials of an earlier second were not written and are reported now.
     Write {
-        /// How many.
+        /// The number of skipped denials.
         skipped: u64,
     },
-    /// Leave it out; it is counted.
+    /// Do not write it; it is counted.
     Skip,
 }
 
 impl LogThrottle {
-    /// Lines per rule and second: enough to see who and how, little enough for any disk.
+    /// Lines per rule and second: enough to see the clients and causes, little enough for any disk.
     pub const LINES_PER_SECOND: u64 = 100;
 
-    /// Asks for room for one denial in `second`.
+    /// Decides whether to write one denial in `second`.
     pub fn admit(&self, second: u32) -> LogAction {
         let mut found = self.state.load(Relaxed);
         loop {
             let (then, count) = unpack(found);
-            // A clock that steps back stays in the later second: its room is not given twice.
+            // After a step back of the clock the later second stays current: its room is not given twice.
             let next = if second > then {
                 pack(second, 1)
             } else {
@@ -59,7 +58,7 @@ impl LogThrottle {
         }
     }
 
-    /// Denials of a second before `second` that were not written: told once, for rules gone quiet.
+    /// Denials of a second before `second` that were not written: reported once, for rules that became quiet.
     pub fn take_skipped(&self, second: u32) -> u64 {
         let found = self.state.load(Relaxed);
         let (then, count) = unpack(found);
@@ -94,30 +93,30 @@ const fn unpack(state: u64) -> (u32, u32) {
 mod tests {
     use super::*;
 
-    /// Feeds so many denials per second and gives (written, told as counts).
+    /// Runs the given number of denials per second. Returns (written, reported as counts).
     fn run(denials: &[(u32, u64)], end: u32) -> (u64, u64) {
         let throttle = LogThrottle::default();
         let (mut written, mut reported) = (0, 0);
         for &(second, count) in denials {
             for _ in 0..count {
-                if let LogAction::Write { skipped: missed } = throttle.admit(second) {
+                if let LogAction::Write { skipped } = throttle.admit(second) {
                     written += 1;
-                    reported += missed;
+                    reported += skipped;
                 }
             }
         }
         reported += throttle.take_skipped(end);
-        assert_eq!(throttle.take_skipped(end), 0, "a count is told once");
+        assert_eq!(throttle.take_skipped(end), 0, "a count is reported once");
         (written, reported)
     }
 
     #[test]
-    fn a_trickle_is_written_line_by_line() {
+    fn a_few_denials_are_written_line_by_line() {
         assert_eq!(run(&[(1, 100), (2, 1), (9, 100)], 10), (201, 0));
     }
 
     #[test]
-    fn a_flood_is_a_hundred_lines_and_a_count() {
+    fn a_flood_is_written_as_a_hundred_lines_and_a_count() {
         assert_eq!(run(&[(1, 5_000)], 2), (100, 4_900));
     }
 
@@ -132,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_steps_back_gives_no_second_hundred() {
+    fn a_clock_that_steps_back_makes_no_room_for_another_hundred() {
         assert_eq!(run(&[(5, 100), (4, 50)], 6), (100, 50));
     }
 
@@ -144,9 +143,8 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for i in 0..20_000_u32 {
-                        if let LogAction::Write { skipped: missed } = throttle.admit(1 + i / 4_000)
-                        {
-                            total.add(1 + missed);
+                        if let LogAction::Write { skipped } = throttle.admit(1 + i / 4_000) {
+                            total.add(1 + skipped);
                         }
                         total.add(throttle.take_skipped(1 + i / 4_000));
                     }

@@ -1,8 +1,8 @@
 //! All series of the process; `page` shows them.
 //!
-//! The series of a rule are made when rules load and found again by name, so a reload loses no
-//! count. Kept true: no more than [`Metrics::RULES`] rules have series of their own; the rest count
-//! together as `other`, and how many did not fit is itself a metric.
+//! The series of a rule are created when rules load and found again by name, so a reload loses no count. Invariant: no
+//! more than [`Metrics::RULES`] rules have series of their own; the rest count together as `other`, and the number of
+//! those is itself a metric.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use super::network::NetworkMetrics;
 use super::series::{Counter, Gauge, RuleSeries};
 use crate::limiter::OpenRequests;
 
-/// The statuses answers are counted by; anything else is `other`.
+/// The statuses by which responses are counted; any other is `other`.
 pub(super) const STATUSES: [u16; 15] = [
     200, 400, 401, 403, 404, 405, 408, 410, 413, 421, 422, 429, 431, 500, 503,
 ];
@@ -41,40 +41,40 @@ pub struct Metrics {
     pub(super) loaded: ArcSwapOption<LoadedSeries>,
     pub(super) durations: [CachePadded<Histogram>; Edge::ALL.len()],
     pub(super) responses: [[Counter; STATUSES.len() + 1]; Edge::ALL.len()],
-    /// What became of reservations.
+    /// Reservations by step.
     pub(super) reservations: [Counter; ReservationStep::ALL.len()],
-    /// Connections open now.
+    /// Open connections.
     pub connections: Gauge,
-    /// Connections taken so far.
+    /// Accepted connections.
     pub connections_accepted: Counter,
-    /// Connections that could not be taken.
+    /// Connections that could not be accepted.
     pub accept_errors: Counter,
-    /// Connections closed because nothing came for too long.
+    /// Connections closed because nothing was received for too long.
     pub connections_timed_out: Counter,
-    /// What was refused to peers.
+    /// Rejected connections, streams and credentials.
     pub network: NetworkMetrics,
     /// Requests whose handling panicked.
     pub panics: Counter,
-    /// Denials left out of the log, and told as counts.
+    /// Denials left out of the log, and reported as counts.
     pub lines_skipped: Counter,
     /// Log lines that could not be written.
     pub lines_dropped: Gauge,
-    /// How the rules were last loaded.
+    /// The last load of the rules.
     pub reload: ReloadMetrics,
-    /// What is open under each rule that limits it.
+    /// The open permits of each rule with `concurrent`.
     pub(super) open: Mutex<Vec<OpenRequests>>,
-    /// Edges that are off, a bit for each: their series are shown only once something is counted.
+    /// Disabled edges, a bit for each: their series are shown only once something is counted.
     off: AtomicU8,
 }
 
-/// How loading the rules went.
+/// The result of loading the rules.
 #[derive(Debug, Default)]
 pub struct ReloadMetrics {
     /// 1 if the last attempt succeeded.
     pub successful: Gauge,
-    /// When one last succeeded.
+    /// The time of the last success.
     pub success_epoch_secs: Gauge,
-    /// Attempts that were refused.
+    /// Rejected attempts.
     pub rejected: Counter,
     /// The digest of the rules in force.
     pub hash: Mutex<String>,
@@ -108,10 +108,10 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Rules with series of their own. Each has a few dozen; a server of metrics takes a million.
+    /// Maximum of rules with series of their own. Each has a few dozen; a metrics server can take a million.
     pub const RULES: usize = 10_000;
 
-    /// Says which edges can be reached. Until then all can.
+    /// Sets the enabled edges. By default all are enabled.
     pub fn serve_only(&self, edges: &[Edge]) {
         let off = Edge::ALL.iter().filter(|edge| !edges.contains(edge));
         let off = off.fold(0, |off, edge| off | 1 << *edge as u8);
@@ -122,7 +122,7 @@ impl Metrics {
         self.off.load(Relaxed) & 1 << edge as u8 == 0
     }
 
-    /// Finds or makes the series of a rule set's rules, given in order.
+    /// Finds or creates the series of a rule set's rules, given in order.
     pub(super) fn find<'a>(
         &self,
         names: impl IntoIterator<Item = &'a str>,
@@ -146,7 +146,7 @@ impl Metrics {
         found
     }
 
-    /// The series of one rule, made if there is room; of `none` without a rule.
+    /// The series of one rule, created if there is room; that of `none` without a rule.
     pub(super) fn find_one(&self, name: Option<&str>) -> Arc<RuleSeries> {
         let Some(name) = name else {
             return Arc::clone(&self.none);
@@ -185,7 +185,7 @@ impl Metrics {
         known: &mut BTreeMap<Box<str>, Arc<RuleSeries>>,
         name: &str,
     ) -> Option<Arc<RuleSeries>> {
-        // A rule of this name shares the series: the same labels twice would void the page.
+        // A rule of this name shares the series: the same labels twice would invalidate the page.
         let families = self.families.load();
         let reserved = [&self.none, &self.other].into_iter().chain(families.iter());
         if let Some(reserved) = reserved.into_iter().find(|r| r.name() == name) {
@@ -212,18 +212,18 @@ impl Metrics {
         Arc::ptr_eq(series, &self.other)
     }
 
-    /// Adds how long one call took to be decided.
+    /// Records the duration of one call's decision.
     pub fn record_duration(&self, edge: Edge, duration: Duration) {
         self.durations[edge as usize].record(duration);
     }
 
-    /// Counts one answer.
+    /// Counts one response.
     pub fn count_response(&self, edge: Edge, status: u16) {
         let at = STATUSES.iter().position(|&known| known == status);
         self.responses[edge as usize][at.unwrap_or(STATUSES.len())].inc();
     }
 
-    /// Calls `report` with each rule that left denials out of the log before `second`, and how many.
+    /// Calls `report` with each rule that left denials out of the log before `second`, and their number.
     pub fn take_skipped_lines(&self, second: u32, mut report: impl FnMut(&str, u64)) {
         for series in self.all() {
             let skipped = series.log_throttle.take_skipped(second);
@@ -233,12 +233,12 @@ impl Metrics {
         }
     }
 
-    /// Takes note of what is open, for the page.
+    /// Sets the open permits that the page shows.
     pub fn set_open(&self, open: Vec<OpenRequests>) {
         *self.open.lock() = open;
     }
 
-    /// Every series there is, those of rules last.
+    /// All series, those of rules last.
     pub(super) fn all(&self) -> Vec<Arc<RuleSeries>> {
         let known = self.rules.lock();
         let families = self.families.load();
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_survive_a_reload_that_keeps_drops_and_brings_back_the_rule() {
+    fn counts_survive_reloads_that_keep_remove_and_restore_the_rule() {
         let metrics = Metrics::default();
         for names in [&["a", "b"][..], &["b"], &["c", "a"]] {
             let found = metrics.find(names.iter().copied());
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edge_that_is_off_has_no_series_until_something_is_counted() {
+    fn a_disabled_edge_has_no_series_until_something_is_counted() {
         let metrics = Metrics::default();
         let found = metrics.find(["a"]);
         let shown = |edge: Edge| {
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_called_none_or_other_does_not_double_a_series() {
+    fn a_rule_called_none_or_other_does_not_duplicate_a_series() {
         let metrics = Metrics::default();
         let found = metrics.find(["none", "other"]);
         found[0]
@@ -318,22 +318,22 @@ mod tests {
     }
 
     #[test]
-    fn series_stop_growing_at_the_cap_and_say_so() {
+    fn series_stop_growing_at_the_cap_and_the_excess_is_a_metric() {
         let metrics = Metrics::default();
         let names: Vec<String> = (0..Metrics::RULES + 5).map(|i| format!("r{i}")).collect();
         let found = metrics.find(names.iter().map(String::as_str));
         assert_eq!(found[Metrics::RULES + 4].name(), "other");
         let page = metrics.expose("0", &StoreFacts::Memory(MemoryFacts::default()));
         assert!(page.contains("tidegate_rules_without_series 5\n"));
-        // Room is made by rules that are gone, not by rules that are there: what is left are the series
-        // of the one rule and of each edge.
+        // Room is made by rules that are gone, not by existing rules: the series of the one rule and of each edge
+        // are left.
         let found = metrics.find(["new"]);
         assert_eq!(found[0].name(), "new");
         assert!(series_of(&metrics.expose("0", &StoreFacts::Memory(MemoryFacts::default()))) < 200);
     }
 
     #[test]
-    fn every_family_opens_once_with_help_and_type() {
+    fn every_family_begins_once_with_help_and_type() {
         let page = Metrics::default().expose("0.1.0", &StoreFacts::Memory(MemoryFacts::default()));
         let mut seen = HashSet::new();
         for line in page.lines().filter(|line| line.starts_with("# TYPE ")) {

@@ -1,11 +1,11 @@
-//! What happened, in numbers and in lines: counters, latencies, and how often a denial is logged.
+//! Metrics and log throttling: counters, latencies, and how often a denial is logged.
 //!
-//! Observers are told after a decision and cannot change it. Every series belongs to a rule, an edge
-//! or the process, never to a client: a flood of new keys or paths adds none. The counters of a rule
-//! are found once, when rules load; counting a decision is then one relaxed addition.
+//! Observers are notified after a decision and cannot change it. Every series belongs to a rule, an edge or the
+//! process, never to a client: a flood of new keys or paths adds none. The counters of a rule are looked up once, when
+//! rules load; counting a decision is then one relaxed addition.
 //!
-//! Knows neither stores nor edges' protocols, reads no clock, and writes nothing but text it is
-//! asked for.
+//! Knows stores only by their reported figures and edges only by name. Reads no clock, and writes only the text of the
+//! metrics page.
 
 mod ahead;
 mod counting;

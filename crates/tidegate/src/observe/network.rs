@@ -1,22 +1,22 @@
-//! What a service refuses to peers before it looks at a request.
+//! Connections, streams and credentials that a service rejects before it parses a request.
 
 use tidegate_core::request::Edge;
 
 use super::exposition::{Exposition, MetricKind};
 use super::series::{Counter, Gauge};
 
-/// Connections, streams and credentials that were refused.
+/// Rejected connections, streams and credentials.
 #[derive(Debug, Default)]
 pub struct NetworkMetrics {
-    /// Connections of a peer that has all it may have.
+    /// Connections of a peer that has reached its cap.
     pub rejected_by_peer_cap: Counter,
-    /// Connections beyond those that peers which are not trusted may have together.
+    /// Connections beyond the common cap of untrusted peers.
     pub rejected_by_listener_cap: Counter,
-    /// Connections of a small listener, and large ones of any listener, closed because others needed their place.
+    /// Connections of a small listener, and large ones of any listener, closed to make room for others.
     pub silent_evicted: Counter,
-    /// HTTP/2 streams whose head was more than is held in memory.
+    /// HTTP/2 streams whose head exceeds the memory for heads.
     pub heads_rejected: Counter,
-    /// HTTP/2 streams that were reset because newer ones needed their room.
+    /// HTTP/2 streams that were reset to make room for newer ones.
     pub streams_evicted: Counter,
     /// Bytes of responses that peers have not read, of connections that have some KiB of them.
     pub unread_bytes: Gauge,
@@ -31,7 +31,7 @@ pub struct NetworkMetrics {
 }
 
 impl NetworkMetrics {
-    /// An edge that is off has no series until something is counted.
+    /// A disabled edge has no series until something is counted.
     pub(super) fn expose(&self, page: &mut Exposition, is_on: impl Fn(Edge) -> bool) {
         page.single(
             "tidegate_unread_response_bytes",
@@ -62,7 +62,7 @@ impl NetworkMetrics {
         );
         family(
             "tidegate_streams_refused_total",
-            "HTTP/2 streams that were refused or reset because of the memory they take.",
+            "HTTP/2 streams that were rejected or reset because of the memory they take.",
             "cause",
             &[
                 ("head", &self.heads_rejected),

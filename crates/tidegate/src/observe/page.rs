@@ -1,4 +1,4 @@
-//! The page that all series are shown on. Only reads.
+//! The metrics page, which shows all series. Read-only.
 
 use tidegate_core::event::ReservationStep;
 use tidegate_core::request::Edge;
@@ -82,19 +82,19 @@ impl Metrics {
         page.family(
             "tidegate_open_requests",
             MetricKind::Gauge,
-            "Slots taken or renewed at this node, and neither given back there nor ended.",
+            "Permits acquired or renewed at this node that have neither been released here nor expired.",
         );
-        for of in open.iter() {
-            page.sample(&[("rule", of.rule.as_str())], of.open);
+        for requests in open.iter() {
+            page.sample(&[("rule", requests.rule.as_str())], requests.open);
         }
         page.family(
             "tidegate_adaptive_limit",
             MetricKind::Gauge,
             "The lowest limit on open requests that this node has found for a subject of the rule.",
         );
-        for of in open.iter() {
-            if let Some(limit) = of.adaptive {
-                page.sample(&[("rule", of.rule.as_str())], limit);
+        for requests in open.iter() {
+            if let Some(limit) = requests.adaptive {
+                page.sample(&[("rule", requests.rule.as_str())], limit);
             }
         }
     }
@@ -103,7 +103,7 @@ impl Metrics {
         page.family(
             "tidegate_reservations_total",
             MetricKind::Counter,
-            "What became of estimates; each is first reserved.",
+            "Reservations by outcome; each is first counted as reserved.",
         );
         for step in ReservationStep::ALL {
             let count = self.reservations[step as usize].get();
@@ -115,7 +115,7 @@ impl Metrics {
         page.family(
             "tidegate_decision_duration_seconds",
             MetricKind::Histogram,
-            "From a request understood to its decision; a list counts once.",
+            "Time from a parsed request to its decision; a list counts once.",
         );
         for edge in Edge::ALL {
             let durations = &self.durations[edge as usize];
@@ -126,7 +126,7 @@ impl Metrics {
         page.family(
             "tidegate_http_answers_total",
             MetricKind::Counter,
-            "Answers by status.",
+            "Responses by status.",
         );
         for edge in Edge::ALL {
             let statuses = STATUSES.iter().map(u16::to_string).chain(["other".into()]);
@@ -152,19 +152,19 @@ impl Metrics {
         counter(
             page,
             "tidegate_connections_accepted_total",
-            "Connections taken.",
+            "Connections accepted.",
             &self.connections_accepted,
         );
         counter(
             page,
             "tidegate_accept_errors_total",
-            "Connections that could not be taken.",
+            "Connections that could not be accepted.",
             &self.accept_errors,
         );
         counter(
             page,
             "tidegate_connections_timed_out_total",
-            "Connections closed because nothing came for too long.",
+            "Connections closed because nothing was received for too long.",
             &self.connections_timed_out,
         );
         counter(
@@ -176,7 +176,7 @@ impl Metrics {
         counter(
             page,
             "tidegate_denied_lines_skipped_total",
-            "Denials told in the log as counts instead of lines.",
+            "Denials reported in the log as counts instead of lines.",
             &self.lines_skipped,
         );
     }
@@ -185,7 +185,7 @@ impl Metrics {
         page.single(
             "tidegate_log_lines_dropped_total",
             MetricKind::Counter,
-            "Log lines lost because nobody reads them.",
+            "Log lines lost because the log was not read fast enough.",
             self.lines_dropped.get(),
         );
     }
@@ -207,7 +207,7 @@ impl Metrics {
         page.single(
             "tidegate_config_rejected_total",
             MetricKind::Counter,
-            "Rules that were refused, the last good ones kept.",
+            "Rules that were rejected; the last good rules stay in force.",
             reload.rejected.get(),
         );
         page.family(
@@ -219,7 +219,7 @@ impl Metrics {
     }
 }
 
-/// A counter that is there before its first event makes that event visible as a rate.
+/// A counter that exists before its first event makes that event visible as a rate.
 fn shown_at_zero(series: &RuleSeries, outcome: OutcomeLabel, source: Source) -> bool {
     match series.name() {
         "none" => matches!((outcome, source), (OutcomeLabel::Allow, Source::None)),

@@ -1,5 +1,5 @@
-//! What this process uses, as Linux tells it. Elsewhere, and where a file cannot be read, the
-//! figure is left out rather than invented.
+//! Resource usage of this process, from Linux's procfs. On other systems, and if a file cannot be read, the figure is
+//! left out rather than invented.
 
 use std::fs;
 
@@ -61,7 +61,7 @@ pub fn expose(page: &mut Exposition) {
     );
 }
 
-/// How many files this process may have open. Nothing where that is not known.
+/// The maximum of open files of this process. `None` if unknown.
 pub fn max_fds() -> Option<u64> {
     let limits = fs::read_to_string("/proc/self/limits").ok()?;
     let line = limits
@@ -80,7 +80,7 @@ fn open_fds() -> Option<f64> {
     )
 }
 
-/// The fields after the command name, which may itself hold blanks and brackets.
+/// A field after the command name, which may itself contain blanks and brackets.
 fn stat_field(stat: &str, number: usize) -> Option<f64> {
     let (_, rest) = stat.rsplit_once(") ")?;
     rest.split(' ').nth(number - 3)?.parse().ok()

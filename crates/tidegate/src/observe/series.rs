@@ -1,4 +1,4 @@
-//! The counters of one rule, and the labels they are told apart by.
+//! The counters of one rule, and their labels.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -13,67 +13,67 @@ use super::log_throttle::LogThrottle;
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// One more.
+    /// Adds one.
     pub fn inc(&self) {
         self.add(1);
     }
 
-    /// So many more.
+    /// Adds `more`.
     pub fn add(&self, more: u64) {
         self.0.fetch_add(more, Relaxed);
     }
 
-    /// The number so far.
+    /// The current value.
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
 }
 
-/// A number that comes and goes. Taking below zero stays at zero.
+/// A number that grows and falls. It never falls below zero.
 #[derive(Debug, Default)]
 pub struct Gauge(AtomicU64);
 
 impl Gauge {
-    /// One more.
+    /// Adds one.
     pub fn inc(&self) {
         self.0.fetch_add(1, Relaxed);
     }
 
-    /// One less.
+    /// Subtracts one.
     pub fn dec(&self) {
         let less = |now: u64| Some(now.saturating_sub(1));
-        // The closure never answers `None`, so this always stores.
+        // The closure never returns `None`, so this always stores.
         let _ = self.0.fetch_update(Relaxed, Relaxed, less);
     }
 
-    /// One of its parts was `before` and is `now`.
+    /// One of its summands changed from `before` to `now`.
     pub fn change(&self, before: u64, now: u64) {
         self.0.fetch_add(now.wrapping_sub(before), Relaxed);
     }
 
-    /// Exactly this.
+    /// Sets the value.
     pub fn set(&self, now: u64) {
         self.0.store(now, Relaxed);
     }
 
-    /// The number now.
+    /// The current value.
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OutcomeLabel {
-    /// Passed at once.
+    /// Allowed at once.
     Allow,
-    /// Passed, after a wait.
+    /// Allowed after a delay.
     Delay,
-    /// Refused.
+    /// Denied.
     Deny,
     /// Could not be decided.
     Error,
-    /// Would have been refused by a rule that only watches. Counted beside the decision itself.
+    /// Would have been denied by a rule in shadow mode. Counted in addition to the decision itself.
     ShadowDeny,
 }
 
@@ -87,7 +87,7 @@ impl OutcomeLabel {
         OutcomeLabel::ShadowDeny,
     ];
 
-    /// The label.
+    /// The value of the label.
     pub const fn name(self) -> &'static str {
         match self {
             OutcomeLabel::Allow => "allow",
@@ -104,15 +104,15 @@ const CELLS: usize = OutcomeLabel::ALL.len() * Source::ALL.len();
 /// The decisions of one rule through one edge, on cache lines of their own.
 type EdgeCounters = CachePadded<[Counter; CELLS]>;
 
-/// Everything counted for one rule.
+/// All counters of one rule.
 #[derive(Debug)]
 pub struct RuleSeries {
     name: Box<str>,
     edges: [EdgeCounters; Edge::ALL.len()],
-    /// Decisions that the rule applied to and another one bound. Those that it bound itself are counted
-    /// above, so that a request under one rule costs one addition.
+    /// Decisions that the rule applied to and another rule bound. Those that it bound itself are counted above, so
+    /// that a request under one rule costs one addition.
     pub(super) matched_beside: CachePadded<Counter>,
-    /// How often its denials are logged.
+    /// Throttles the log lines of its denials.
     pub log_throttle: LogThrottle,
 }
 
@@ -145,7 +145,7 @@ impl RuleSeries {
         &self.name
     }
 
-    /// Its counter of decisions that came by `edge`, ended as `outcome`, and were reached by `source`.
+    /// The counter of decisions through `edge` with `outcome` and `source`.
     pub fn decisions(&self, edge: Edge, outcome: OutcomeLabel, source: Source) -> &Counter {
         &self.edges[edge as usize][outcome as usize * Source::ALL.len() + source as usize]
     }
@@ -168,7 +168,7 @@ mod tests {
             }
         }
         let each = Edge::ALL.len() * Source::ALL.len();
-        let outcomes = OutcomeLabel::ALL.len() - 1; // a shadow denial stands beside another outcome
+        let outcomes = OutcomeLabel::ALL.len() - 1; // a shadow denial is counted in addition to an outcome
         assert_eq!(series.matches(), (outcomes * each) as u64);
     }
 

@@ -1,4 +1,4 @@
-//! What is told of the store: how full it is, or, of one that is shared, how it is doing.
+//! Metrics of the store: the size of a memory store, or the health of a shared one.
 
 use std::collections::BTreeMap;
 
@@ -11,24 +11,24 @@ use crate::resilience::{
     ClockEvent, ClockLevel, ClockReading, FailureCounts, LeaseStats, Overshoot, StoreEvent,
 };
 
-/// What there is to say of a store when the page is written.
+/// The figures of a store at the time the page is written.
 #[derive(Debug)]
 pub enum StoreFacts<'a> {
-    /// Of one in memory.
+    /// A memory store.
     Memory(MemoryFacts),
-    /// Of one that is shared.
+    /// A shared store.
     Shared {
-        /// What was counted.
+        /// Counted events.
         series: &'a SharedSeries,
-        /// How often it failed.
+        /// Failures by kind.
         failures: &'a FailureCounts,
-        /// How its clock is, once it has answered.
+        /// The state of its clock, once it has replied.
         clock: Option<ClockReading>,
-        /// Whether charges are made safe by replicas as rules ask.
+        /// Whether replicas make charges as durable as rules require.
         durability: DurabilityState,
-        /// What became of units drawn in advance.
+        /// Leased units.
         leases: LeaseStats,
-        /// By how many units each lenient rule may be exceeded.
+        /// The units by which each lenient rule may be exceeded.
         overshoot: BTreeMap<Box<str>, Overshoot>,
     },
 }
@@ -62,44 +62,44 @@ impl StoreFacts<'_> {
     }
 }
 
-/// Whether what rules with `durability` ask for is given.
+/// Whether the requirement of rules with `durability` is met.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DurabilityState {
-    /// It is, or no rule asks.
+    /// It is met, or no rule has one.
     Satisfied,
-    /// It is not: such rules are decided as without the store.
+    /// It is not met: such rules are decided as without the store.
     Failing,
 }
 
-/// What a store in memory says of itself.
+/// The figures of a memory store.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MemoryFacts {
-    /// Counters kept.
+    /// The number of counters.
     pub keys: u64,
-    /// Memory they take.
+    /// Memory of the counters.
     pub bytes: u64,
-    /// The most they may take.
+    /// Maximum memory of the counters.
     pub cap_bytes: u64,
     /// Charges that had to share a counter because the store was full.
     pub overflowed: u64,
-    /// Counters freed because they had nothing left to tell.
+    /// Counters evicted because they had expired.
     pub swept: u64,
     /// Counters converted to a limit with other parameters.
     pub converted: u64,
     /// Counters found ahead of the clock: it was set back.
     pub clock_steps: u64,
-    /// Of its journal on disk, if it has one.
+    /// Its journal on disk, if it has one.
     pub journal: Option<JournalFacts>,
 }
 
-/// What the journal of durable counts says of itself.
+/// The figures of the journal of durable counters.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct JournalFacts {
     /// Writes that are on the disk.
     pub commits: u64,
     /// Counters in them.
     pub written: u64,
-    /// Decisions whose counts could not be kept.
+    /// Decisions whose counts could not be written in time.
     pub lost: u64,
     /// Whether the last attempt failed.
     pub failing: bool,
@@ -115,7 +115,7 @@ impl JournalFacts {
     }
 }
 
-/// How a node gets along with the store it shares.
+/// Events of a node with its shared store.
 #[derive(Debug, Default)]
 pub struct SharedSeries {
     open: Gauge,
@@ -168,7 +168,7 @@ impl SharedSeries {
         self.open.get() == 1
     }
 
-    /// Whether the store is believed to hold every count.
+    /// Whether the store is considered to hold every count.
     pub fn is_exact(&self) -> bool {
         self.exact.get() == 1
     }
@@ -177,19 +177,19 @@ impl SharedSeries {
         page.single(
             "tidegate_store_breaker_open",
             MetricKind::Gauge,
-            "1 while the store is not asked because it failed.",
+            "1 while the store is not called because it failed.",
             self.open.get(),
         );
         page.single(
             "tidegate_store_breaker_opened_total",
             MetricKind::Counter,
-            "How often the store was given up.",
+            "How often the breaker opened.",
             self.opened.get(),
         );
         page.single(
             "tidegate_store_exact",
             MetricKind::Gauge,
-            "1 while the store answers and is believed to hold every count.",
+            "1 while the store replies and is considered to hold every count.",
             u64::from(self.is_exact() && !self.is_open()),
         );
         page.single(
@@ -201,13 +201,13 @@ impl SharedSeries {
         page.single(
             "tidegate_store_seeded_total",
             MetricKind::Counter,
-            "Counters that this node put back into a store that had lost them.",
+            "Counters that this node restored in a store that had lost them.",
             self.restored.get(),
         );
         page.single(
             "tidegate_store_trusted_early_total",
             MetricKind::Counter,
-            "How often the store was trusted again before every node had put back what it remembers.",
+            "How often the store was trusted again before every node had restored its counters.",
             self.trusted_early.get(),
         );
         page.single(
@@ -237,7 +237,7 @@ impl SharedSeries {
     }
 }
 
-/// Every kind from the start: the first error of a kind is an increase then.
+/// Every kind is shown from the start: the first error of a kind is then an increase.
 fn expose_failures(page: &mut Exposition, failures: &FailureCounts) {
     page.family(
         "tidegate_store_errors_total",
@@ -249,7 +249,7 @@ fn expose_failures(page: &mut Exposition, failures: &FailureCounts) {
     }
 }
 
-/// Nothing before the store has answered: a zero would say that the clocks agree.
+/// Shows nothing before the store has replied: a zero would mean that the clocks agree.
 fn expose_clock(page: &mut Exposition, clock: Option<&ClockReading>) {
     let Some(clock) = clock else { return };
     page.single(
@@ -261,7 +261,7 @@ fn expose_clock(page: &mut Exposition, clock: Option<&ClockReading>) {
     page.single(
         "tidegate_store_clock_level",
         MetricKind::Gauge,
-        "What that calls for: 0 nothing, 1 a warning, 2 an alarm.",
+        "The level of that offset: 0 fine, 1 warning, 2 alarm.",
         match clock.level {
             ClockLevel::Fine => 0,
             ClockLevel::Warn => 1,
@@ -286,7 +286,7 @@ fn expose_memory(page: &mut Exposition, store: &MemoryFacts) {
     page.single(
         "tidegate_store_cap_bytes",
         MetricKind::Gauge,
-        "The most memory the counters may take.",
+        "Maximum memory of the counters.",
         store.cap_bytes,
     );
     page.single(
@@ -320,8 +320,8 @@ fn expose_durability(page: &mut Exposition, kind: &str, state: DurabilityState) 
     page.family(
         "tidegate_durability_failing",
         MetricKind::Gauge,
-        "1 while counts cannot be made as safe as rules with `durability` ask, which are decided as without \
-         the store.",
+        "1 while counts cannot be made as durable as rules with `durability` require; those rules are decided as \
+         without the store.",
     );
     let failing = u64::from(state == DurabilityState::Failing);
     page.sample(&[("kind", kind)], failing);
@@ -337,7 +337,7 @@ fn expose_journal(page: &mut Exposition, journal: &JournalFacts) {
     page.single(
         "tidegate_journal_commits_total",
         MetricKind::Counter,
-        "Writes of durable counts, each of all that were waiting.",
+        "Writes of durable counters, each of all that were waiting.",
         journal.commits,
     );
     page.single(

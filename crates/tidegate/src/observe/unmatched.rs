@@ -1,7 +1,7 @@
 //! Finds rules that no request matches: a name, a path or a method in them is probably misspelt.
 //!
-//! Nothing is counted for it while a request is decided. The counts of the rules' series at load are
-//! kept, and compared with those of later.
+//! Deciding a request counts nothing extra for this. The counts of the rules' series at load are remembered, and
+//! compared with later ones.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -16,7 +16,7 @@ use super::series::RuleSeries;
 pub struct UnmatchedRules {
     /// Their names.
     pub rules: Vec<String>,
-    /// The requests that were decided since.
+    /// The number of requests decided since.
     pub requests: u64,
 }
 
@@ -38,19 +38,19 @@ impl LoadBaseline {
     }
 }
 
-/// Decisions, each of which is counted once: under the rule that binds, or under none.
+/// Decisions, each counted once: under the rule that binds, or under `none`.
 fn requests(series: &[Arc<RuleSeries>], none: &RuleSeries) -> u64 {
     let bound = series.iter().map(|series| series.bound());
     bound.sum::<u64>() + none.bound()
 }
 
 impl Metrics {
-    /// So many requests say enough about which rules are used.
+    /// The number of requests after which rules without a match are reported.
     pub const REQUESTS_UNTIL_UNMATCHED: u64 = 10_000;
 
-    /// The rules that none of the first 10,000 requests and more since they were loaded has matched;
-    /// nothing if there are none, or before that, or if they were taken before. To be called every few
-    /// seconds: it looks at every series.
+    /// The rules that none of the requests since they were loaded has matched, once there were 10,000 or more.
+    /// `None` before that, if there are no such rules, or if they were taken before. Call it every few seconds: it
+    /// reads every series.
     pub fn take_unmatched(&self) -> Option<UnmatchedRules> {
         let loaded = self.loaded.load_full()?;
         let at_load = &loaded.baseline;
@@ -77,7 +77,7 @@ impl Metrics {
             .iter()
             .zip(counted)
             .filter(|(rule, (series, at_load))| {
-                // Rules beyond the cap share a series, which says nothing about one of them.
+                // Rules beyond the cap share a series, from which nothing follows for one of them.
                 is_meant_to_match(rule) && !self.is_other(series) && series.matches() == **at_load
             });
         idle.map(|(rule, _)| rule.name().as_str().to_owned())
@@ -85,7 +85,7 @@ impl Metrics {
     }
 }
 
-/// A descriptor that nobody sends is not misspelt by this file, and a rule that is off applies to nothing.
+/// A descriptor that no client sends is not misspelt in this file, and a disabled rule applies to nothing.
 fn is_meant_to_match(rule: &Rule) -> bool {
     rule.kind() == RuleKind::Match && rule.mode() != Mode::Off
 }

@@ -1,4 +1,4 @@
-//! Rules that are good in themselves, before the keys they name are looked at; and what they are made of.
+//! Rules that are valid in themselves, before their keys are read, and the sources they are built from.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,32 +13,32 @@ use super::{LoadError, Policy, PolicyOptions, ip_normalizer, read_keys};
 use crate::identity::KeyTable;
 use crate::live::{FileSnapshot, SnapshotFile};
 
-/// What is read where there is nothing to read.
+/// The source for a policy without files and domains.
 const NOTHING: SourceFile<'_> = SourceFile {
     name: "no rules",
     text: "version: 1\nrules: []\n",
 };
 
-/// What rules are made of, and made of again when some of it changes.
+/// The sources of rules, from which they are built again when a source changes.
 #[derive(Clone, Debug)]
 pub(super) struct PolicyInputs {
     pub(super) options: PolicyOptions,
-    /// Domains that came from elsewhere.
+    /// Domains from another source than the files.
     pub(super) domains: Arc<[DomainConfig]>,
-    /// The files, if they are to be kept.
+    /// The files, if they are retained.
     pub(super) files: Arc<RuleFiles>,
 }
 
-/// Files as they were read.
+/// The text of rules files.
 #[derive(Debug, Default)]
 pub(super) struct RuleFiles {
-    /// The file, or the folder.
+    /// The path of the file or folder.
     pub(super) root: PathBuf,
     /// Names and texts.
     pub(super) texts: Vec<(String, String)>,
 }
 
-/// Rules without the keys that belong to them.
+/// Rules without their keys.
 pub(super) struct PolicyDraft {
     pub(super) rules: RuleSet,
     pub(super) keys_path: Option<PathBuf>,
@@ -61,7 +61,7 @@ impl RuleFiles {
 }
 
 impl PolicyInputs {
-    /// Of nothing yet.
+    /// No sources yet.
     pub(super) fn new(options: PolicyOptions) -> Self {
         PolicyInputs {
             options,
@@ -96,18 +96,20 @@ impl PolicyInputs {
             sources.push(NOTHING);
         }
         let dialect = self.options.dialect.clone();
-        // Files alone that say nothing are more likely a mistake than meant.
-        let rules = match self.options.external_domains || !domains.is_empty() {
-            true => parse_with_domains(&sources, &domains, dialect)?,
-            false => parse_with_options(&sources, dialect)?,
+        // Files without any rule are more likely a mistake than intended, unless domains may follow.
+        let rules = if self.options.external_domains || !domains.is_empty() {
+            parse_with_domains(&sources, &domains, dialect)?
+        } else {
+            parse_with_options(&sources, dialect)?
         };
         let keys_path = rules
             .keys_file()
             .map(|keys| resolve_keys_path(&files.root, keys));
         let digest = digest(&sources, &domains);
-        let files = match self.options.external_domains {
-            true => files,
-            false => Arc::default(),
+        let files = if self.options.external_domains {
+            files
+        } else {
+            Arc::default()
         };
         let options = self.options.clone();
         Ok(PolicyDraft {
@@ -124,7 +126,7 @@ impl PolicyInputs {
 }
 
 impl PolicyDraft {
-    /// Of rules whose texts are not known.
+    /// A draft of rules whose source text is not known.
     pub(super) fn of(rules: RuleSet, inputs: PolicyInputs) -> Self {
         PolicyDraft {
             rules,
@@ -134,7 +136,7 @@ impl PolicyDraft {
         }
     }
 
-    /// Whether the keys of `last` mean the same under these rules.
+    /// Whether the keys of `last` have the same meaning under these rules.
     pub(super) fn can_keep_keys_of(&self, last: &Policy) -> bool {
         last.keys_path == self.keys_path && last.rules.tiers() == self.rules.tiers()
     }
@@ -165,7 +167,7 @@ impl PolicyDraft {
     }
 }
 
-/// Each part preceded by its length, so that no two sets of files read the same.
+/// Each field is preceded by its length, so that no two sets of files hash alike.
 fn digest(files: &[SourceFile<'_>], domains: &[DomainConfig]) -> [u8; 32] {
     let mut hash = Sha256::new();
     let mut part = |bytes: &[u8]| {
@@ -183,7 +185,7 @@ fn digest(files: &[SourceFile<'_>], domains: &[DomainConfig]) -> [u8; 32] {
     hash.finalize().into()
 }
 
-/// A keys file is named relative to the rules that name it.
+/// Resolves the path of a keys file, which is relative to the rules that name it.
 fn resolve_keys_path(rules: &Path, keys: &str) -> PathBuf {
     let folder = if rules.is_dir() {
         Some(rules)

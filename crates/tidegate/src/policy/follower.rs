@@ -1,8 +1,8 @@
-//! Keeps a policy as its files say: one watch over the rules, one over the keys they name.
+//! Keeps a policy in step with its files: one watch over the rules, one over their keys file.
 //!
-//! Kept true: what comes into force is a whole policy, and files that are valid only together come
-//! into force together, in whatever order they were saved. The watches do not own each other; a
-//! `WatchLink` lets one ask the other to look again. Knows nothing of what rules or keys mean.
+//! Invariant: only whole policies come into force, and files that are valid only together come into force
+//! together, in whatever order they were saved. The watches do not own each other; a `WatchLink` lets one trigger
+//! a look of the other. Knows nothing of the meaning of rules or keys.
 
 use std::convert::Infallible;
 use std::io;
@@ -17,7 +17,7 @@ use super::draft::RuleFiles;
 use super::{LoadError, Policy, keys_of};
 use crate::live::{FileError, FileSnapshot, FileState, LiveValue, Target, Watch, WatchHandle};
 
-/// What happened to the files of a policy.
+/// A change of the files of a policy.
 #[derive(Clone, Copy, Debug)]
 pub enum PolicyEvent<'a> {
     /// The rules came into force, or cannot be used.
@@ -26,7 +26,7 @@ pub enum PolicyEvent<'a> {
     Keys(&'a FileState),
 }
 
-/// Keeps a policy as its files say, until dropped.
+/// Keeps a policy in step with its files, until dropped.
 #[derive(Debug)]
 pub struct PolicyFollower {
     rules: Watch,
@@ -36,11 +36,11 @@ pub struct PolicyFollower {
 type PolicyListener = Arc<dyn Fn(PolicyEvent<'_>) + Send + Sync>;
 
 impl PolicyFollower {
-    /// Follows the rules at `path` and the keys file they name. `report` hears of all that comes
-    /// into force, and once of what does not.
+    /// Follows the rules at `path` and the keys file they name. `report` is called for everything that comes into
+    /// force, and once for every error.
     ///
     /// # Errors
-    /// When no thread can be had.
+    /// When no thread can be started.
     pub fn start(
         live: Arc<LiveValue<Policy>>,
         path: &Path,
@@ -68,7 +68,7 @@ impl PolicyFollower {
         Ok(PolicyFollower { rules, keys })
     }
 
-    /// Looks at the files now, also at those refused before: on SIGHUP, or when an operator asks.
+    /// Looks at the files now, also at those rejected before: on SIGHUP, or at an operator's request.
     pub fn poke(&self) {
         self.rules.poke();
         match &self.keys.watches.lock().in_force {
@@ -79,8 +79,8 @@ impl PolicyFollower {
         }
     }
 
-    /// The same, and waits until it is done: rules first, then the keys that they name. Whether it is done
-    /// after `patience` for each; then the states say what was found.
+    /// As `poke`, and waits until the look has finished: first of the rules, then of their keys file. Each may take
+    /// up to `patience`. Returns whether both have finished; the states then describe the result.
     pub fn look(&self, patience: Duration) -> bool {
         self.poke();
         let rules = self.rules.handle().look(patience);
@@ -91,18 +91,18 @@ impl PolicyFollower {
         rules && keys.is_none_or(|keys| keys.look(patience))
     }
 
-    /// Whether the rules on disk are those in force, and if not, why.
+    /// Whether the rules on disk are in force, and if not, why.
     pub fn rules_state(&self) -> FileState {
         self.rules.state()
     }
 
-    /// Whether the keys on disk are those in force, and if not, why; nothing if the rules name none.
+    /// Whether the keys on disk are in force, and if not, why; `None` if the rules name no keys file.
     pub fn keys_state(&self) -> Option<FileState> {
         self.keys.link.keys_state.lock().clone()
     }
 }
 
-/// Puts rules in force, with the keys as they are, or as they are on disk if those cannot stay.
+/// Puts rules in force, with the current keys, or with those on disk if the current ones do not fit the rules.
 fn load_rules(
     live: &LiveValue<Policy>,
     root: &Path,
@@ -117,7 +117,7 @@ fn load_rules(
         let draft = last.inputs.with_files(files)?;
         named.clone_from(&draft.keys_path);
         if draft.can_keep_keys_of(last.value()) {
-            // What was read at the start is the first version, not the second.
+            // The rules read at the start are the first version, not the second.
             let other = !draft.is_same_as(last.value());
             return Ok(other.then(|| draft.with_keys(last.keys.clone())));
         }
@@ -137,21 +137,21 @@ fn load_rules(
     })
 }
 
-/// Where the keys beside new rules came from.
+/// The source of the keys that come into force with new rules.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum KeysSource {
-    /// They are those in force before.
+    /// The keys that were in force before.
     Memory,
-    /// They were read with the rules, past their own watch.
+    /// The keys file, read with the rules and not by its own watch.
     Disk,
 }
 
-/// The watches over keys files, wherever the rules of the moment say they are.
+/// The watches over keys files, wherever the current rules locate them.
 struct KeysWatch {
     live: Arc<LiveValue<Policy>>,
     report: PolicyListener,
     link: Arc<WatchLink>,
-    /// Locked by the thread of the rules while it waits for a watch over keys to end: the threads
+    /// Lock order: the thread of the rules locks this while it waits for a watch over keys to end. The threads
     /// of those watches never lock it.
     watches: Mutex<KeysWatches>,
 }
@@ -160,7 +160,7 @@ struct KeysWatch {
 struct KeysWatches {
     /// Over the keys file of the rules in force.
     in_force: Option<(PathBuf, Watch)>,
-    /// Over another that refused rules name: they may be good once it changes, or is there at all.
+    /// Over another keys file, named by rejected rules: they may be valid once it changes or exists.
     awaited: Option<(PathBuf, Watch)>,
 }
 
@@ -172,13 +172,13 @@ impl KeysWatch {
             && path == Some(watched)
         {
             if source == KeysSource::Disk {
-                // It remembers what it took or refused under the old rules. Left with that, it
-                // would hold a return to the old keys for no change.
+                // The watch remembers what it loaded or rejected under the old rules. With that memory it
+                // would mistake a return to the old keys for no change.
                 watch.reload();
             }
             return;
         }
-        // The old one has ended before the new one tells anything.
+        // The old watch has ended before the new one reports anything.
         watches.in_force = None;
         *self.link.keys_state.lock() = None;
         let Some(path) = path else { return };
@@ -190,7 +190,7 @@ impl KeysWatch {
         }
     }
 
-    /// Watches a keys file that refused rules name, unless it is the one in force.
+    /// Watches the keys file of rejected rules, unless it is the one in force.
     fn wait_for(&self, path: Option<&Path>) -> io::Result<()> {
         let mut watches = self.watches.lock();
         let path = path.filter(|path| watched(&watches.in_force) != Some(path));
@@ -220,14 +220,14 @@ impl KeysWatch {
         let load = move |snapshot: &FileSnapshot| -> Result<(), String> {
             let make = || Self::policy_with_keys(&live, &watched, snapshot);
             let loaded = live.replace_with(make).map(drop);
-            // Also when refused: they may be just what the refused rules wait for.
+            // Also when they are rejected: the rejected rules may wait for exactly these keys.
             link.keys_changed();
             loaded
         };
         let (link, report) = (Arc::clone(&self.link), Arc::clone(&self.report));
         Watch::start(Target::keys(path), load, move |state| {
             link.report_keys(&report, state);
-            // Also without a load: a file that is back unchanged was missing for the rules.
+            // Also without a load: a file restored unchanged was missing for the rules.
             link.keys_changed();
         })
     }
@@ -261,24 +261,24 @@ fn watched(watch: &Option<(PathBuf, Watch)>) -> Option<&Path> {
 fn not_watched_state(path: &Path, error: &io::Error) -> FileState {
     FileState::Stale(FileError::Unreadable {
         path: path.to_owned(),
-        reason: format!("no watch can be started, so that changes are not seen: {error}"),
+        reason: format!("no watch can be started, so changes are not noticed: {error}"),
     })
 }
 
-/// What the watches over rules and keys know of each other, without holding each other.
+/// The state that the watches over rules and keys share, without owning each other.
 #[derive(Default)]
 struct WatchLink {
     rules: OnceLock<WatchHandle>,
-    /// Whether the rules on disk were refused, so that other keys may make them good.
+    /// Whether the rules on disk were rejected, so that other keys may make them valid.
     rejected: AtomicBool,
-    /// How often keys were seen to change.
+    /// The number of changes of the keys.
     key_changes: AtomicU64,
     keys_state: Mutex<Option<FileState>>,
 }
 
 impl WatchLink {
-    /// From now on the rules can be asked to look again; once at once if they were refused, for
-    /// the keys that changed before.
+    /// Lets keys trigger a look at the rules from now on. Triggers one at once if the rules were rejected, for
+    /// keys that changed before.
     fn connect(&self, rules: &Watch) {
         let _ = self.rules.set(rules.handle());
         if self.rejected.load(SeqCst) {
@@ -293,8 +293,8 @@ impl WatchLink {
         }
     }
 
-    /// Rules were refused that were first looked at after so many moves of the keys. Set before
-    /// compared, as `keys_changed` counts before it looks: one of the two sees the other.
+    /// Records that rules were rejected whose look began after `key_changes` changes of the keys. The flag is set
+    /// before the comparison, and `keys_changed` counts before it reads the flag: one of the two sees the other.
     fn rules_rejected(&self, key_changes: u64) {
         self.rejected.store(true, SeqCst);
         if self.key_changes.load(SeqCst) != key_changes {
@@ -319,7 +319,7 @@ mod tests {
     use super::*;
     use tidegate_core::rules::{SourceFile, parse};
 
-    /// A failure to watch was swallowed: the keys in force grew old and nothing said so.
+    /// A failure to watch was swallowed: the keys in force became stale without any report.
     #[test]
     fn keys_that_cannot_be_watched_are_reported_as_stale() {
         let rules = parse(&[SourceFile {

@@ -1,9 +1,9 @@
-//! What a limiter decides by: the rules in force and the keys they apply to, always swapped as one.
+//! The policy of a limiter: the rules in force and their keys, always replaced as one value.
 //!
-//! [`Policy::load`] reads them from disk; a [`PolicyFollower`] keeps a limiter's policy as the files say.
-//! Kept true: a policy is complete or does not come into force, the keys' tiers are the tiers of the
-//! very rules beside them, and whatever happens to the files, the last good policy stays. Files that
-//! are valid only together come into force together, in whatever order they were saved.
+//! [`Policy::load`] reads a policy from disk; a [`PolicyFollower`] keeps a limiter's policy in step with its files.
+//! Invariant: a policy is complete or does not come into force, and the tiers of its keys are the tiers of its
+//! rules. Whatever happens to the files, the last good policy stays in force. Files that are valid only together
+//! come into force together, in whatever order they were saved.
 
 mod draft;
 mod follower;
@@ -33,15 +33,15 @@ use draft::{PolicyDraft, PolicyInputs, RuleFiles};
 pub struct Policy {
     /// The rules.
     pub rules: Arc<RuleSet>,
-    /// The listed keys, if there is a list.
+    /// The listed keys, if there is a keys file.
     pub keys: Option<Arc<KeyTable>>,
-    /// Where the keys came from.
+    /// The path of the keys file.
     keys_path: Option<PathBuf>,
     digest: [u8; 32],
     ip_normalizer: IpNormalizer,
-    /// What the rules were made of, and are made of again when some of it changes.
+    /// The sources of the rules, from which they are built again when a source changes.
     inputs: PolicyInputs,
-    /// Whether someone has said what is in force, be it nothing.
+    /// Whether rules have been configured, even if there are none.
     configured: bool,
 }
 
@@ -54,24 +54,24 @@ pub enum LoadError {
     /// A file cannot be read.
     #[error("{0}; check the path and its permissions")]
     Read(io::Error),
-    /// The rules have faults.
+    /// The rules are invalid.
     #[error(transparent)]
     Rules(#[from] RuleErrors),
-    /// The keys have faults.
+    /// The keys are invalid.
     #[error(transparent)]
     Keys(#[from] KeyFileError),
 }
 
 impl Policy {
-    /// Rules without a list of keys. Their texts are not known here, so the digest is of nothing.
+    /// Rules without keys. Their source text is not known here, so the digest is that of no files.
     pub fn of(rules: RuleSet) -> Self {
         PolicyDraft::of(rules, PolicyInputs::new(Capabilities::MEMORY.into())).with_keys(None)
     }
 
-    /// No rules at all, to begin with until someone says what is in force.
+    /// No rules, in force until rules are configured.
     ///
     /// # Errors
-    /// None; it is parsed like all others.
+    /// None; the empty rules are parsed like any others.
     pub fn none(options: impl Into<PolicyOptions>) -> Result<Self, RuleErrors> {
         let draft = PolicyInputs::new(options.into()).with_files(RuleFiles::default())?;
         Ok(Policy {
@@ -80,18 +80,18 @@ impl Policy {
         })
     }
 
-    /// Rules from texts, without a list of keys.
+    /// Rules from source texts, without keys.
     ///
     /// # Errors
-    /// Every fault of the texts at once.
+    /// All errors of the texts at once.
     pub fn parse(files: &[SourceFile<'_>]) -> Result<Self, RuleErrors> {
         Self::parse_for(files, Capabilities::MEMORY)
     }
 
-    /// The same for a store with these abilities, or read in another way.
+    /// As `parse`, for a store with these capabilities or with other options.
     ///
     /// # Errors
-    /// Every fault of the texts at once.
+    /// All errors of the texts at once.
     pub fn parse_for(
         files: &[SourceFile<'_>],
         options: impl Into<PolicyOptions>,
@@ -106,7 +106,7 @@ impl Policy {
         Ok(draft.with_keys(None))
     }
 
-    /// The same rules with a list of keys, whose tiers must be those of the rules.
+    /// The same rules with these keys, whose tiers must be those of the rules.
     #[must_use]
     pub fn with_keys(mut self, keys: KeyTable) -> Self {
         self.keys = Some(Arc::new(keys));
@@ -116,15 +116,15 @@ impl Policy {
     /// Reads a rules file, or a folder of them, and the keys file they name.
     ///
     /// # Errors
-    /// Every fault of the files at once.
+    /// All errors of the files at once.
     pub fn load(path: &Path) -> Result<Self, LoadError> {
         Self::load_for(path, Capabilities::MEMORY)
     }
 
-    /// The same for a store with these abilities, or read in another way.
+    /// As `load`, for a store with these capabilities or with other options.
     ///
     /// # Errors
-    /// Every fault of the files at once.
+    /// All errors of the files at once.
     pub fn load_for(path: &Path, options: impl Into<PolicyOptions>) -> Result<Self, LoadError> {
         let options = options.into();
         let snapshot = Target::rules(path).filter(options.filter).read()?;
@@ -132,19 +132,19 @@ impl Policy {
         PolicyInputs::new(options).with_files(files)?.read_keys()
     }
 
-    /// The same files and keys beside these domains, which came from elsewhere: all that there are now.
-    /// The files must have been read to be kept, as [`PolicyOptions::external_domains`] says.
+    /// The same files and keys with these domains from another source, which replace all domains of that source.
+    /// The policy must have been loaded with [`PolicyOptions::external_domains`], which retains the files.
     ///
     /// # Errors
-    /// Every fault of them, alone and together with the files.
+    /// All errors of the domains, alone and together with the files.
     pub fn with_domains(&self, domains: Vec<DomainConfig>) -> Result<Self, RuleErrors> {
         let mut draft = self.inputs.with_domains(domains)?;
         draft.keys_path.clone_from(&self.keys_path);
         Ok(draft.with_keys(self.keys.clone()))
     }
 
-    /// What is allowed in these rules and probably not meant, at the time `now`: also names of keys that the
-    /// keys do not have, as far as they have been read.
+    /// Warnings about rules that are valid but probably not intended, at the time `now`. They include names of
+    /// keys that are not in the keys file, if that has been read.
     pub fn lint(&self, now: Nanos) -> Vec<Warning> {
         let wanted = self.rules.key_names();
         let listed: HashSet<&str> = match &self.keys {
@@ -160,27 +160,27 @@ impl Policy {
         lint_with_keys(&self.rules, now, is_listed, |digest| keys?.name_of(digest))
     }
 
-    /// Whether someone has said what is in force, be it nothing.
+    /// Whether rules have been configured, even if there are none.
     pub fn is_configured(&self) -> bool {
         self.configured
     }
 
-    /// The form in which addresses are counted.
+    /// The form in which client addresses are counted.
     pub fn ip_normalizer(&self) -> IpNormalizer {
         self.ip_normalizer
     }
 
-    /// Which rules these are: a SHA-256 over the names and texts of their files, wherever the files
-    /// are kept. Nodes with equal digests decide by equal rules.
+    /// The digest of these rules: a SHA-256 over the names and texts of their files, wherever the files are
+    /// stored. Nodes with equal digests decide by equal rules.
     pub fn digest(&self) -> &[u8; 32] {
         &self.digest
     }
 }
 
-/// How these rules tell one address from another.
+/// The address form that these rules set.
 fn ip_normalizer(rules: &RuleSet) -> IpNormalizer {
     IpNormalizer::new(rules.identity().ipv6_prefix)
-        .expect("the rules' prefix was checked when read")
+        .expect("the IPv6 prefix is checked when the rules are parsed")
 }
 
 fn read_keys(path: &Path, rules: &RuleSet) -> Result<KeyTable, LoadError> {
@@ -193,7 +193,7 @@ fn keys_of(path: &Path, snapshot: &FileSnapshot, rules: &RuleSet) -> Result<KeyT
     let file = snapshot
         .files()
         .first()
-        .expect("a snapshot of one file has one part");
+        .expect("a snapshot of a single file contains that file");
     let reader = file.open().map_err(LoadError::Read)?;
     Ok(KeyTable::read(&name, reader, rules.tiers())?)
 }
@@ -232,7 +232,7 @@ mod tests {
 
     /// A block, an override or a match for a key that is listed under another name has no effect.
     #[test]
-    fn names_that_no_key_has_and_entries_that_have_ended_are_warned_of() {
+    fn unlisted_key_names_and_expired_entries_are_warned_about() {
         let text = "version: 1
 tiers: [free]
 keys_file: keys.txt
@@ -278,7 +278,7 @@ rules:
     }
 
     #[test]
-    fn nothing_is_configured_until_someone_sets_it() {
+    fn nothing_is_configured_until_rules_or_domains_are_set() {
         let none = Policy::none(options()).unwrap();
         assert!(!none.is_configured() && names(&none).is_empty());
         let empty = none.with_domains(Vec::new()).unwrap();

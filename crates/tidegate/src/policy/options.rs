@@ -1,20 +1,20 @@
-//! How the files of a policy are found and read.
+//! Options for finding and parsing the files of a policy.
 
 use tidegate_core::rules::ParseOptions;
 use tidegate_core::store::Capabilities;
 
 use crate::live::FileFilter;
 
-/// How the files of a policy are found and read. Made of a store's [`Capabilities`] or of a [`ParseOptions`]
-/// alone, all else is as usual.
+/// Options for finding and parsing the files of a policy. Converted from a store's [`Capabilities`] or from
+/// [`ParseOptions`], all other options have their defaults.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PolicyOptions {
-    /// What they mean.
+    /// How rules are parsed.
     pub dialect: ParseOptions,
-    /// Which files of a folder count.
+    /// Which files of a folder are read.
     pub filter: FileFilter,
-    /// Whether domains come from elsewhere too. Then the files are kept as they were read, to be read
-    /// again beside other domains.
+    /// Whether domains also come from another source. The policy then retains the text of its files, to parse it
+    /// again with other domains.
     pub external_domains: bool,
 }
 

@@ -1,7 +1,7 @@
-//! What is sealed comes back, and nothing else is taken for it.
+//! A sealed receipt can be opened, and no other text is accepted as one.
 
 use super::*;
-use tidegate_mutations::{FuzzTarget, NumberEncoding, inputs};
+use tidegate_fuzz_inputs::{FuzzTarget, NumberEncoding, inputs};
 
 fn receipt() -> Receipt {
     Receipt {
@@ -22,7 +22,7 @@ fn receipt() -> Receipt {
 }
 
 #[test]
-fn what_is_sealed_can_be_opened() {
+fn a_sealed_receipt_can_be_opened() {
     let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
     let text = receipt().seal(&secret);
     assert_eq!(
@@ -32,7 +32,7 @@ fn what_is_sealed_can_be_opened() {
 }
 
 #[test]
-fn a_receipt_of_one_kind_is_none_of_the_other() {
+fn a_receipt_of_one_kind_is_not_accepted_as_the_other() {
     let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
     for (kind, other) in [
         (ReceiptKind::Charge, ReceiptKind::Reservation),
@@ -64,7 +64,7 @@ fn no_digit_can_be_changed_and_none_left_out() {
     }
 }
 
-/// Even if the seal were broken, what is in it cannot do harm.
+/// Even if the seal were broken, no payload can do harm.
 #[test]
 fn no_payload_panics_or_takes_long() {
     let good: Vec<Vec<u8>> = [ReceiptKind::Charge, ReceiptKind::Reservation]
@@ -105,7 +105,7 @@ fn no_payload_panics_or_takes_long() {
 }
 
 #[test]
-fn nonsense_is_refused() {
+fn invalid_text_is_rejected() {
     let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
     for text in ["", "0", "zz", "é", "00", &"0".repeat(300_000)] {
         assert_eq!(

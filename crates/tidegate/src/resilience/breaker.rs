@@ -1,21 +1,23 @@
 //! Decides when a store is no longer called, and when it is called again.
 //!
-//! Closed: calls pass. Open: none does; only pings are sent. Errors open the breaker: several in a row, or
-//! half of many. Silence opens it too: requests are in flight and no reply of any kind arrives for a while.
-//! A late reply opens nothing: a store that replies late is slow, not gone.
+//! States: `Closed`, calls pass; `Failing`, opened by errors; `Silent`, opened by silence. While the breaker is
+//! open no call passes and only pings are sent. Errors open it: several in a row, or half of many calls. Silence
+//! opens it: requests are in flight and no reply of any kind arrives for a while. A late reply opens nothing: a
+//! store that replies late is slow, not down.
 //!
-//! A breaker that errors opened closes after good pings, and after more of them each time it opens again
-//! soon. A breaker that silence opened closes with the first reply, unless it opens again soon: a store that
-//! replies seconds late would open and close it by turns.
+//! `Failing` closes after good pings, and needs more of them each time it opens again soon. `Silent` closes with
+//! the first reply; if silence opens the breaker again soon, it becomes `Failing`, because a store that replies
+//! seconds late would open and close it by turns.
 //!
-//! A pure state machine: events and the time go in, changes come out.
+//! A pure state machine. Events, with the time: `sent`, `replied`, `failed`, `abandoned`, `unsent`, `ping_replied`,
+//! `ping_failed`, `ping_missed`, `check_silence`. Effect: a [`BreakerChange`], once per change. Knows no store.
 
 use tidegate_core::store::{FailureCause, FailureKind};
 use tidegate_core::units::Nanos;
 
 use super::settings::BreakerSettings;
 
-/// The state of one store as its callers see it.
+/// The breaker of one store.
 #[derive(Clone, Debug)]
 pub struct Breaker {
     settings: BreakerSettings,
@@ -27,7 +29,7 @@ pub struct Breaker {
     needed: u32,
     closed_at: Option<Nanos>,
     in_flight: u64,
-    /// When the first request was sent since the last reply.
+    /// When the first request since the last reply was sent.
     silent_since: Option<Nanos>,
 }
 
@@ -66,7 +68,7 @@ impl Breaker {
         }
     }
 
-    /// Whether no call may be sent.
+    /// Whether calls are blocked.
     pub fn is_open(&self) -> bool {
         self.state != BreakerState::Closed
     }
@@ -77,7 +79,7 @@ impl Breaker {
         self.silent_since.get_or_insert(now);
     }
 
-    /// A call was answered, in time or late.
+    /// A reply to a call arrived, in time or late.
     pub fn replied(&mut self, now: Nanos) -> Option<BreakerChange> {
         self.request_ended(Some(now));
         if self.state == BreakerState::Silent {
@@ -88,7 +90,7 @@ impl Breaker {
         None
     }
 
-    /// A call ended with an error: the store said so, or the connection is lost.
+    /// A call ended with an error: the store returned one, or the connection is lost.
     pub fn failed(
         &mut self,
         now: Nanos,
@@ -98,7 +100,7 @@ impl Breaker {
         self.count_error(now, cause)
     }
 
-    /// Nobody waits for the reply any more. That says nothing about the store.
+    /// The caller no longer waits for the reply. That proves nothing about the store.
     pub fn abandoned(&mut self) {
         self.request_ended(None);
     }
@@ -111,7 +113,7 @@ impl Breaker {
         }
     }
 
-    /// A ping was answered, in time or late. While calls pass, it says nothing about them.
+    /// A reply to a ping arrived, in time or late. While the breaker is closed, it proves nothing about calls.
     pub fn ping_replied(&mut self, now: Nanos) -> Option<BreakerChange> {
         self.request_ended(Some(now));
         match self.state {
@@ -136,7 +138,7 @@ impl Breaker {
         self.count_error(now, cause)
     }
 
-    /// A ping is late. If its reply arrives, it still counts.
+    /// A ping is late. If its reply arrives later, it still counts.
     pub fn ping_missed(&mut self) {
         if let BreakerState::Failing { good } = &mut self.state {
             *good = 0;
@@ -184,13 +186,13 @@ impl Breaker {
         Some(BreakerChange::Opened(cause()))
     }
 
-    /// Whether it closed so lately that opening again means the same trouble.
+    /// Whether it closed so recently that opening again means the same failure.
     fn is_reopening(&self, now: Nanos) -> bool {
         let soon = |closed: Nanos| now.since(closed) <= self.settings.reopen_window;
         self.closed_at.is_some_and(soon)
     }
 
-    /// Opens it until good pings close it.
+    /// Opens the breaker until good pings close it.
     fn open_for_pings(&mut self, now: Nanos) {
         self.needed = if self.is_reopening(now) {
             (self.needed * 2).min(self.settings.max_pings)
@@ -200,7 +202,7 @@ impl Breaker {
         self.state = BreakerState::Failing { good: 0 };
     }
 
-    /// A request is no longer in flight. `replied_at` is the time of what came back, if anything did.
+    /// A request is no longer in flight. `replied_at` is when a reply or an error arrived, if either did.
     fn request_ended(&mut self, replied_at: Option<Nanos>) {
         self.in_flight = self.in_flight.saturating_sub(1);
         if replied_at.is_some() {
@@ -219,7 +221,7 @@ impl Breaker {
 
 const BINS: usize = 10;
 
-/// Calls and errors of the last while, in ten bins.
+/// Calls and errors within the window, in ten bins.
 #[derive(Clone, Copy, Debug, Default)]
 struct RecentCalls {
     bin: u64,
@@ -256,9 +258,9 @@ mod tests {
         FailureCause::new(FailureKind::Refused, "connection refused")
     }
 
-    /// Runs words at 100 ms each: `+` a call that is answered at once, `-` one that fails, `s` one that is
-    /// sent, `r` a reply to it, `a` one that is abandoned, `u` one that was not sent after all, `p` a good ping, `x` a bad one, `_` ten seconds of
-    /// nothing. Answers with a letter per word: `.` closed, `O` open.
+    /// Runs events at 100 ms each: `+` a call with an immediate reply, `-` a call that fails, `s` a call that is
+    /// sent, `r` a reply to it, `a` it is abandoned, `u` it was not sent after all, `p` a good ping, `x` a bad ping,
+    /// `_` ten seconds without events, `.` nothing. Expects one letter per event: `.` closed, `O` open.
     #[track_caller]
     fn check(words: &str, want: &str) {
         let mut breaker = Breaker::new(BreakerSettings::default());
@@ -301,14 +303,14 @@ mod tests {
     }
 
     #[test]
-    fn only_pings_close_what_errors_opened_and_three_in_a_row() {
+    fn after_errors_only_three_good_pings_in_a_row_close_it() {
         check("-----+++ppp", "....OOOOOO.");
         check("-----ppxppp", "....OOOOOO.");
     }
 
-    /// Late replies opened it once, and a store that replied after 6 ms was taken for one that was gone.
+    /// Late replies opened it once, and a store that replied after 6 ms counted as down.
     #[test]
-    fn lateness_never_opens_it() {
+    fn late_replies_never_open_it() {
         check("ssssssssssrrrrrrrrrr", "....................");
         check("srsrsr.........srsr", "...................");
         // Each reply is 0.9 s late.
@@ -332,7 +334,7 @@ mod tests {
         check("+____", ".....");
     }
 
-    /// A store whose replies were four seconds late was called and given up by turns.
+    /// With replies four seconds late, the breaker opened and closed by turns.
     #[test]
     fn silence_soon_after_silence_needs_good_pings() {
         check(
@@ -342,15 +344,15 @@ mod tests {
         check("s..........r__s..........r", "..........O.............O.");
     }
 
-    /// What is given up is no sign of life.
+    /// An abandoned call is no sign that the store is alive.
     #[test]
-    fn giving_up_does_not_end_the_silence() {
+    fn an_abandoned_call_does_not_end_the_silence() {
         check("sasasasasasa", "..........OO");
     }
 
     /// A store that this node has not joined yet is not silent.
     #[test]
-    fn what_was_not_sent_has_no_reply_to_wait_for() {
+    fn an_unsent_call_does_not_count_as_silence() {
         check("sususususususu", "..............");
         check("ssu.........", "..........OO");
     }

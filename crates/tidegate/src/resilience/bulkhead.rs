@@ -1,16 +1,16 @@
-//! A bound on what is under way at once.
+//! Bounds the number of calls in flight.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// So many permits and no more.
+/// A fixed number of permits.
 #[derive(Clone, Debug)]
 pub(super) struct Bulkhead {
     taken: Arc<AtomicUsize>,
     max: usize,
 }
 
-/// One permit, given back when dropped.
+/// One permit. Dropping it releases it.
 #[derive(Debug)]
 pub(super) struct BulkheadPermit(Arc<AtomicUsize>);
 
@@ -22,7 +22,7 @@ impl Bulkhead {
         }
     }
 
-    /// A permit, if there is one.
+    /// Acquires a permit, if one is free.
     pub(super) fn enter(&self) -> Option<BulkheadPermit> {
         let taken = self.taken.fetch_add(1, Ordering::AcqRel);
         let permit = BulkheadPermit(Arc::clone(&self.taken));
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_permit_is_free_again_when_it_is_left() {
+    fn a_dropped_permit_is_free_again() {
         let bulkhead = Bulkhead::new(2);
         let (first, _second) = (bulkhead.enter(), bulkhead.enter());
         assert!(first.is_some() && bulkhead.enter().is_none());

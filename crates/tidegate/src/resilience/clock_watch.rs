@@ -1,25 +1,26 @@
-//! How far the store's clock and this node's wall clock are apart, and whether that is worth an alarm.
+//! Measures the offset between the store's clock and this node's wall clock, and decides whether to warn.
 //!
-//! One exchange says it to half its round trip. Of the last eight the one with the shortest round trip
-//! is believed, unless a later one contradicts it: then a clock was set, and what was known before
-//! counts no more. Decisions never use the offset itself, they use the store's time; but windows that
-//! follow the calendar and headers that name a date are wrong by it.
+//! One exchange measures it to half its round trip. Of the last eight exchanges the one with the shortest round trip
+//! counts, unless a later one contradicts it: then a clock was set, and earlier exchanges are dropped. Levels: `Fine`,
+//! `Warn`, `Alarm`. Event: `record`, per exchange. Effects: a [`ClockEvent`] when the level changes or the offset
+//! jumps. Decisions never use the offset, they use the store's time; but windows that follow the calendar and headers
+//! that contain a date are wrong by it.
 
 use std::collections::VecDeque;
 
 use tidegate_core::units::Nanos;
 
-/// Exchanges that are remembered.
+/// The number of exchanges kept.
 const MAX_EXCHANGES: usize = 8;
-/// How fast clocks may drift apart before it counts as a step: 500 ppm, what slewing is allowed.
+/// How fast clocks may drift apart before it counts as a step: 500 ppm, the allowed rate of slewing.
 const DRIFT_PER_SECOND: u64 = 500_000;
 
-/// How much disagreement is tolerated.
+/// The offsets at which the level rises.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClockTolerance {
-    /// Worth a warning.
+    /// The offset for a warning.
     pub warn: Nanos,
-    /// Worth waking someone.
+    /// The offset for an alarm.
     pub alarm: Nanos,
 }
 
@@ -32,58 +33,57 @@ impl Default for ClockTolerance {
     }
 }
 
-/// How far the store is ahead of this node. Negative: behind.
+/// By how much the store's clock is ahead of this node's. Negative: behind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClockOffset {
     /// In nanoseconds.
     pub nanos: i64,
-    /// How far off that may be: half a round trip.
+    /// The maximum error: half a round trip.
     pub error: Nanos,
 }
 
 impl ClockOffset {
-    /// The least disagreement that this proves.
+    /// The smallest offset that this proves.
     fn min_disagreement(self) -> Nanos {
         Nanos::new(self.nanos.unsigned_abs()).since(self.error)
     }
 }
 
-/// What the disagreement calls for.
+/// How bad the offset is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum ClockLevel {
-    /// Nothing.
+    /// Within the tolerance.
     #[default]
     Fine,
-    /// A warning.
+    /// Worth a warning.
     Warn,
-    /// An alarm.
+    /// Worth an alarm.
     Alarm,
 }
 
-/// What is known at a moment.
+/// The offset and its level at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClockReading {
     /// The best estimate.
     pub offset: ClockOffset,
-    /// What it calls for.
+    /// The level of the offset.
     pub level: ClockLevel,
 }
 
-/// Something to tell, once.
+/// A change to report once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ClockEvent {
     /// The level changed.
     Level {
-        /// From now on.
+        /// The new level.
         level: ClockLevel,
-        /// What was measured.
+        /// The measured offset.
         offset: ClockOffset,
     },
-    /// A clock was set, or another store took over, and the offset moved by as much as is worth a
-    /// warning. A clock that is slewed moves by less from one exchange to the next, and is not told of
-    /// at each of them.
+    /// A clock was set, or another server took over, and the offset moved by at least the warning tolerance. A clock
+    /// that is slewed moves by less from one exchange to the next, and is not reported at each of them.
     Jumped {
-        /// How far the offset moved, in nanoseconds.
+        /// By how much the offset moved, in nanoseconds.
         by: i64,
     },
 }
@@ -95,7 +95,7 @@ struct ClockExchange {
     offset: ClockOffset,
 }
 
-/// Watches one store node's clock.
+/// Watches the clock of one shard.
 #[derive(Debug, Default)]
 pub struct ClockWatch {
     tolerance: ClockTolerance,
@@ -104,7 +104,7 @@ pub struct ClockWatch {
 }
 
 impl ClockWatch {
-    /// A watch that knows nothing yet.
+    /// A watch without exchanges.
     pub fn new(tolerance: ClockTolerance) -> Self {
         ClockWatch {
             tolerance,
@@ -112,8 +112,8 @@ impl ClockWatch {
         }
     }
 
-    /// The store said it was `store`; the question went out when the wall clock read `sent`, and
-    /// the answer was there `took` later. What is to be told of it: at most a jump and a level.
+    /// Records an exchange: sent when the wall clock read `sent`, replied `took` later, with the store's time `store`.
+    /// Returns at most a jump and a level.
     pub fn record(&mut self, sent: Nanos, took: Nanos, store: Nanos) -> Vec<ClockEvent> {
         let half = Nanos::new(took.get() / 2);
         let now = ClockExchange {
@@ -138,24 +138,24 @@ impl ClockWatch {
         events
     }
 
-    /// The best estimate, once there was an answer.
+    /// The best estimate, once there was a reply.
     pub fn offset(&self) -> Option<ClockOffset> {
         let best = self.exchanges.iter().min_by_key(|one| one.offset.error);
         best.map(|best| best.offset)
     }
 
-    /// What the present disagreement calls for.
+    /// The level of the present offset.
     pub fn level(&self) -> ClockLevel {
         self.level
     }
 
-    /// Both, once there was an answer.
+    /// The offset and its level, once there was a reply.
     pub fn reading(&self) -> Option<ClockReading> {
         let level = self.level;
         self.offset().map(|offset| ClockReading { offset, level })
     }
 
-    /// How far the offset moved, if the newest exchange cannot be true together with the best one.
+    /// By how much the offset moved, if the newest exchange contradicts the best one.
     fn jump(&self, now: &ClockExchange) -> Option<i64> {
         let best = self.exchanges.iter().min_by_key(|one| one.offset.error)?;
         let seconds = now.at.since(best.at).secs_up().saturating_add(1);
@@ -165,14 +165,17 @@ impl ClockWatch {
         (by.unsigned_abs() > possible.get()).then_some(by)
     }
 
-    /// The level, if it is another. It falls only when the offset is a fifth below what raised it, so
-    /// that one at the edge does not flicker.
+    /// The level, if it has changed. It falls only when the offset is a fifth below the tolerance that raised it, so
+    /// that an offset at the edge does not flicker.
     fn change(&mut self) -> Option<ClockEvent> {
         let offset = self.offset()?;
         let disagreement = offset.min_disagreement();
-        let from = |bound: Nanos, level| match self.level >= level {
-            true => Nanos::new(bound.get() / 5 * 4),
-            false => bound,
+        let from = |bound: Nanos, level| {
+            if self.level >= level {
+                Nanos::new(bound.get() / 5 * 4)
+            } else {
+                bound
+            }
         };
         let level = if disagreement >= from(self.tolerance.alarm, ClockLevel::Alarm) {
             ClockLevel::Alarm
@@ -187,12 +190,13 @@ impl ClockWatch {
     }
 }
 
-/// `a - b`, at most as far as 64 bits go.
+/// `a - b`, saturating at 64 bits.
 fn difference(a: Nanos, b: Nanos) -> i64 {
     let span = |nanos: Nanos| i64::try_from(nanos.get()).unwrap_or(i64::MAX);
-    match a >= b {
-        true => span(a.since(b)),
-        false => -span(b.since(a)),
+    if a >= b {
+        span(a.since(b))
+    } else {
+        -span(b.since(a))
     }
 }
 
@@ -219,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shortest_round_trip_is_believed() {
+    fn the_exchange_with_the_shortest_round_trip_counts() {
         let mut watch = ClockWatch::default();
         exchange(&mut watch, 0, 20, 3);
         exchange(&mut watch, 1, 2, 7);
@@ -282,9 +286,9 @@ mod tests {
         assert_eq!(levels(&back), [ClockLevel::Fine]);
     }
 
-    /// chrony slews by up to a tenth. Told at every ping, that would be five lines a second.
+    /// chrony slews by up to a tenth. Reported at every ping, that would be five lines a second.
     #[test]
-    fn a_clock_that_is_slewed_is_followed_and_reports_no_jumps() {
+    fn a_clock_that_is_slewed_is_followed_without_reporting_jumps() {
         let mut watch = ClockWatch::default();
         let mut events = Vec::new();
         for tenths in 0..100 {

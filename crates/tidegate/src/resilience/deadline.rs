@@ -1,4 +1,4 @@
-//! Waiting for an answer no longer than a budget.
+//! Budgets: how long a call waits for a reply.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -11,7 +11,7 @@ use super::refund::ChargeKind;
 use super::settings::ResilienceSettings;
 use crate::runtime::Runtime;
 
-/// How long calls wait for the store where no rule says it.
+/// How long calls wait for the store where no rule sets a budget.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budgets {
     pub(super) decision: Nanos,
@@ -28,9 +28,9 @@ impl Budgets {
         }
     }
 
-    /// What a decision on `sets` has.
+    /// The budget of a decision on `sets`.
     pub(super) fn of_sets(&self, sets: &[&ChargeSet<'_>], kind: ChargeKind) -> Nanos {
-        // A batch that has a request in it is answered as soon as that one has to be.
+        // A batch that contains an ordinary request has the budget of that request.
         let is_long = |set: &&ChargeSet<'_>| set.work == WorkKind::LongWork;
         let usual = match kind {
             ChargeKind::Charge if sets.iter().all(is_long) => self.long_work,
@@ -40,15 +40,15 @@ impl Budgets {
         budget_of(sets, usual)
     }
 
-    /// What a call has that follows a decision, of a rule that says `own`.
+    /// The budget of a call that follows a decision, where the rule sets the budget `own`.
     pub(super) fn follow_up(&self, own: Option<Nanos>) -> Nanos {
         own.map_or(self.follow_up, |own| own.max(self.follow_up))
     }
 }
 
-/// How long a decision on `sets` may wait: the shortest that any rule allows, `usual` where one does not
-/// say. Beside a durable one, a rule that does not say waits with it: a set is answered as a whole, and an
-/// acknowledgement takes longer than is usual.
+/// How long a decision on `sets` may wait: the shortest budget of any rule, where a rule without one counts as
+/// `usual`. Beside a durable charge, a rule without a budget waits as long as the durable one: a set has one
+/// result, and an acknowledgement takes longer than `usual`.
 fn budget_of(sets: &[&ChargeSet<'_>], usual: Nanos) -> Nanos {
     let charges = || sets.iter().flat_map(|set| &set.charges);
     let shortest = charges().filter_map(|charge| charge.options.budget).min();
@@ -62,14 +62,14 @@ fn budget_of(sets: &[&ChargeSet<'_>], usual: Nanos) -> Nanos {
     }
 }
 
-/// The longest that the callers of `sets` wait. A batch waits no longer than its most hurried caller.
+/// The longest that the callers of `sets` wait. A batch waits no longer than its most impatient caller.
 pub(super) fn max_wait_of(sets: &[&ChargeSet<'_>]) -> Nanos {
     let waits = sets.iter().filter_map(|set| set.max_wait);
     waits.min().unwrap_or(Nanos::MAX)
 }
 
-/// The answer of `call` if it comes before `budget` has passed. If not, `call` is as it was and may
-/// be waited for elsewhere.
+/// The output of `call` if it is ready before `budget` has passed. Otherwise `call` is left as it was, and another
+/// task may go on waiting for it.
 pub(super) async fn within<R: Runtime, F: Future + ?Sized>(
     runtime: &R,
     budget: Nanos,

@@ -1,12 +1,11 @@
-//! Refusals remembered until they can change: a flood of refused requests stays away from the store.
+//! Remembers denials until they can change: a flood of denied requests stays away from the store.
 //!
-//! It only refuses what the store refused, or more of it, and no longer than the store said: with no
-//! refund in between the store would have refused too. An entry ends when its wait is over, when a
-//! refund of its counter passes by, and when the limit is no longer the same. Only what the one true
-//! counter refused is remembered, or a count of it that is synchronised. Bounded: a place for every so
-//! many counters, taken by the latest.
+//! An entry is valid for the same limit and the same cost or more, and no longer than the store's `retry`: without a
+//! refund in between the store would have denied too. It ends when its wait is over, when a refund, a settle, a reserve
+//! or a reset of its counter passes by, and when the limit changes. Only denials by the store itself or by a synced
+//! lenient view are remembered. Bounded: counters share a fixed number of entries, and the latest denial wins.
 //!
-//! Where a rule counts in advance or leniently, a short wait is made a little longer: see [`hold`].
+//! Where a rule counts leased or leniently, a short wait is extended a little: see [`denial_hold`].
 
 use std::sync::Arc;
 
@@ -22,14 +21,14 @@ use tidegate_core::units::{Cost, Nanos};
 
 use crate::runtime::Runtime;
 
-/// The longest a refusal is remembered where nodes decide ahead: what is held elsewhere may come back at
-/// any moment, and a word by which others are refused is no older than this.
+/// The longest time for which a denial of a leased or lenient rule is remembered: units that other nodes hold may
+/// come back at any moment, and lenient views deny by a state no older than this.
 const MAX_AGE_AHEAD: Nanos = Nanos::from_millis(50);
 
-/// Longer would be noticed by those who wait.
+/// The longest denial hold. Clients would notice a longer one.
 pub(super) const MAX_DENIAL_HOLD: Nanos = Nanos::from_millis(20);
 
-/// Remembers what a store refused.
+/// Remembers the denials of a store.
 pub struct DenyCache<S, R> {
     store: S,
     runtime: R,
@@ -43,19 +42,20 @@ pub(super) type HasLateCharges = Arc<dyn Fn(u128) -> bool + Send + Sync>;
 
 struct DenyCacheEntry {
     counter: u128,
-    /// The limit as it was, with the longest delay the caller would take.
+    /// The limit as it was, including the longest delay that the caller accepts.
     limit: Limit,
-    /// The least that was refused.
+    /// The smallest cost that was denied.
     cost: Cost,
-    /// When it was asked, by the local clock, and by the store's.
+    /// When the request was sent, by the local clock.
     sent: Nanos,
+    /// When it was denied, by the store's clock.
     at: Nanos,
     until: Nanos,
-    /// What every limit of that request said, by counter and limit.
+    /// The readings of all limits of the request, by counter and limit.
     readings: SmallVec<[(u128, LimitVersion, LimitReading); 2]>,
 }
 
-/// Under which limit something was said, and up to how much of it: its tag and capacity.
+/// Identifies the limit of a reading: its tag and capacity.
 type LimitVersion = (u32, u64);
 
 fn limit_version(limit: &Limit) -> LimitVersion {
@@ -63,7 +63,7 @@ fn limit_version(limit: &Limit) -> LimitVersion {
 }
 
 impl<S: Store, R: Runtime> DenyCache<S, R> {
-    /// Remembers `max_entries` refusals of `store`, each for `max_age` at most.
+    /// Remembers up to `max_entries` denials of `store`, each for at most `max_age`.
     pub fn new(store: S, runtime: R, max_entries: usize, max_age: Nanos) -> Self {
         DenyCache {
             store,
@@ -74,7 +74,7 @@ impl<S: Store, R: Runtime> DenyCache<S, R> {
         }
     }
 
-    /// Denials of a counter that is `unsettled` are neither remembered nor repeated.
+    /// Denials of a counter with late charges are neither remembered nor repeated.
     pub(super) fn bypass_when(mut self, has_late_charges: HasLateCharges) -> Self {
         self.has_late_charges = Some(has_late_charges);
         self
@@ -95,7 +95,7 @@ impl<S: Store, R: Runtime> DenyCache<S, R> {
         &self.entries[at as usize]
     }
 
-    /// A refusal that still stands, if one is known and all the request asks about is known with it.
+    /// A valid denial, if one is remembered with readings for all limits of the request.
     fn find(&self, set: &ChargeSet<'_>, now: Nanos) -> Option<Outcome> {
         let enforced = set.charges.iter().filter(|c| c.role == Role::Enforce);
         enforced.into_iter().find_map(|charge| {
@@ -131,7 +131,7 @@ impl<S: Store, R: Runtime> DenyCache<S, R> {
             else {
                 continue;
             };
-            // Named twice in one set, a counter refuses the sum, not the cost.
+            // A counter that is named twice in one set denies the sum, not the cost.
             let named = set
                 .charges
                 .iter()
@@ -153,7 +153,7 @@ impl<S: Store, R: Runtime> DenyCache<S, R> {
         }
     }
 
-    /// The longest a refusal is remembered.
+    /// The longest time for which a denial is remembered.
     fn max_age(&self, charge: &Charge<'_>) -> Nanos {
         match charge.options.counting {
             Counting::Exact => self.max_age,
@@ -174,11 +174,10 @@ impl<S: Store, R: Runtime> DenyCache<S, R> {
     }
 }
 
-/// The least time for which a refusal stands. At a high rate the next unit is there within a
-/// millisecond, and under overload every node would ask for it with every request: what flows in
-/// meanwhile is not lost, it waits in the bucket, as long as it is little of what that holds. Exact
-/// counting promises the shortest wait there is, so it has none of this; and what a window gives back
-/// comes all at once at an edge, for which nobody asks bit by bit.
+/// The shortest time for which a denial is valid. At a high rate the next unit arrives within a millisecond, and
+/// under overload every node would call the store with every request. Units that flow in during the hold are not
+/// lost: they wait in the bucket, as long as they are few compared with its capacity. Exact counting promises the
+/// shortest possible wait, so it has no hold. A window frees its units all at once at an edge, so it needs none.
 pub(super) fn denial_hold(limit: &Limit) -> Nanos {
     let quarter = Nanos::new(limit.full_window().get() / 4);
     match limit.algorithm() {
@@ -194,7 +193,7 @@ fn denial_hold_of(charge: &Charge<'_>) -> Nanos {
     }
 }
 
-/// What is told of a refusal that stands for `hold` at least.
+/// The reading of a denial that is valid for at least `hold`.
 fn extend_to_hold(mut reading: LimitReading, hold: Nanos) -> LimitReading {
     if let Verdict::Deny {
         retry: Retry::After(wait),
@@ -208,7 +207,7 @@ fn extend_to_hold(mut reading: LimitReading, hold: Nanos) -> LimitReading {
 }
 
 impl DenyCacheEntry {
-    /// The same answer, `passed` later.
+    /// The same denial, `passed` later.
     fn replay(&self, set: &ChargeSet<'_>, passed: Nanos) -> Option<Outcome> {
         let readings = set.charges.iter().map(|charge| {
             let mut known = self.readings.iter();
@@ -258,7 +257,7 @@ impl<S: Store, R: Runtime> Store for DenyCache<S, R> {
         Ok(outcome)
     }
 
-    /// What is not known is asked about together.
+    /// Charges the sets without a remembered denial in one call.
     async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
         let sent = self.runtime.now();
         let mut outcomes: Vec<Option<StoreResult<Outcome>>> = Vec::with_capacity(sets.len());
@@ -266,9 +265,10 @@ impl<S: Store, R: Runtime> Store for DenyCache<S, R> {
         let unknown = |i: &usize| outcomes[*i].is_none();
         let unknown: Vec<usize> = (0..sets.len()).filter(unknown).collect();
         let uncached: Vec<&ChargeSet<'_>> = unknown.iter().map(|i| sets[*i]).collect();
-        let replies = match uncached.is_empty() {
-            true => Vec::new(),
-            false => self.store.charge_each(&uncached).await,
+        let replies = if uncached.is_empty() {
+            Vec::new()
+        } else {
+            self.store.charge_each(&uncached).await
         };
         for (i, reply) in unknown.into_iter().zip(replies) {
             if let Ok(outcome) = &reply {
@@ -287,8 +287,8 @@ impl<S: Store, R: Runtime> Store for DenyCache<S, R> {
         refunded
     }
 
-    /// A refusal that is known stands for an estimate too. One that passed has perhaps brought others
-    /// back: what was refused of the same counters is asked about again.
+    /// A remembered denial applies to a reservation too. A reserve that reached the store may have refunded expired
+    /// reservations, so the denials of its counters are invalidated.
     async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
         let sent = self.runtime.now();
         if let Some(cached) = self.find(&reserve.set, sent) {

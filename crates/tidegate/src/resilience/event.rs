@@ -1,4 +1,4 @@
-//! What a node without its store tells about it, once per change and never per request.
+//! Events about the store, each published once per change and not per request, with two exceptions marked below.
 
 use std::sync::Arc;
 
@@ -6,66 +6,66 @@ use tidegate_core::store::{Epoch, FailureCause};
 
 use super::clock_watch::ClockEvent;
 
-/// Something about the store changed.
+/// A change in the state of the store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StoreEvent {
-    /// The store is no longer called.
+    /// The breaker opened: no calls are sent.
     BreakerOpened {
         /// Why.
         cause: FailureCause,
     },
-    /// It is called again.
+    /// The breaker closed: calls are sent again.
     BreakerClosed,
-    /// The store has lost counts, or another took over. Decisions are local from here on.
+    /// The store has lost counts, or another server took over. Decisions are local from now on.
     CountsLost,
-    /// What this node remembers is in the store.
+    /// This node has restored its counts into the store.
     Restored {
-        /// The life it was merged into.
+        /// The epoch that they were merged into.
         epoch: Epoch,
         /// How many counters.
         counters: usize,
     },
-    /// The store is trusted again although some nodes have not restored what they remember: they had a second.
-    /// What only they remember is lost as far as the others have charged as much meanwhile.
+    /// The store is trusted again although some nodes have not restored their counts within the second that they
+    /// had. Counts that only these nodes know are lost as far as the others have charged as much in the meantime.
     TrustedEarly {
         /// How many nodes.
         missing: usize,
     },
     /// Decisions are exact again.
     Exact,
-    /// Local spending was charged to the store.
+    /// Units that were admitted locally were charged to the store.
     WrittenBack {
         /// How many counters.
         counters: usize,
         /// How many units.
         units: u64,
     },
-    /// A charge was sent and its reply was late, lost, an error, or of another epoch. The store may count
-    /// these units beside what is charged for them later. Unlike the others this event comes for each call.
+    /// A charge was sent and its reply was late, lost, an error, or of another epoch. The store may count these
+    /// units in addition to their later write-back. Published for each call.
     Unconfirmed {
-        /// How many units, of all counters of the charge.
+        /// How many units, over all counters of the charge.
         units: u64,
     },
-    /// Units were charged to the store that had been admitted while its reply was late.
+    /// Units that were admitted while a reply was late were charged to the store.
     LateWrittenBack {
         /// How many units.
         units: u64,
     },
-    /// Units were admitted that the store will never count, because the table of pending charges is full. Like
-    /// `Unconfirmed` this event may come for each call.
+    /// Units were admitted that the store will never count, because the write-back queue is full. May be published
+    /// for each call.
     PendingDropped {
         /// How many units.
         units: u64,
     },
-    /// A record of the store cannot be used: its subject is decided by this node's share. Comes once a minute at
-    /// most.
+    /// The store cannot use one of its records. This node's share decides for its subject. Published at most once a
+    /// minute.
     RecordRejected {
         /// Which record, and why.
         cause: FailureCause,
     },
-    /// The store's clock and this node's agree less or more than before, or one of them was set.
+    /// The offset between the store's clock and this node's changed its level, or one of the clocks was set.
     Clock(ClockEvent),
 }
 
-/// Someone who wants to know. It must neither wait nor fail.
+/// Receives events. It must neither block nor panic.
 pub type Watcher = Arc<dyn Fn(StoreEvent) + Send + Sync>;

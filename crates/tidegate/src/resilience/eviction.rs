@@ -1,21 +1,21 @@
 //! Decides which entry leaves a full table: the one that expires first.
 //!
-//! A heap holds the expiry of every entry as it was when the entry was last looked at. Entries that are
-//! used expire later than the heap says, and are put right when they come up. One eviction looks at
-//! `MAX_LOOKS` entries at most, however large the table is. An entry that expires late stays deep in the
-//! heap, so a flood of short-lived entries does not evict it. Knows no table.
+//! A heap holds the expiry of every entry as of its last visit. An entry that was used since expires later than the
+//! heap says, and is corrected when it comes up. One eviction visits at most `MAX_LOOKS` entries, however large the
+//! table is. An entry that expires late stays deep in the heap, so a flood of short-lived entries does not evict it.
+//! Knows no table.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use tidegate_core::units::Nanos;
 
-/// Entries looked at for one eviction. With more, an eviction is slower and hardly chooses better.
+/// Entries visited for one eviction. With more, an eviction is slower and hardly chooses better.
 const MAX_LOOKS: usize = 16;
-/// Entries of the heap that may belong to no entry of a small table.
+/// Stale heap items that are tolerated in a small table.
 const MAX_STALE: usize = 64;
 
-/// The order in which the entries of one table leave.
+/// The order in which the entries of one table are evicted.
 #[derive(Debug, Default)]
 pub(super) struct EvictionOrder {
     heap: BinaryHeap<Reverse<(Nanos, u128)>>,
@@ -27,7 +27,7 @@ impl EvictionOrder {
         self.heap.push(Reverse((end, counter)));
     }
 
-    /// Takes the entry that is to leave. `end_of` says when an entry expires; nothing if it is gone.
+    /// Takes the entry to evict. `end_of` returns when an entry expires, or `None` if it was removed.
     pub(super) fn take(&mut self, end_of: impl Fn(u128) -> Option<Nanos>) -> Option<u128> {
         for _ in 0..MAX_LOOKS {
             let Reverse((known, counter)) = self.heap.pop()?;
@@ -37,7 +37,7 @@ impl EvictionOrder {
                 None => {}
             }
         }
-        // Every one of them was used since. What was used least recently leaves.
+        // All of them were used since. The one with the earliest recorded expiry is evicted.
         loop {
             let Reverse((_, counter)) = self.heap.pop()?;
             if end_of(counter).is_some() {
@@ -46,12 +46,12 @@ impl EvictionOrder {
         }
     }
 
-    /// Whether most of the heap belongs to entries that were removed otherwise.
+    /// Whether most of the heap belongs to entries that were removed without an eviction.
     pub(super) fn is_stale(&self, entries: usize) -> bool {
         self.heap.len() > 2 * entries + MAX_STALE
     }
 
-    /// Starts anew from the entries of the table.
+    /// Rebuilds the heap from the entries of the table.
     pub(super) fn rebuild(&mut self, entries: impl Iterator<Item = (u128, Nanos)>) {
         self.heap = entries
             .map(|(counter, end)| Reverse((end, counter)))
@@ -65,7 +65,7 @@ mod tests {
     use std::cell::Cell;
     use std::collections::HashMap;
 
-    /// A table, and how often an entry of it was looked at.
+    /// A table, and how often its entries were visited.
     #[derive(Default)]
     struct EvictingTable {
         ends: HashMap<u128, Nanos>,
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_expires_first_leaves_first() {
+    fn the_entry_that_expires_first_is_evicted_first() {
         let mut table = EvictingTable::default();
         for (counter, end) in [(1, 30), (2, 10), (3, 20)] {
             table.insert(counter, end);
@@ -104,13 +104,13 @@ mod tests {
 
     /// Every new key of a flood once walked the whole table twice.
     #[test]
-    fn an_eviction_looks_at_few_entries_however_large_the_table_is() {
+    fn an_eviction_visits_few_entries_however_large_the_table_is() {
         for entries in [100, 6_250, 100_000] {
             let mut table = EvictingTable::default();
             for counter in 0..entries {
                 table.insert(counter, 1_000);
             }
-            // The worst case: each of them was used since.
+            // The worst case: all of them were used since.
             for end in table.ends.values_mut() {
                 *end = Nanos::new(2_000);
             }
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_does_not_evict_what_expires_late() {
+    fn a_flood_does_not_evict_entries_that_expire_late() {
         let mut table = EvictingTable::default();
         for counter in 0..100 {
             table.insert(counter, 1_000_000);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_were_removed_otherwise_are_passed_over_and_do_not_pile_up() {
+    fn removed_entries_are_skipped_and_do_not_pile_up() {
         let mut table = EvictingTable::default();
         for round in 0..200 {
             table.insert(1, round);

@@ -1,11 +1,11 @@
-//! How often a store failed, by kind, and why it failed last.
+//! Counts failures of a store by kind, and keeps the last cause.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tidegate_core::store::{FailureCause, FailureKind};
 
-/// Counts of failures. Calls, pings and attempts to join are counted alike.
+/// Failures of calls, of pings and of attempts to join, counted alike.
 #[derive(Debug, Default)]
 pub struct FailureCounts {
     by_kind: [AtomicU64; FailureKind::ALL.len()],
@@ -13,7 +13,7 @@ pub struct FailureCounts {
 }
 
 impl FailureCounts {
-    /// A call, a ping or an attempt to join failed.
+    /// Records the failure of a call, a ping or an attempt to join.
     pub fn record(&self, cause: &FailureCause) {
         self.by_kind[cause.kind as usize].fetch_add(1, Ordering::Relaxed);
         let mut last = self.last.lock();
@@ -22,17 +22,17 @@ impl FailureCounts {
         }
     }
 
-    /// How many failures of this kind there were.
+    /// The number of failures of this kind.
     pub fn of(&self, kind: FailureKind) -> u64 {
         self.by_kind[kind as usize].load(Ordering::Relaxed)
     }
 
-    /// How many failures there were.
+    /// The number of failures of all kinds.
     pub fn total(&self) -> u64 {
         FailureKind::ALL.iter().map(|kind| self.of(*kind)).sum()
     }
 
-    /// Why the last one failed.
+    /// The cause of the last failure.
     pub fn last(&self) -> Option<FailureCause> {
         self.last.lock().clone()
     }
@@ -60,9 +60,9 @@ mod tests {
         assert_eq!(counts.last().unwrap().text.as_ref(), "connection reset");
     }
 
-    /// The counts are in the order of `ALL`.
+    /// `record` indexes the counts by the discriminant, so `ALL` must be in that order.
     #[test]
-    fn every_kind_has_a_place_of_its_own() {
+    fn every_kind_has_its_own_index() {
         for (place, kind) in FailureKind::ALL.into_iter().enumerate() {
             assert_eq!(kind as usize, place, "{kind}");
         }

@@ -1,9 +1,13 @@
-//! A store that always decides: exactly while the store behind it can be believed, by this node's
-//! share of each limit while it cannot.
+//! A store that always decides: exactly while the store behind it is trusted, by this node's share otherwise.
 //!
-//! Bounds: without the store all nodes together admit at most the share of each limit. Where an
-//! outage begins or ends, a window may hold what was admitted exactly beside that. A counter that owes
-//! the store something is decided locally until the store has charged it.
+//! One charge takes one of four ways. The reply is in time: it decides, and if it denies, credits may pay. The reply is
+//! late: the newest state decides (`Source::Late`) and the reply is awaited. No time or no room is left for a call: the
+//! newest state decides and the units are pending at once. The store is not trusted, the breaker is open, the call
+//! fails, or the counter has units to write back: the share decides (`Source::Fallback`).
+//!
+//! Bounds: without the store all nodes together admit at most the share of each limit. Where an outage begins or
+//! ends, a window may hold exactly admitted units as well. The share decides for a counter with pending units until
+//! the store has charged them.
 
 use std::sync::Arc;
 
@@ -39,7 +43,7 @@ enum LateTicket {
     None,
     /// The reply is outstanding.
     Outstanding(LateId),
-    /// The request was not sent. What paid for it.
+    /// The request was not sent. How its charges were paid for.
     Unsent(Payments),
 }
 
@@ -52,7 +56,7 @@ impl From<Outcome> for FallbackDecision {
     }
 }
 
-/// A store and what stands in for it. Clones are the same.
+/// A store and its fallback. Clones share their state.
 pub struct FallbackStore<S, R> {
     supervisor: Arc<ShardSupervisor<S, R>>,
 }
@@ -66,7 +70,7 @@ impl<S, R> Clone for FallbackStore<S, R> {
 }
 
 impl<S: Store + Probe + 'static, R: Runtime> FallbackStore<S, R> {
-    /// Stands in for `store`, as the node `me`. Starts without the store.
+    /// A fallback for `store`, as the node `me`. Starts without the store.
     pub fn new(
         store: S,
         runtime: R,
@@ -74,13 +78,13 @@ impl<S: Store + Probe + 'static, R: Runtime> FallbackStore<S, R> {
         settings: ResilienceSettings,
         watcher: Watcher,
     ) -> Self {
-        // The time of day has to do until the store tells its own.
+        // The wall clock has to do until the store reports its time.
         let wall = runtime.wall();
         let node_state = Arc::new(NodeState::new(wall, &settings));
         FallbackStore::with_shared_state(store, node_state, runtime, me, wall, settings, watcher)
     }
 
-    /// The same for one store of several, with a memory that they share.
+    /// A fallback for one shard of several, which share `node_state`.
     pub(super) fn with_shared_state(
         store: S,
         node_state: Arc<NodeState>,
@@ -103,7 +107,7 @@ impl<S: Store + Probe + 'static, R: Runtime> FallbackStore<S, R> {
         FallbackStore { supervisor }
     }
 
-    /// Stands in for no store at all.
+    /// A fallback without any store behind it.
     pub(super) fn without_store(
         node_state: Arc<NodeState>,
         runtime: R,
@@ -119,18 +123,18 @@ impl<S: Store + Probe + 'static, R: Runtime> FallbackStore<S, R> {
         }
     }
 
-    /// The slot that a subject is in, if it is in this store.
+    /// The hash slot of a subject, if this store holds it.
     pub(super) fn hash_slot(&self, subject: Fingerprint) -> Option<HashSlot> {
         self.supervisor.guard.hash_slot(subject)
     }
 
-    /// The store's present life.
+    /// The store's present epoch.
     pub(super) fn epoch(&self) -> Option<Epoch> {
         self.supervisor.guard.epoch()
     }
 
-    /// The same while the store is believed about the counter of `charge`. One that does not tell has one
-    /// life, whichever.
+    /// The store's epoch while it is trusted about the counter of `charge`, `None` otherwise. A store that reports no
+    /// epoch has a constant one.
     pub(super) fn epoch_of(&self, charge: &Charge<'_>) -> Option<Epoch> {
         let trusted = !self
             .supervisor
@@ -138,32 +142,32 @@ impl<S: Store + Probe + 'static, R: Runtime> FallbackStore<S, R> {
         trusted.then(|| self.epoch().unwrap_or(Epoch(0)))
     }
 
-    /// Whether the store answers and is believed to hold every count.
+    /// Whether the store is reachable and trusted to hold every count.
     pub(super) fn is_exact(&self) -> bool {
         self.supervisor.is_exact() && !self.supervisor.guard.is_open()
     }
 
-    /// Counters have come to this store that it may never have held.
+    /// Counters have moved to this store that it may never have held.
     pub(super) fn mark_counts_missing(&self) {
         self.supervisor.mark_counts_missing();
     }
 
-    /// The store's time, as far as this node can tell.
+    /// The store's time, as this node estimates it.
     pub(super) fn store_time(&self) -> Nanos {
         self.supervisor.store_time()
     }
 
-    /// The nodes as last listed, to be kept for the next start; none until the list is complete.
+    /// The members as last listed, to be saved for the next start; none until the list is complete.
     pub fn members(&self) -> Vec<NodeId> {
         self.supervisor.members()
     }
 
-    /// How far the store's clock is from this node's, once it has answered.
+    /// The offset between the store's clock and this node's, once there was a reply.
     pub fn clock_reading(&self) -> Option<ClockReading> {
         self.supervisor.clock_reading()
     }
 
-    /// Charges a set, without the store if it is later than `until` or would be.
+    /// Charges a set. Decides without the store if the reply is not in time or cannot be by `until`.
     pub(super) async fn charge_with_deadline(
         &self,
         until: Nanos,
@@ -177,7 +181,7 @@ impl<S: Store + Probe + 'static, R: Runtime> FallbackStore<S, R> {
         decided.unwrap_or_else(|| self.decide_locally(set, kind).into())
     }
 
-    /// Charges sets that the store decides, each on its own.
+    /// Charges sets for which the store decides, each independently.
     async fn charge_all(
         &self,
         until: Nanos,
@@ -206,7 +210,7 @@ impl<S: Store + Probe + 'static, R: Runtime> FallbackStore<S, R> {
         }
     }
 
-    /// The reply came in time: it decides, and if it denies, credits may pay.
+    /// The reply is in time: it decides, and if it denies, credits may pay.
     fn decide_in_time(
         &self,
         set: &ChargeSet<'_>,
@@ -236,7 +240,7 @@ impl<S: Store + Probe + 'static, R: Runtime> FallbackStore<S, R> {
         outcome.into()
     }
 
-    /// The replies are late: the newest states decide, and somebody waits for the replies.
+    /// The replies are late: the newest states decide, and a task awaits the replies.
     fn decide_late(
         &self,
         sets: &[&ChargeSet<'_>],
@@ -254,8 +258,8 @@ impl<S: Store + Probe + 'static, R: Runtime> FallbackStore<S, R> {
                     let (outcome, payments) = supervisor.decide_late(set);
                     (FallbackDecision::from(outcome), payments)
                 }
-                // It may be settled before the reply arrives: this node keeps it, and what the store reserves
-                // is settled with nothing.
+                // It may be settled before the reply arrives: this node holds it, and what the store reserves is
+                // settled with zero used.
                 ChargeKind::Reserve { .. } => (self.decide_unsent(set, kind), unpaid()),
             };
             let charges = set.charges.iter().map(OwnedCharge::of);
@@ -274,7 +278,7 @@ impl<S: Store + Probe + 'static, R: Runtime> FallbackStore<S, R> {
         decided
     }
 
-    /// There is no time or no room for a call: decided as if the reply were late, and owed at once.
+    /// No time or no room is left for a call: decides as if the reply were late. The units are pending at once.
     fn decide_unsent(&self, set: &ChargeSet<'_>, kind: ChargeKind) -> FallbackDecision {
         let supervisor = &self.supervisor;
         let (outcome, payments) = supervisor.decide_late(set);
@@ -288,7 +292,7 @@ impl<S: Store + Probe + 'static, R: Runtime> FallbackStore<S, R> {
         }
     }
 
-    /// What `charge_with_deadline` would answer.
+    /// What `charge_with_deadline` would return.
     pub(super) async fn peek_with_deadline(&self, until: Nanos, set: &ChargeSet<'_>) -> Outcome {
         let supervisor = &self.supervisor;
         if !supervisor.decides_locally(set) {
@@ -308,8 +312,8 @@ impl<S: Store + Probe + 'static, R: Runtime> FallbackStore<S, R> {
             .peek(set, division, &node_state.mirror, now)
     }
 
-    /// Takes back a charge of a moment ago, wherever it was made, because the request that it was for
-    /// was refused elsewhere. The readings as they were before it.
+    /// Refunds a charge wherever it was made, because another shard denied the request. Returns the readings as they
+    /// were before it.
     pub(super) fn refund_decided(
         &self,
         set: &ChargeSet<'_>,
@@ -327,8 +331,8 @@ impl<S: Store + Probe + 'static, R: Runtime> FallbackStore<S, R> {
                     &self.supervisor.node_state.local_fallback.write_back,
                     self.supervisor.store_time(),
                 );
-                if let ChargeKind::Reserve { id, ttl: lasts } = kind {
-                    let settle = settle_as_unused(id, lasts, set.clone(), &outcome);
+                if let ChargeKind::Reserve { id, ttl } = kind {
+                    let settle = settle_as_unused(id, ttl, set.clone(), &outcome);
                     self.supervisor.node_state.reservations.close(&settle);
                 }
                 for (charge, payment) in set.charges.iter().zip(payments) {
@@ -373,10 +377,10 @@ impl<S: Store + Probe + 'static, R: Runtime> FallbackStore<S, R> {
 
     fn refund_locally(&self, set: &ChargeSet<'_>, outcome: &Outcome, kind: ChargeKind) -> Readings {
         let (supervisor, node_state) = (&self.supervisor, &self.supervisor.node_state);
-        if let ChargeKind::Reserve { id, ttl: lasts } = kind {
+        if let ChargeKind::Reserve { id, ttl } = kind {
             node_state
                 .reservations
-                .close(&settle_as_unused(id, lasts, set.clone(), outcome));
+                .close(&settle_as_unused(id, ttl, set.clone(), outcome));
         }
         let division = |counter| supervisor.division(counter);
         let now = supervisor.store_time();
@@ -388,7 +392,7 @@ impl<S: Store + Probe + 'static, R: Runtime> FallbackStore<S, R> {
         peeked.readings
     }
 
-    /// Decides by this node's shares, which count what is unconfirmed.
+    /// Decides by this node's shares, which count unconfirmed units.
     pub(super) fn decide_locally(&self, set: &ChargeSet<'_>, kind: ChargeKind) -> Outcome {
         let (supervisor, node_state) = (&self.supervisor, &self.supervisor.node_state);
         supervisor.count_unconfirmed(set);
@@ -402,8 +406,8 @@ impl<S: Store + Probe + 'static, R: Runtime> FallbackStore<S, R> {
         outcome
     }
 
-    /// Corrects an estimate that was admitted here without the store: here as long as the store does not
-    /// know of it, and there once it was told. What is lost on the way stays charged.
+    /// Corrects a reservation that was admitted without the store: locally while the store does not count it, at the
+    /// store once it does. Units whose refund is lost stay charged.
     async fn correct_estimate(
         &self,
         settle: &Settle<'_>,
@@ -426,7 +430,7 @@ impl<S: Store + Probe + 'static, R: Runtime> FallbackStore<S, R> {
         Ok(())
     }
 
-    /// Refunds what was not used of an estimate that only this node knows.
+    /// Refunds the unused units of a reservation that only this node holds.
     async fn refund_estimate(&self, refund: &Refund<'_>) -> StoreResult<Refunded> {
         let supervisor = &self.supervisor;
         if !supervisor.decides_locally(&refund.set) {
@@ -438,7 +442,7 @@ impl<S: Store + Probe + 'static, R: Runtime> FallbackStore<S, R> {
     }
 }
 
-/// A grant as the charge that it is.
+/// A lease as the charge that it is.
 fn as_charge<'a>(charge: &Charge<'a>, lease: &LeaseReply) -> (ChargeSet<'a>, Outcome) {
     let units = Cost::new(lease.units);
     let set = ChargeSet::of_one(Charge {
@@ -460,8 +464,8 @@ fn as_charge<'a>(charge: &Charge<'a>, lease: &LeaseReply) -> (ChargeSet<'a>, Out
     (set, outcome)
 }
 
-/// Whether a store may have done what it was asked. Who was turned away at once was not heard: a crowd of
-/// those must not be remembered.
+/// Whether the store may have executed the call. A call that was rejected at once was not sent: a flood of those
+/// must not be recorded.
 fn was_sent<T>(reply: &StoreResult<T>) -> bool {
     match reply {
         Ok(_) | Err(StoreError::Rejected { .. }) => true,
@@ -477,7 +481,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for FallbackStore<S, R> {
         Ok(decided.outcome)
     }
 
-    /// Those that need the store are asked about together.
+    /// Charges the sets that need the store in one call.
     async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
         let supervisor = &self.supervisor;
         let remote: Vec<usize> = (0..sets.len())
@@ -502,9 +506,8 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for FallbackStore<S, R> {
         Ok(self.peek_with_deadline(Nanos::MAX, set).await)
     }
 
-    /// What was admitted here is given back here while the store does not know of it.
-    /// Only the store knows whether an id was refunded before: every node would refund it once. While the store
-    /// cannot be called this is an error, and may be sent again.
+    /// Only the store knows whether an id was refunded before: every node would refund it once. While the store cannot
+    /// be called this is an error, and may be sent again.
     async fn refund(&self, refund: &Refund<'_>) -> StoreResult<Refunded> {
         if self.supervisor.decides_locally(&refund.set) {
             return Err(untrusted());
@@ -512,8 +515,8 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for FallbackStore<S, R> {
         self.supervisor.guard.refund(refund).await
     }
 
-    /// Units are drawn in advance from the one true counter only. They are in the mirror like any charge,
-    /// and so put back into a store that lost them.
+    /// Leases are drawn from the store only, never from a share. Their units are in the mirror like any charge, and so
+    /// are restored into a store that lost them.
     async fn draw(&self, charge: &Charge<'_>) -> StoreResult<LeaseReply> {
         let supervisor = &self.supervisor;
         if supervisor.decides_locally(&ChargeSet::of_one(charge.clone())) {
@@ -522,13 +525,14 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for FallbackStore<S, R> {
         let sent = supervisor.sent_now();
         let lease = supervisor.guard.draw(charge).await?;
         let (set, outcome) = as_charge(charge, &lease);
-        match supervisor.still_trusts_reply(&set, &outcome, sent) {
-            true => Ok(lease),
-            false => Err(untrusted()),
+        if supervisor.still_trusts_reply(&set, &outcome, sent) {
+            Ok(lease)
+        } else {
+            Err(untrusted())
         }
     }
 
-    /// A debt cannot be decided locally: it is owed until the store can be told.
+    /// Forced units cannot be denied locally: they are pending until the store can be called.
     async fn force(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         let supervisor = &self.supervisor;
         if !supervisor.decides_locally(set) {
@@ -564,8 +568,8 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for FallbackStore<S, R> {
         Ok(decided.outcome)
     }
 
-    /// What the store remembers only the store can settle: while it cannot be asked this is an error, and
-    /// may be asked again.
+    /// Only the store can settle a reservation that it holds: while it cannot be called this is an error, and may be
+    /// sent again.
     async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
         let reserved = &self.supervisor.node_state.reservations;
         if reserved.is_settled(settle) {
@@ -586,8 +590,8 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for FallbackStore<S, R> {
         self.supervisor.guard.restore(restores).await
     }
 
-    /// A slot that the store gave is remembered here too: it is put back if the store loses it, and
-    /// counts toward this node's share while the store is away.
+    /// This node records a permit that the store has granted: it is restored if the store loses it, and counts toward
+    /// this node's share while the store is down.
     async fn acquire(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
         let (supervisor, permits) = (&self.supervisor, &self.supervisor.node_state.permits);
         let (sent, epoch) = (supervisor.runtime.now(), supervisor.known_epoch());
@@ -607,20 +611,22 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for FallbackStore<S, R> {
         let share = permit_share(permit, supervisor.division(permit.counter()));
         let permit_reply = permits.acquire(permit, share, supervisor.runtime.now());
         if was_requested && !permit_reply.granted {
-            permits.begin_release(permit, supervisor.runtime.now()); // its answer may only be late
+            permits.begin_release(permit, supervisor.runtime.now()); // its reply may only be late
         }
         Ok(permit_reply)
     }
 
-    /// Without the store, a slot that this node knows lasts on. Of others nothing can be said.
+    /// Without the store, a permit that this node knows is renewed. For other permits this is an error.
     async fn renew(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
         let (supervisor, permits) = (&self.supervisor, &self.supervisor.node_state.permits);
         let (sent, epoch) = (supervisor.runtime.now(), supervisor.known_epoch());
         let was_open = permits.is_open(permit, sent);
-        let reply = match supervisor.is_exact() {
-            true if permits.is_local_only(permit, sent) => supervisor.register_permit(permit).await,
-            true => supervisor.guard.renew(permit).await,
-            false => Err(untrusted()),
+        let reply = if !supervisor.is_exact() {
+            Err(untrusted())
+        } else if permits.is_local_only(permit, sent) {
+            supervisor.register_permit(permit).await
+        } else {
+            supervisor.guard.renew(permit).await
         };
         let now = supervisor.runtime.now();
         let trusted = reply.is_ok() && supervisor.trusts_permits(epoch);
@@ -631,7 +637,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for FallbackStore<S, R> {
                     was_open && !permits.is_open(permit, now),
                 ) {
                     (true, false) => permits.record_acquired(permit, sent),
-                    (true, true) => {} // given back meanwhile
+                    (true, true) => {} // released in the meantime
                     (false, _) => permits.released(permit),
                 }
                 Ok(permit_reply)
@@ -641,7 +647,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for FallbackStore<S, R> {
         }
     }
 
-    /// Wherever the slot was taken. If the store cannot be told now, it will be.
+    /// Releases a permit wherever it was acquired. If the store cannot be called now, the release is synced later.
     async fn release(&self, permit: &PermitRequest<'_>) -> StoreResult<()> {
         let (supervisor, permits) = (&self.supervisor, &self.supervisor.node_state.permits);
         permits.begin_release(permit, supervisor.runtime.now());
@@ -651,14 +657,12 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for FallbackStore<S, R> {
         Ok(())
     }
 
-    /// What only this node has counted is no answer: a client who has used everything would seem to have used
-    /// nothing.
+    /// Local counts are no substitute: a client that has used up its limit would seem to have used nothing.
     async fn inspect(&self, set: &ChargeSet<'_>) -> StoreResult<Vec<Option<Inspection>>> {
         self.supervisor.guard.inspect(set).await
     }
 
-    /// Here nothing is forgotten before the store has answered: whoever is told that nothing was reset has
-    /// lost nothing.
+    /// Local state is removed only after the store has replied: after an error nothing is lost.
     async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
         let (supervisor, node_state) = (&self.supervisor, &self.supervisor.node_state);
         let there = supervisor.guard.reset(set).await?;

@@ -1,8 +1,8 @@
-//! Deadline, bulkhead and breaker around a store: callers have a reply or an error in time.
+//! Deadline, bulkhead and breaker around a store: callers get a reply or an error in time.
 //!
-//! A call waits no longer than its budget. A charge whose reply is late is handed on: somebody else waits for
-//! the reply, and decides meanwhile. Every other call that is late is given up. Lateness says nothing to the
-//! breaker. While the breaker is open only pings are sent.
+//! A call waits no longer than its budget. The caller of a charge whose reply is late receives a [`LateReply`],
+//! decides without the store and awaits the reply in the background. Every other late call is abandoned. Lateness
+//! does not reach the breaker. While the breaker is open only pings are sent.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -25,13 +25,13 @@ use super::refund::{ChargeKind, refund_of, refund_units, settle_as_unused};
 use super::settings::ResilienceSettings;
 use crate::runtime::Runtime;
 
-/// How long a late reply is waited for. Then it counts as lost.
+/// How long a late reply is awaited. After that it counts as lost.
 pub(super) const LATE_REPLY_TIMEOUT: Nanos = Nanos::from_secs(60);
 
-/// How long the reply to a debt, a seed or a grant is waited for.
+/// How long the reply to a write-back, a restore or a draw is awaited.
 const BACKGROUND_TIMEOUT: Nanos = Nanos::from_secs(1);
 
-/// How long a late ping is waited for.
+/// How long a late ping is awaited.
 const LATE_PING_TIMEOUT: Nanos = Nanos::from_secs(5);
 
 /// Why a store was not called, or did not reply.
@@ -46,9 +46,9 @@ pub(super) enum StoreCallError {
          `--store-budget`"
     )]
     Timeout,
-    #[error("no time is left for a call")]
+    #[error("no time is left for a call to the store")]
     NoTime,
-    #[error("there is no store for it")]
+    #[error("no shard serves this counter")]
     NoStore,
     #[error("the store may have lost counts")]
     Untrusted,
@@ -76,14 +76,14 @@ fn unavailable(error: StoreCallError, waited: Nanos) -> StoreError {
     }
 }
 
-/// The answer to whoever needs a store that has lost nothing.
+/// The error of calls that need a store that has lost nothing.
 pub(super) fn untrusted() -> StoreError {
     unavailable(StoreCallError::Untrusted, Nanos::ZERO)
 }
 
 /// A store that replies in time or not at all.
 pub(super) struct StoreGuard<S, R> {
-    /// Nothing: there is no store to call.
+    /// `None`: there is no store to call.
     store: Option<Arc<S>>,
     runtime: R,
     calls: Arc<InFlight>,
@@ -94,18 +94,18 @@ pub(super) struct StoreGuard<S, R> {
     ping_timeout: Nanos,
 }
 
-/// Charges that go on by themselves.
+/// Charges in flight that do not borrow from their request.
 type ChargeFuture = Pin<Box<dyn Future<Output = Vec<StoreResult<Outcome>>> + Send>>;
 
-/// What came back of a charge that was sent.
+/// The result of a charge that was sent.
 pub(super) enum ChargeReply {
     /// One reply per set, in order.
     InTime(Vec<StoreResult<Outcome>>),
-    /// The budget is over and there is no reply.
+    /// The budget has passed without a reply.
     Late(LateReply),
 }
 
-/// The reply of a charge that is still in flight.
+/// A charge in flight whose reply is late.
 pub(super) struct LateReply {
     charging: ChargeFuture,
     call: CallInFlight,
@@ -114,7 +114,7 @@ pub(super) struct LateReply {
     pub(super) sent: Nanos,
 }
 
-/// What came back of a ping.
+/// The result of a ping.
 pub(super) enum PingReply {
     InTime(StoreStatus),
     Late(LatePing),
@@ -153,17 +153,17 @@ impl<S: Store + Probe + 'static, R: Runtime> StoreGuard<S, R> {
         self.calls.closed_at()
     }
 
-    /// The slot that a subject is in, if it is in this store.
+    /// The hash slot of a subject, if this store holds it.
     pub(super) fn hash_slot(&self, subject: Fingerprint) -> Option<HashSlot> {
         self.store.as_ref()?.hash_slot(subject)
     }
 
-    /// The life the latest answers came from.
+    /// The epoch of the latest replies.
     pub(super) fn epoch(&self) -> Option<Epoch> {
         self.store.as_ref()?.epoch()
     }
 
-    /// The slots that have come to the store since this was last called, and may be incomplete.
+    /// The hash slots that have moved to the store since the last call of this method, and may be incomplete.
     pub(super) fn take_incomplete_hash_slots(&self) -> Vec<HashSlot> {
         let store = self.store.as_ref();
         store
@@ -198,7 +198,7 @@ impl<S: Store + Probe + 'static, R: Runtime> StoreGuard<S, R> {
         }
     }
 
-    /// Waits on for a late ping.
+    /// Awaits a late ping.
     pub(super) async fn await_late_ping(&self, mut ping: LatePing) -> Option<StoreStatus> {
         let reply = within(&self.runtime, LATE_PING_TIMEOUT, ping.pinging.as_mut()).await?;
         self.report_ping(ping.call, reply)
@@ -235,7 +235,7 @@ impl<S: Store + Probe + 'static, R: Runtime> StoreGuard<S, R> {
         Ok(self.calls.enter(self.runtime.now())?)
     }
 
-    /// Reports how a call ended. A client library that stops waiting says nothing about the store.
+    /// Reports how a call ended. A client library that stops waiting proves nothing about the store.
     fn report<T>(&self, call: CallInFlight, reply: &StoreResult<T>) {
         let now = self.runtime.now();
         match reply {
@@ -252,18 +252,18 @@ impl<S: Store + Probe + 'static, R: Runtime> StoreGuard<S, R> {
         }
     }
 
-    /// Nobody waits for the reply any more.
+    /// Drops a call whose reply is no longer awaited.
     fn abandon(&self, call: CallInFlight) {
         drop(call);
         self.calls.check_silence(self.runtime.now());
     }
 
-    /// Whether the store serves and cannot use a record.
+    /// Whether the store is up and cannot use one of its records.
     pub(super) fn is_record_error(&self, error: &StoreError) -> bool {
         self.cause(error).kind == FailureKind::Record
     }
 
-    /// Why a call failed, as the store sees it.
+    /// The cause of a failure, as the store classifies it.
     fn cause(&self, error: &StoreError) -> FailureCause {
         match &self.store {
             Some(store) => store.failure_cause(error),
@@ -287,13 +287,13 @@ impl<S: Store + Probe + 'static, R: Runtime> StoreGuard<S, R> {
         reply
     }
 
-    /// Whether counters have left this store: that it does not have them is no failure of its own.
+    /// Whether counters have moved away from this store: their absence is no failure of the store.
     fn has_moved(&self, set: &ChargeSet<'_>) -> bool {
         let mut charges = set.charges.iter();
         charges.any(|charge| self.hash_slot(charge.subject).is_none())
     }
 
-    /// What remains of a budget until `until`, if anything.
+    /// What remains of a budget until `until`; an error if nothing does.
     fn remaining_time(&self, until: Nanos, budget: Nanos) -> Result<Nanos, StoreCallError> {
         match until.since(self.runtime.now()).min(budget) {
             Nanos::ZERO if budget > Nanos::ZERO => Err(StoreCallError::NoTime),
@@ -301,7 +301,7 @@ impl<S: Store + Probe + 'static, R: Runtime> StoreGuard<S, R> {
         }
     }
 
-    /// What a charge would answer, as long as it is not `until` yet.
+    /// What a charge would return, as long as it is not `until` yet.
     pub(super) async fn peek_with_deadline(
         &self,
         until: Nanos,
@@ -313,13 +313,13 @@ impl<S: Store + Probe + 'static, R: Runtime> StoreGuard<S, R> {
             .await
     }
 
-    /// Charges a debt. No decision waits for it, so it has more time than those have: taken for lost,
-    /// it would be charged once more.
+    /// Charges pending units. No decision waits for this call, so its deadline is longer than that of a decision: if
+    /// its reply is taken for lost, the units are charged once more.
     pub(super) async fn write_back(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         self.background_call(self.store()?.force(set)).await
     }
 
-    /// A call that follows the decision on `set`.
+    /// Makes a call that follows the decision on `set`.
     async fn follow_up<T>(
         &self,
         set: &ChargeSet<'_>,
@@ -334,7 +334,7 @@ impl<S: Store + Probe + 'static, R: Runtime> StoreGuard<S, R> {
         self.call_with_deadline(until, budget, call).await
     }
 
-    /// Sends something that no decision waits for.
+    /// Makes a call that no decision waits for.
     async fn background_call<T>(
         &self,
         call: impl Future<Output = StoreResult<T>> + Send,
@@ -343,7 +343,7 @@ impl<S: Store + Probe + 'static, R: Runtime> StoreGuard<S, R> {
             .await
     }
 
-    /// When the decision on `sets` must have been made: `until`, or sooner if a caller gives up sooner.
+    /// When the decision on `sets` is due: `until`, or sooner if a caller stops waiting sooner.
     fn deadline_of(&self, until: Nanos, sets: &[&ChargeSet<'_>]) -> Nanos {
         let max_wait = max_wait_of(sets);
         if max_wait == Nanos::MAX {
@@ -352,7 +352,7 @@ impl<S: Store + Probe + 'static, R: Runtime> StoreGuard<S, R> {
         until.min(self.runtime.now().plus(max_wait))
     }
 
-    /// Charges sets that are waited for even if the request is answered by then.
+    /// Charges sets with a future that outlives the request.
     fn charge_future(
         &self,
         sets: &[&ChargeSet<'_>],
@@ -409,7 +409,7 @@ impl<S: Store + Probe + 'static, R: Runtime> StoreGuard<S, R> {
         }
     }
 
-    /// Waits on for late replies to `sets`: one per set, in order, or none if they are lost.
+    /// Awaits late replies to `sets`: one per set, in order, or none if they are lost.
     pub(super) async fn await_late_replies(
         &self,
         mut late: LateReply,
@@ -424,7 +424,7 @@ impl<S: Store + Probe + 'static, R: Runtime> StoreGuard<S, R> {
         replies
     }
 
-    /// Reports one call that charged several sets: as failed if all of them failed.
+    /// Reports one call that charged several sets. It failed if all of them failed.
     fn report_all(
         &self,
         call: CallInFlight,
@@ -442,9 +442,9 @@ impl<S: Store + Probe + 'static, R: Runtime> StoreGuard<S, R> {
         }
     }
 
-    /// Gives a charge back that was made a moment ago, in the background: the request that it was for
-    /// was refused elsewhere. What cannot be given back stays charged. `epoch` is the store's before the
-    /// charge: one that has lost it must not give it back.
+    /// Refunds a charge in the background because another shard denied the request. Units that cannot be refunded
+    /// stay charged. `epoch` is the store's epoch before the charge: in another epoch the charge is lost and must
+    /// not be refunded.
     pub(super) fn refund_in_background(
         &self,
         set: &ChargeSet<'_>,
@@ -467,7 +467,7 @@ impl<S: Store + Probe + 'static, R: Runtime> StoreGuard<S, R> {
         });
     }
 
-    /// Refunds units that the store has counted since `charged`, in the background and once.
+    /// Refunds units that the store counts since `charged`, in the background and once.
     pub(super) fn refund_units(&self, charge: OwnedCharge, charged: Nanos, epoch: Option<Epoch>) {
         let set = OwnedSet::of_one(charge);
         self.in_background(epoch, async move |store, runtime| {
@@ -477,7 +477,7 @@ impl<S: Store + Probe + 'static, R: Runtime> StoreGuard<S, R> {
         });
     }
 
-    /// Lost or not, it is not sent again. What belongs to another epoch is not sent at all.
+    /// Spawns a call that is sent once, lost or not. If the epoch has changed it is not sent at all.
     fn in_background<F>(
         &self,
         epoch: Option<Epoch>,
@@ -489,7 +489,7 @@ impl<S: Store + Probe + 'static, R: Runtime> StoreGuard<S, R> {
             return;
         }
         let (Some(permit), Some(store)) = (self.refunds.enter(), self.store.clone()) else {
-            return; // it stays charged, which refuses too much rather than too little
+            return; // it stays charged, which denies too much rather than too little
         };
         let runtime = self.runtime.clone();
         self.runtime.spawn(async move {
@@ -505,7 +505,7 @@ impl<S: Store + Probe + 'static, R: Runtime> StoreGuard<S, R> {
             .await
     }
 
-    /// No decision waits for it, and what is taken for lost stays charged: it has the time that debts have.
+    /// No decision waits for it, and units whose reply is lost stay charged: it has the deadline of a write-back.
     pub(super) async fn draw(&self, charge: &Charge<'_>) -> StoreResult<LeaseReply> {
         self.background_call(self.store()?.draw(charge)).await
     }
@@ -524,7 +524,7 @@ impl<S: Store + Probe + 'static, R: Runtime> StoreGuard<S, R> {
             .await
     }
 
-    /// No decision waits for it: it has the time that debts have.
+    /// No decision waits for it: it has the deadline of a write-back.
     pub(super) async fn restore(&self, restores: &[Restore<'_>]) -> StoreResult<()> {
         self.background_call(self.store()?.restore(restores)).await
     }

@@ -1,7 +1,7 @@
 //! The calls to one store that are in flight, as its breaker counts them.
 //!
-//! Every call is reported to the breaker once: as answered, as failed, or as abandoned when it is dropped.
-//! Changes of the breaker are published from here, outside its lock.
+//! Invariant: every call is reported to the breaker once: as replied, failed, unsent, or, when it is dropped, as
+//! abandoned. Changes of the breaker are published from here, outside its lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use super::event::{StoreEvent, Watcher};
 use super::failure_counts::FailureCounts;
 use super::settings::ResilienceSettings;
 
-/// The breaker of one store and the bound on its calls.
+/// The breaker and the bulkhead of one store.
 pub(super) struct InFlight {
     breaker: Mutex<Breaker>,
     calls: Bulkhead,
@@ -24,12 +24,12 @@ pub(super) struct InFlight {
     watcher: Watcher,
     /// When the breaker last closed.
     closed_at: AtomicU64,
-    /// When the newest call was sent that was answered.
+    /// When the newest call with a reply was sent.
     newest_replied: AtomicU64,
     record_errors: Mutex<ReportThrottle>,
 }
 
-/// Says a thing that goes on once in a while.
+/// Limits how often a lasting condition is reported.
 #[derive(Default)]
 struct ReportThrottle {
     last: Option<Nanos>,
@@ -59,7 +59,7 @@ pub(super) enum CallBlockedError {
     BulkheadFull,
 }
 
-/// A call in flight. Dropped, it counts as abandoned.
+/// A call in flight. Dropping it reports it as abandoned.
 pub(super) struct CallInFlight {
     in_flight: Arc<InFlight>,
     _permit: Option<BulkheadPermit>,
@@ -133,7 +133,7 @@ impl InFlight {
         match change {
             Some(BreakerChange::Opened(cause)) => {
                 if cause.kind == FailureKind::Silent {
-                    self.failures.record(&cause); // no call of its own failed
+                    self.failures.record(&cause); // no single call failed
                 }
                 (self.watcher)(StoreEvent::BreakerOpened { cause });
             }
@@ -147,13 +147,13 @@ impl InFlight {
 }
 
 impl CallInFlight {
-    /// The call was not sent: there is no store yet to send it to.
+    /// The call was not sent: the store is not joined yet.
     pub(super) fn unsent(mut self) {
         self.reported = true;
         self.in_flight.breaker.lock().unsent();
     }
 
-    /// The store answered, in time or late.
+    /// A reply arrived, in time or late.
     pub(super) fn replied(mut self, now: Nanos) {
         self.mark_replied();
         self.in_flight.update(now, |breaker| breaker.replied(now));
@@ -170,7 +170,7 @@ impl CallInFlight {
             .update(now, |breaker| breaker.failed(now, || cause));
     }
 
-    /// The store answered that it cannot use a record. That says nothing about others: it serves.
+    /// The store replied that it cannot use a record. That proves nothing about other records: the store is up.
     pub(super) fn record_rejected(self, now: Nanos, cause: FailureCause) {
         let in_flight = Arc::clone(&self.in_flight);
         in_flight.failures.record(&cause);
@@ -180,7 +180,7 @@ impl CallInFlight {
         }
     }
 
-    /// The ping was answered.
+    /// A reply to the ping arrived.
     pub(super) fn ping_replied(mut self, now: Nanos) {
         self.mark_replied();
         self.in_flight
@@ -206,8 +206,8 @@ impl CallInFlight {
         newest_replied.fetch_max(self.sent.get(), Ordering::AcqRel);
     }
 
-    /// Whether the store has answered what was sent after this call: then its failure says nothing about the
-    /// store. A connection that was replaced fails all of its calls at once, long after.
+    /// Whether a reply to a later call has arrived: then the failure of this one proves nothing about the store. A
+    /// connection that was replaced fails all of its calls at once, long after.
     fn is_outdated(&self) -> bool {
         self.sent.get() < self.in_flight.newest_replied.load(Ordering::Acquire)
     }

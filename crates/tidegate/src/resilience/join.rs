@@ -1,8 +1,8 @@
 //! Waits for several futures at once.
 //!
-//! Each future has a waker of its own, so a wake polls only the future that it is for: the work grows
-//! with the number of futures, not with its square. Wakers only note which future is ready, so any
-//! executor will do, and the order of polling follows from the order of wakes.
+//! Each future has its own waker, so a wake polls only its own future: the work grows with the number of futures,
+//! not with its square. Wakers only record which future is ready, so any executor will do, and the order of polling
+//! follows from the order of wakes.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,8 +12,8 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use parking_lot::Mutex;
 
-/// The results of all `futures`, in order. They are in flight at the same time. Dropped, it drops those
-/// that are not finished.
+/// The outputs of all `futures`, in order. The futures are in flight at the same time. Dropping it drops the
+/// unfinished ones.
 pub(crate) fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Joined<F> {
     let ready = Arc::<ReadyQueue>::default();
     let task = |(index, future)| {
@@ -37,7 +37,7 @@ pub(crate) fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Joine
     }
 }
 
-/// Futures that are in flight, and the results of those that are finished.
+/// Futures in flight, and the outputs of the finished ones.
 pub(crate) struct Joined<F: Future> {
     tasks: Vec<Joining<F>>,
     unfinished: usize,
@@ -55,7 +55,7 @@ enum JoinState<F: Future> {
     Finished(Option<F::Output>),
 }
 
-/// The futures that are to be polled, and whoever waits for all of them.
+/// The futures to poll next, and the waker of the task that awaits all of them.
 #[derive(Default)]
 struct ReadyQueue {
     queue: Mutex<Vec<usize>>,
@@ -87,7 +87,7 @@ impl Wake for WakeOne {
 }
 
 impl<F: Future> Joining<F> {
-    /// Polls the future; whether that finished it.
+    /// Polls the future; true if that finished it.
     fn poll(&mut self) -> bool {
         // Unset first: a wake while it is polled must queue it again.
         self.wakes.is_queued.store(false, Ordering::Release);
@@ -103,7 +103,7 @@ impl<F: Future> Joining<F> {
     }
 }
 
-// Nothing in it is pinned but the boxed futures.
+// Only the boxed futures are pinned.
 impl<F: Future> Unpin for Joined<F> {}
 
 impl<F: Future> Future for Joined<F> {
@@ -136,7 +136,7 @@ mod tests {
     use std::future::poll_fn;
     use std::sync::atomic::AtomicUsize;
 
-    /// Futures that finish when they are let, and how often any of them was polled.
+    /// Futures that finish when their gate opens, and how often any of them was polled.
     #[derive(Default)]
     struct Gates {
         polls: AtomicUsize,
@@ -181,7 +181,7 @@ mod tests {
             .poll(&mut Context::from_waker(Waker::noop()))
     }
 
-    /// Each wake once polled every future that was not finished: half a million polls for 1,024.
+    /// Each wake once polled every unfinished future: half a million polls for 1,024.
     #[test]
     fn each_future_is_polled_once_and_once_for_each_wake() {
         const FUTURES: usize = 1_024;
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wake_while_it_is_polled_is_not_lost() {
+    fn a_wake_during_a_poll_is_not_lost() {
         let mut polls = [0, 0];
         let [first, second] = &mut polls;
         let again = |polls: &mut u32, context: &mut Context<'_>| {

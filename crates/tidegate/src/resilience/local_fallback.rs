@@ -1,7 +1,7 @@
-//! Deciding without the store: the memory store, with each limit cut down to this node's share.
+//! Decides without the store: a memory store in which each limit is this node's share of it.
 //!
-//! The deciding state begins with this node's part of what the mirror knew, so an outage hands nobody
-//! a fresh quota. What is admitted here is owed to the store.
+//! A counter starts with this node's share of what the mirror knows, so an outage gives no client a fresh quota.
+//! Units admitted here are added to the write-back queue. Does not know whether the store is up.
 
 use std::borrow::Cow;
 
@@ -18,22 +18,22 @@ use super::write_back::WriteBackQueue;
 use crate::clock::ManualClock;
 use crate::stores::memory::MemoryStore;
 
-/// Who holds no unit of a limit may ask again after this: another node holds it, or the store is back.
+/// `Retry-After` where this node's share is zero: another node may have a share, or the store may be back by then.
 const NO_SHARE_RETRY_AFTER: Nanos = Nanos::from_secs(1);
 
-/// The local shares and what was spent of them.
+/// This node's shares, and the units admitted by them.
 pub(super) struct LocalFallback {
     memory: MemoryStore<ManualClock>,
     pub(super) write_back: WriteBackQueue,
 }
 
-/// A charge as this node may decide it.
+/// A charge under this node's share of its limit.
 enum LocalCharge<'a> {
     Share(Charge<'a>),
     Denied,
 }
 
-/// Whether what fits is spent.
+/// Whether the cost is spent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LocalIntent {
     Charge,
@@ -60,7 +60,7 @@ impl LocalFallback {
         self.decide(set, LocalIntent::Charge, division, mirror, now)
     }
 
-    /// What `charge` would answer.
+    /// What `charge` would return.
     pub(super) fn peek(
         &self,
         set: &ChargeSet<'_>,
@@ -71,7 +71,7 @@ impl LocalFallback {
         self.decide(set, LocalIntent::Peek, division, mirror, now)
     }
 
-    /// Charges whether it fits or not.
+    /// Charges whether the cost fits or not.
     pub(super) fn force(
         &self,
         set: &ChargeSet<'_>,
@@ -82,7 +82,7 @@ impl LocalFallback {
         self.decide(set, LocalIntent::Force, division, mirror, now)
     }
 
-    /// Counts units toward this node's share that were admitted otherwise, and owes nothing for them.
+    /// Counts units toward this node's share that were admitted otherwise. Adds nothing to the write-back queue.
     pub(super) fn count_admitted(
         &self,
         charge: &Charge<'_>,
@@ -147,7 +147,7 @@ impl LocalFallback {
         }
     }
 
-    /// A charge under this node's share of its limit, which has heard what the mirror knows.
+    /// A charge under this node's share of its limit, after the newest mirror state is applied to the share.
     fn local_charge<'a>(
         &self,
         charge: &'a Charge<'_>,
@@ -164,13 +164,13 @@ impl LocalFallback {
                 charge: with_limit(charge, share.clone()),
                 state: share_state,
             };
-            // The part is of the share's own algorithm, so it is never a misfit.
+            // The share's state is of the share's own algorithm, so it always fits.
             let _merged = self.memory.restore_at(&[restore], now);
         }
         LocalCharge::Share(with_limit(charge, share))
     }
 
-    /// Gives back what was admitted here.
+    /// Refunds units that were admitted here.
     pub(super) fn refund(
         &self,
         refund: &Refund<'_>,
@@ -193,7 +193,7 @@ impl LocalFallback {
         done
     }
 
-    /// Forgets counters that were reset on purpose.
+    /// Removes counters that were reset on purpose.
     pub(super) fn reset(&self, set: &ChargeSet<'_>, now: Nanos) -> u64 {
         for charge in &set.charges {
             self.write_back.forget(charge.counter());
@@ -211,7 +211,7 @@ impl<'a> LocalCharge<'a> {
     }
 }
 
-/// Nothing of the limit is held here.
+/// The reading of a limit of which this node has no share.
 const NO_SHARE_READING: LimitReading = LimitReading {
     verdict: Verdict::Deny {
         retry: Retry::After(NO_SHARE_RETRY_AFTER),
@@ -223,7 +223,7 @@ const NO_SHARE_READING: LimitReading = LimitReading {
     },
 };
 
-/// The limit that this node may decide by, if by any.
+/// The limit by which this node decides, if it may.
 fn share_of(charge: &Charge<'_>, division: Division) -> Option<Limit> {
     match (charge.options.on_failure, charge.role) {
         (OnStoreFailure::Deny, Role::Enforce | Role::Quota) => None,
@@ -232,7 +232,7 @@ fn share_of(charge: &Charge<'_>, division: Division) -> Option<Limit> {
     }
 }
 
-/// How many slots this node may give without the store.
+/// How many permits this node may grant without the store.
 pub(super) fn permit_share(permit: &PermitRequest<'_>, division: Division) -> u32 {
     match permit.options.on_failure {
         OnStoreFailure::Deny => 0,

@@ -1,5 +1,5 @@
-//! Estimates that were admitted without the store. Only this node knows of them: settled elsewhere they
-//! are not found, and what was estimated stands.
+//! Reservations that were admitted without the store. Only this node knows them: a settle on another node does not
+//! find them, and the reserved units stay charged.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use tidegate_core::store::{
 };
 use tidegate_core::units::Nanos;
 
-/// Reservations of this node alone. Bounded; what finds no room stands as it was estimated.
+/// The reservations of this node. Bounded: one that finds no room stays charged as reserved.
 pub(super) struct LocalReservations {
     state: Mutex<LocalReservationTable>,
     max: usize,
@@ -17,7 +17,7 @@ pub(super) struct LocalReservations {
 
 struct LocalReservationTable {
     ledger: ReservationLedger,
-    /// Reservations that were settled here, and until when anybody may settle them again.
+    /// Reservations that were settled here, and until when a client may settle them again.
     settled: HashMap<u128, Nanos>,
 }
 
@@ -52,7 +52,7 @@ impl LocalReservations {
         self.state.lock().ledger.close(settle)
     }
 
-    /// The same for a client, who may send it again.
+    /// Does the same for a client, which may send the settle again.
     pub(super) fn settle(&self, settle: &Settle<'_>, now: Nanos) -> Vec<ReservationState> {
         let mut state = self.state.lock();
         let found = state.ledger.close(settle);
@@ -66,8 +66,8 @@ impl LocalReservations {
         found
     }
 
-    /// Whether it was settled here. The store may hold the same reservation, because its reply was lost: settled
-    /// there as well, it would be charged twice.
+    /// Whether it was settled here. The store may hold the same reservation, because its reply was lost: settled there
+    /// as well, it would be charged twice.
     pub(super) fn is_settled(&self, settle: &Settle<'_>) -> bool {
         self.state.lock().settled.contains_key(&settle.id)
     }

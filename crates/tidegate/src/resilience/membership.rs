@@ -1,33 +1,33 @@
-//! The nodes that share a store, as decisions need to know them.
+//! The membership: the nodes that share a store, as decisions need it.
 //!
-//! An immutable value, published whenever it changes. A decision reads it without a lock: in an outage all
-//! cores decide locally, and none waits for another.
+//! An immutable value, published whenever it changes. A decision reads it without a lock: during an outage all cores
+//! decide locally, and none waits for another.
 
 use tidegate_core::algorithms::Division;
 use tidegate_core::store::{Epoch, NodeId};
 
 use crate::runtime::mix;
 
-/// The nodes of one moment, and the epoch of the store that they share.
+/// The nodes at one moment, and the epoch of the store that they share.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Membership {
     /// This node.
     pub(super) me: NodeId,
-    /// The nodes that are listed.
+    /// The listed nodes.
     pub(super) members: Vec<NodeId>,
     /// How many nodes limits are divided among. It may be more than are listed.
     pub(super) nodes: u32,
     /// Whether the list is complete, so that each node knows its rank.
     pub(super) is_complete: bool,
-    /// What all nodes together admit without the store, in hundredths of each limit.
+    /// What all nodes together admit without the store, in percent of each limit.
     pub(super) share_percent: u32,
-    /// The epoch that the store is known by.
+    /// The store's epoch, as last known.
     pub(super) epoch: Option<Epoch>,
 }
 
 impl Membership {
-    /// This node's part of the limits of one counter. Units that cannot be divided go to nodes by
-    /// rendezvous rank: each node finds its own rank, and each counter has another order.
+    /// This node's share of the limits of one counter. Units that cannot be divided go to nodes by rendezvous rank:
+    /// each node computes its own rank, and each counter has a different order.
     pub(super) fn division(&self, counter: u128) -> Division {
         Division {
             percent: self.share_percent,
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_has_no_rank_in_a_list_that_may_lack_others_or_lacks_itself() {
+    fn a_node_has_no_rank_in_an_incomplete_list_or_without_itself() {
         assert_eq!(of(1, &[1, 2], false).division(7).rank, None);
         assert_eq!(of(3, &[1, 2], true).division(7).rank, None);
         assert!(of(1, &[1, 2], true).division(7).rank.is_some());

@@ -1,10 +1,11 @@
-//! What this node has last seen of every counter it charged: its part of the memory that survives
-//! when the store's does not.
+//! The mirror: the last known state of every counter that this node has charged. It survives a loss of the store's
+//! counts.
 //!
-//! Bounded: when it is full, the counter that is fully refilled first is evicted. Two accounts of one counter are merged by maximum, so that answers may arrive in any
-//! order; a store whose clock was set back far is believed as it is. A store that holds less than it
-//! did is doubted, and believed once it has said that it is the same: something was given back. What it
-//! admits meanwhile is kept apart, because merging by maximum would lose it.
+//! Bounded: when it is full, the counter that is full again first is evicted. Two states of one counter are merged
+//! by maximum, so replies may arrive in any order. A reply after a large step back of the store's clock replaces the
+//! state. A store that holds less than before is suspected of a loss; once a ping has confirmed its epoch, its state
+//! is accepted: there was a refund. Units that it admits in the meantime are kept apart (`SuspectedLoss`), because
+//! a merge by maximum would lose them. Knows no store; both clocks are injected.
 
 use tidegate_core::algorithms::{CLOCK_TOLERANCE, CounterState};
 use tidegate_core::store::{Charge, CounterSnapshot, HashSlot};
@@ -15,7 +16,7 @@ use super::owned_charge::OwnedCharge;
 use super::recovery_state::MissingCounts;
 use super::striped_map::StripedMap;
 
-/// The last states seen.
+/// The last known states by counter.
 pub(super) struct Mirror {
     counters: StripedMap<MirrorEntry>,
 }
@@ -23,32 +24,33 @@ pub(super) struct Mirror {
 struct MirrorEntry {
     charge: OwnedCharge,
     state: CounterState,
-    /// When it can be forgotten, by the store's clock.
+    /// When the counter is full again and the entry can expire, by the store's clock.
     fresh_at: Nanos,
-    /// When it was seen, by the store's clock and by the local one.
+    /// When the state was read, by the store's clock.
     at: Nanos,
-    /// See `at`.
+    /// When the state was received, by the local clock.
     seen_at: Nanos,
-    /// Whether the local share already knows.
+    /// Whether the local share has applied this state.
     applied: bool,
     suspected_loss: Option<SuspectedLoss>,
 }
 
-/// The store has been found to hold less than it did.
+/// The store holds less than it did.
 #[derive(Clone, Copy)]
 struct SuspectedLoss {
     /// Since when, by the local clock.
     since: Nanos,
-    /// Units that it has admitted from then on.
+    /// Units that it has admitted since then.
     admitted: u64,
 }
 
-/// The local time, and that of the last question after the store's life that was answered well.
+/// The local times of one observation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ObservedAt {
     pub(super) now: Nanos,
+    /// When the last ping that confirmed the store's epoch was sent.
     pub(super) confirmed: Nanos,
-    /// When the request was sent, by the local clock.
+    /// When the request was sent.
     pub(super) sent: Nanos,
 }
 
@@ -59,8 +61,8 @@ impl Mirror {
         }
     }
 
-    /// Takes note of a counter as the store holds it after `spent` units of the charge. Whether that
-    /// leaves a doubt.
+    /// Records the state of a counter after the store charged `spent` units of it. True if the store is suspected of a
+    /// loss.
     pub(super) fn record(
         &self,
         charge: &Charge<'_>,
@@ -76,7 +78,7 @@ impl Mirror {
             if !same {
                 known.charge = OwnedCharge::of(charge);
             }
-            // A late reply is as old as it is: only the reply to a newer request shows a clock set back.
+            // A late reply is as old as its request: only the reply to a newer request shows a clock set back.
             let set_back = known.at.since(at) > CLOCK_TOLERANCE && observed.sent >= known.seen_at;
             let live = known.is_live(at, observed.now);
             known.applied = false;
@@ -104,8 +106,8 @@ impl Mirror {
         false
     }
 
-    /// Whether a record of this counter should have been in the store at its time `at`. An answer
-    /// from before the counter was last seen says nothing: answers overtake each other.
+    /// Whether the store should have had a record of this counter at its time `at`. A reply from before the counter was
+    /// last seen proves nothing: replies overtake each other.
     pub(super) fn has_live(&self, charge: &Charge<'_>, at: Nanos, now: Nanos) -> bool {
         let counter = charge.counter();
         let stripe = self.counters.stripe(counter);
@@ -115,8 +117,8 @@ impl Mirror {
         })
     }
 
-    /// Units of a charge that are lost when this counter is restored. The store made the charge in a record
-    /// that was empty, and holds `seen` since. The larger of that and of what is known here remains.
+    /// Units of a charge that are lost when this counter is restored. The store made the charge in an empty record and
+    /// holds `seen` since. A restore keeps the larger of `seen` and the mirrored state.
     pub(super) fn lost_on_restore(
         &self,
         charge: &Charge<'_>,
@@ -139,14 +141,14 @@ impl Mirror {
         charge.cost.get().saturating_sub(added)
     }
 
-    /// When the store will hold nothing of this counter, as far as it was seen.
+    /// When the store will hold nothing of this counter, by the last known state.
     pub(super) fn empties_at(&self, charge: &Charge<'_>) -> Option<Nanos> {
         let counter = charge.counter();
         let stripe = self.counters.stripe(counter);
         stripe.get(&counter).map(|known| known.fresh_at)
     }
 
-    /// The newest state of a counter, as one of the charge's limit, if it was ever seen.
+    /// The newest state of a counter, converted to the charge's limit, if it was ever seen.
     pub(super) fn newest_state(&self, charge: &Charge<'_>, at: Nanos) -> Option<CounterState> {
         let counter = charge.counter();
         let stripe = self.counters.stripe(counter);
@@ -158,7 +160,7 @@ impl Mirror {
         Some(charge.limit.adopt(&known.charge.limit, state, at))
     }
 
-    /// The state of a counter, if it is news to the local share.
+    /// The state of a counter, if the local share has not applied it yet.
     pub(super) fn take_unapplied(&self, charge: &Charge<'_>) -> Option<CounterState> {
         let counter = charge.counter();
         let mut stripe = self.counters.stripe(counter);
@@ -170,9 +172,9 @@ impl Mirror {
         Some(known.state.clone())
     }
 
-    /// Everything in one store that still matters at its time `at`, when the local clock reads `now`,
-    /// with the slot it is in there. The store holds what is in a slot. Only what it may lack is among it: it has the
-    /// rest, and that may have been refunded or reset since.
+    /// All live counters of one store at its time `at` and the local time `now`, with their hash slots. The store
+    /// holds a subject if `hash_slot_of` returns its hash slot. Only counts that it may lack are included: it has the
+    /// others, and those may have been refunded or reset since.
     pub(super) fn states_to_restore(
         &self,
         hash_slot_of: impl Fn(Fingerprint) -> Option<HashSlot>,
@@ -195,7 +197,7 @@ impl Mirror {
         all
     }
 
-    /// Whether there is anything of that.
+    /// Whether `states_to_restore` would return anything.
     pub(super) fn has_any_to_restore(
         &self,
         hash_slot_of: impl Fn(Fingerprint) -> Option<HashSlot>,
@@ -212,9 +214,9 @@ impl Mirror {
         })
     }
 
-    /// What a store has admitted under a doubt, of the counters that it `holds`: it has turned out to
-    /// have lost counts, and what others remember of them does not include this. Doubts that were
-    /// cleared up until `confirmed` are none. The doubts are over.
+    /// Ends all suspicions about the counters that a store `holds`, and returns the units that it has admitted under
+    /// them: the store has turned out to have lost counts, and no other node's mirror includes these units. Suspicions
+    /// from before `confirmed` were unfounded and return nothing.
     pub(super) fn take_suspect_charges(
         &self,
         holds: impl Fn(Fingerprint) -> bool,
@@ -232,21 +234,20 @@ impl Mirror {
         all
     }
 
-    /// Forgets a counter that was reset on purpose.
+    /// Removes a counter that was reset on purpose.
     pub(super) fn forget(&self, counter: u128) {
         self.counters.stripe(counter).remove(&counter);
     }
 }
 
 impl MirrorEntry {
-    /// Whether it cannot be forgotten yet, by either clock: the store's may have been set back to
-    /// where it was long ago.
+    /// Whether the entry has not expired by either clock: the store's may have been set back by a long time.
     fn is_live(&self, at: Nanos, now: Nanos) -> bool {
         let lasts = self.fresh_at.since(self.at);
         at < self.fresh_at && now.since(self.seen_at) < lasts
     }
 
-    /// The store's word is all there is.
+    /// Replaces the state by that of the store.
     fn replace(&mut self, mut state: CounterState, at: Nanos, now: Nanos) {
         let limit = &self.charge.limit;
         let moment = limit.advance(&mut state, at);
@@ -254,7 +255,7 @@ impl MirrorEntry {
         (self.state, self.at, self.seen_at, self.suspected_loss) = (state, at, now, None);
     }
 
-    /// The larger of what is known and what was seen.
+    /// Keeps the larger of the known state and the one just seen. True if the store is suspected of a loss.
     fn merge(&mut self, seen: &CounterState, spent: u64, at: Nanos, observed: ObservedAt) -> bool {
         let limit = &self.charge.limit;
         let (mut seen, mut merged) = (seen.clone(), seen.clone());

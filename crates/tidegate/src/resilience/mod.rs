@@ -1,15 +1,21 @@
-//! Getting along without the store: no decision waits for it longer than its budget, none fails
-//! because it did, and what it forgot is put back.
+//! Keeps limits working while the shared store is slow, down, or has lost counts.
 //!
-//! From the outside in: `deny_cache` remembers refusals; `lease` decides by units drawn in advance, of
-//! sets that it may have to `split_set`; `spread` divides a request among the parts of
-//! a store; `fallback` decides by this node's share of each limit (`local_fallback`) when a part cannot be asked
-//! or believed, and by the newest state seen when its reply is `late`; `guard` is the part behind `deadline`, `bulkhead` and `breaker`. Beside them `supervisor`
-//! pings, puts the `mirror` and the `open_permits` back into a part that lost them, and charges what is
-//! `write_back`; these, and what was `local_reservations` here, are the `node_state` that all parts share. `recovery_state` knows
-//! when a part may be believed and who else shares it; `store_clock` tells its time and `clock_watch`
-//! whether it is off. Each is a store around a store or a pure state machine, and none knows which store it
-//! is. Time, tasks and chance come from a [`Runtime`], so the simulator runs this very code.
+//! No decision waits for the store longer than its budget, none fails because the store does, and lost counts are
+//! restored. From the outside in:
+//!
+//! - Ahead of the store: `deny_cache` remembers denials, `lease` decides by leases, `lenient` by the last synced
+//!   state. `split_set` separates the charges that these decide from the rest of a set.
+//! - Per shard: `shards` divides a request among the shards. `fallback` decides by this node's share
+//!   (`local_fallback`) while a shard is down or not trusted, and by the newest state (`late`) while its reply is
+//!   late. `guard` puts `deadline`, `bulkhead` and `breaker` around the shard.
+//! - Per shard, in the background: `supervisor` pings, restores `mirror` and `open_permits` into a shard that lost
+//!   them, and charges the units of `write_back`. `recovery_state` decides when a shard is trusted and tracks its
+//!   `membership`, `store_clock` estimates its time, `clock_watch` checks its clock.
+//! - Per node: `node_state` holds the mirror, the permits, the write-back queue, the late charges and
+//!   `local_reservations`. All shards share it.
+//!
+//! Each module is a store around a store or a pure state machine. None knows which store is behind it. Time, tasks
+//! and randomness come from a [`Runtime`], so the simulator runs this very code.
 
 mod breaker;
 mod bulkhead;
@@ -67,11 +73,10 @@ use self::shards::AggregateObserver;
 pub use self::shards::{ShardObserver, ShardedStore};
 use crate::runtime::Runtime;
 
-/// A shared store that may fail, with everything around it.
+/// A shared store that may fail, with all layers of this module around it.
 pub type Resilient<P, R> = DenyCache<LeasingStore<LenientStore<ShardedStore<P, R>, R>, R>, R>;
 
-/// Puts everything around a store and its parts, in order. The node it makes has the id that the
-/// settings name, else one of its own.
+/// Puts all layers around a store and its shards, in order. The node id is that of the settings, or a random one.
 pub fn resilient<P: Shards + 'static, R: Runtime>(
     shards: P,
     runtime: R,
@@ -82,7 +87,7 @@ pub fn resilient<P: Shards + 'static, R: Runtime>(
     resilient_shards(shards, runtime, settings, observer)
 }
 
-/// The same, for someone who wants to know of each part.
+/// Does the same as [`resilient`], and reports the events of each shard.
 pub fn resilient_shards<P: Shards + 'static, R: Runtime>(
     shards: P,
     runtime: R,
@@ -103,18 +108,18 @@ pub fn resilient_shards<P: Shards + 'static, R: Runtime>(
 }
 
 impl<P: Shards + 'static, R: Runtime> Resilient<P, R> {
-    /// The nodes as last listed, to be kept for the next start.
+    /// The members as last listed, to be saved for the next start.
     pub fn members(&self) -> Vec<NodeId> {
         self.sharded().members()
     }
 
-    /// What this node has admitted and the store does not count yet, to be kept for the next start.
+    /// The units that this node has admitted and the store does not count yet, to be saved for the next start.
     pub fn pending(&self) -> Vec<PendingUnits> {
         self.sharded().pending()
     }
 
-    /// Goes on with what was pending before a restart. `limit_of` finds the limit that its rule has now, and
-    /// the rule's terms. How many counters of it have a rule.
+    /// Restores units that were pending before a restart. `limit_of` finds the limit and the options that their rule
+    /// has now. Returns how many of the counters still have a rule.
     pub fn restore_pending(
         &self,
         pending: &[PendingUnits],
@@ -123,28 +128,28 @@ impl<P: Shards + 'static, R: Runtime> Resilient<P, R> {
         self.sharded().restore_pending(pending, limit_of)
     }
 
-    /// How far the store's clock and this node's are apart.
+    /// The offset between the store's clock and this node's.
     pub fn clock_reading(&self) -> Option<ClockReading> {
         self.sharded().clock_reading()
     }
 
-    /// By how many units each lenient rule may be exceeded, as of a moment ago.
+    /// By how many units each lenient rule may be exceeded, as of the last sync.
     pub fn overshoot(&self) -> BTreeMap<Box<str>, Overshoot> {
         self.store().store().overshoot()
     }
 
-    /// How often the store failed, by kind, and why it failed last.
+    /// How often the store failed, by kind, and the cause of the last failure.
     pub fn failures(&self) -> &FailureCounts {
         self.sharded().failures()
     }
 
-    /// What became of units drawn in advance.
+    /// How many units were drawn, returned, lapsed and are outstanding.
     pub fn leases(&self) -> LeaseStats {
         self.store().stats()
     }
 
-    /// Ends well: what was drawn in advance goes back, what was admitted by hearsay is told, and from now
-    /// on the store is asked about everything.
+    /// Shuts down cleanly: returns all leases and syncs all lenient charges. From then on the store decides
+    /// everything.
     pub async fn drain(&self) {
         self.store().return_all().await;
         self.store().store().flush().await;

@@ -1,8 +1,8 @@
-//! What a node remembers beside its stores: what it last saw of each counter, and what it admitted
-//! without them.
+//! The state of one node beside its stores: the last known state of each counter, and what the node admitted
+//! without a store.
 //!
-//! One for all parts of a store, because counters move from part to part and a part may be gone for
-//! good: what is remembered must outlive it. Which part a counter is in is not known here.
+//! All shards share one `NodeState`, because counters move between shards and a shard may be gone for good: the
+//! state must outlive it. It does not know which shard a counter is in.
 
 use tidegate_core::units::Nanos;
 
@@ -13,22 +13,22 @@ use super::mirror::Mirror;
 use super::open_permits::OpenPermits;
 use super::settings::ResilienceSettings;
 
-/// The memory of one node.
+/// The state that a node shares among its shards.
 pub(super) struct NodeState {
-    /// What was last seen of each counter.
+    /// The last known state of each counter.
     pub(super) mirror: Mirror,
     /// Charges whose replies are late.
     pub(super) late: LateCharges,
-    /// The shares that decide without a store, and what is owed of them.
+    /// This node's shares, which decide without a store, and the write-back queue.
     pub(super) local_fallback: LocalFallback,
-    /// The slots that it has given out.
+    /// The permits that this node has granted.
     pub(super) permits: OpenPermits,
-    /// Estimates admitted that way, until they are settled.
+    /// Reservations that were admitted without a store, until they are settled.
     pub(super) reservations: LocalReservations,
 }
 
 impl NodeState {
-    /// Nothing yet. `wall` is the time of day.
+    /// An empty state. `wall` is the wall-clock time.
     pub(super) fn new(wall: Nanos, settings: &ResilienceSettings) -> Self {
         NodeState {
             mirror: Mirror::new(settings.max_mirrored),

@@ -1,9 +1,13 @@
-//! The slots of concurrency limits that this node has given out, so that they outlive the store.
+//! The permits of concurrency limits that this node has granted, so that they survive a loss of the store.
 //!
-//! Kept true: a slot lasts here no longer than in the store, because its end is reckoned from before
-//! the store was asked; one that was given back is not open, though the store may have to hear of it
-//! yet. Bounded: beyond that a slot is known to the store alone. A call finds its permit by holder and walks
-//! no others, however many are open. Knows no store; time is injected.
+//! A permit is `Synced` (the store knows it), `LocalOnly` (granted or renewed without the store) or `Releasing`
+//! (released; the store may still count it). Events: `record_acquired` (to `Synced`), `acquire` and `renew` (to
+//! `LocalOnly`), `begin_release` (to `Releasing`), `released` and expiry (removed). `unsynced` lists the permits to
+//! sync.
+//!
+//! Invariants: a permit expires here no later than in the store, because its TTL starts before the store is called;
+//! a released permit is not open. Bounded: a permit beyond the bound is known to the store alone. A call finds its
+//! permit by holder and walks no others, however many are open. Knows no store; time is injected.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +19,7 @@ use tidegate_core::units::Nanos;
 
 use crate::permit_set::PermitSet;
 
-/// What this node knows of slots.
+/// The permits of this node.
 pub(super) struct OpenPermits {
     table: Mutex<PermitTable>,
     max: usize,
@@ -25,48 +29,48 @@ pub(super) struct OpenPermits {
 struct PermitTable {
     by_counter: BTreeMap<u128, CounterPermits>,
     count: usize,
-    /// Counter and holder of those of which the store has to hear.
+    /// Counter and holder of the permits that the store must be updated about.
     unsynced: BTreeSet<(u128, u128)>,
-    /// When those that have ended are looked for everywhere.
+    /// When expired permits of all counters are swept.
     sweep: SweepSchedule,
 }
 
-/// The slots of one subject under one rule.
+/// The permits of one subject under one rule.
 struct CounterPermits {
     subject: Fingerprint,
     rule: RuleName,
     options: RuleOptions,
     permits: PermitSet<PermitSync>,
-    /// How many of them are leaving.
+    /// How many of them are being released.
     releasing: usize,
 }
 
 impl CounterPermits {
-    /// Permits that are open.
+    /// The number of open permits.
     fn open_count(&self) -> u32 {
         u32::try_from(self.permits.len() - self.releasing).unwrap_or(u32::MAX)
     }
 }
 
-/// What is known of the permit of one holder.
+/// The permit of one holder.
 #[derive(Clone, Copy, Debug)]
 struct OwnPermit {
     until: Nanos,
     sync: PermitSync,
 }
 
-/// What the store knows of a slot.
+/// What the store knows of a permit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum PermitSync {
-    /// That it is open, for as long as this node says.
+    /// The store knows it is open, until the same time as this node.
     Synced,
-    /// Nothing, or less than this node: it was given or renewed without it.
+    /// The store does not know it, or knows an earlier end: it was granted or renewed without the store.
     LocalOnly,
-    /// Perhaps that it is open, but it was given back.
+    /// It was released, and the store may still count it as open.
     Releasing,
 }
 
-/// A slot that the store is to be told of.
+/// A permit that the store must be updated about.
 #[derive(Clone, Debug)]
 pub(super) struct PermitUpdate {
     pub(super) subject: Fingerprint,
@@ -74,12 +78,12 @@ pub(super) struct PermitUpdate {
     options: RuleOptions,
     holder: u128,
     remaining: Nanos,
-    /// Whether it was given back.
+    /// Whether it was released.
     pub(super) releasing: bool,
 }
 
 impl PermitUpdate {
-    /// The slot, whatever else is open: it is being used.
+    /// The request that registers the permit, however many others are open: it is in use.
     pub(super) fn permit_request(&self) -> PermitRequest<'_> {
         PermitRequest {
             subject: self.subject,
@@ -100,7 +104,7 @@ impl OpenPermits {
         }
     }
 
-    /// The store has given or renewed a slot, asked at `sent`.
+    /// The store has granted or renewed a permit, by a call sent at `sent`.
     pub(super) fn record_acquired(&self, permit: &PermitRequest<'_>, sent: Nanos) {
         let mut table = self.table.lock();
         table.insert(
@@ -112,7 +116,7 @@ impl OpenPermits {
         );
     }
 
-    /// Gives or renews a slot without the store, if fewer than `share` are open here.
+    /// Grants or renews a permit without the store, if fewer than `share` are open here.
     pub(super) fn acquire(
         &self,
         permit: &PermitRequest<'_>,
@@ -128,7 +132,7 @@ impl OpenPermits {
         permit_reply(granted, open + u32::from(granted && !has))
     }
 
-    /// Renews a slot without the store; nothing if this node does not know it.
+    /// Renews a permit without the store; `None` if this node does not know it.
     pub(super) fn renew(&self, permit: &PermitRequest<'_>, now: Nanos) -> Option<PermitReply> {
         let mut table = self.table.lock();
         let (open, own) = table.find(permit, now);
@@ -145,8 +149,8 @@ impl OpenPermits {
         Some(permit_reply(granted, open))
     }
 
-    /// A slot is given back, and the store has to hear of it: also of one that it may have given
-    /// without this node having heard so.
+    /// A permit is released, and the store must be updated. It may also have granted one whose reply this node did not
+    /// receive.
     pub(super) fn begin_release(&self, permit: &PermitRequest<'_>, now: Nanos) {
         let mut table = self.table.lock();
         let (_, own) = table.find(permit, now);
@@ -154,12 +158,12 @@ impl OpenPermits {
         table.insert(permit, now, until, PermitSync::Releasing, self.max);
     }
 
-    /// The store knows that a slot is not open.
+    /// The store knows that a permit is not open.
     pub(super) fn released(&self, permit: &PermitRequest<'_>) {
         self.table.lock().remove(permit);
     }
 
-    /// The slots of a counter were freed, whoever held them.
+    /// The permits of all holders of a counter were freed.
     pub(super) fn forget(&self, counter: u128) {
         let mut table = self.table.lock();
         if let Some(owners) = table.by_counter.remove(&counter) {
@@ -170,19 +174,19 @@ impl OpenPermits {
         }
     }
 
-    /// Whether the store may not know of a slot that is open.
+    /// Whether a permit is open that the store may not know.
     pub(super) fn is_local_only(&self, permit: &PermitRequest<'_>, now: Nanos) -> bool {
         let (_, own) = self.table.lock().find(permit, now);
         own.is_some_and(|own| own.sync == PermitSync::LocalOnly)
     }
 
-    /// Whether a slot is open as far as this node knows.
+    /// Whether a permit is open, as far as this node knows.
     pub(super) fn is_open(&self, permit: &PermitRequest<'_>, now: Nanos) -> bool {
         let (_, own) = self.table.lock().find(permit, now);
         own.is_some_and(|own| own.sync != PermitSync::Releasing)
     }
 
-    /// Every slot that is open here, of subjects that `in_store` names: for a store that has lost them.
+    /// All open permits of the subjects that are `in_store`, for a store that has lost them.
     pub(super) fn open_permits(
         &self,
         in_store: impl Fn(Fingerprint) -> bool,
@@ -200,7 +204,7 @@ impl OpenPermits {
         updates.filter(|update| !update.releasing).collect()
     }
 
-    /// Every slot of which the store has to hear. Walks no others.
+    /// All permits that the store must be updated about. Walks no others.
     pub(super) fn unsynced(
         &self,
         in_store: impl Fn(Fingerprint) -> bool,
@@ -233,7 +237,7 @@ impl CounterPermits {
 }
 
 impl PermitTable {
-    /// How many are open, and the holder's own.
+    /// The number of open permits of the counter, and the holder's own permit.
     fn find(&mut self, permit: &PermitRequest<'_>, now: Nanos) -> (u32, Option<OwnPermit>) {
         let counter = permit.counter();
         self.expire_counter(counter, now);
@@ -245,7 +249,7 @@ impl PermitTable {
         (owners.open_count(), own)
     }
 
-    /// Drops the permits of a counter that have ended.
+    /// Removes the expired permits of a counter.
     fn expire_counter(&mut self, counter: u128, now: Nanos) {
         while let Some(owners) = self.by_counter.get_mut(&counter)
             && let Some((holder, sync)) = owners.permits.pop_ended(now)
@@ -254,7 +258,7 @@ impl PermitTable {
         }
     }
 
-    /// Writes a slot down; whether there is room for it.
+    /// Inserts or updates a permit; false if there is no room.
     fn insert(
         &mut self,
         permit: &PermitRequest<'_>,
@@ -306,7 +310,7 @@ impl PermitTable {
         }
     }
 
-    /// A permit is no longer among those of its counter.
+    /// Updates the totals after a permit was removed from its counter.
     fn on_removed(&mut self, counter: u128, holder: u128, sync: PermitSync) {
         self.count -= 1;
         self.unsynced.remove(&(counter, holder));
@@ -356,7 +360,7 @@ mod tests {
         }
     }
 
-    /// What the store is to be told: who, and whether it left.
+    /// The updates for the store: holder, and whether the permit was released.
     fn unsynced(permits: &OpenPermits, now: Nanos) -> Vec<(u128, bool)> {
         let updates = permits.unsynced(|_| true, now).into_iter();
         updates
@@ -365,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_store_gave_counts_toward_the_share() {
+    fn permits_granted_by_the_store_count_toward_the_share() {
         let (permits, rule) = (OpenPermits::new(100), RuleName::new("r"));
         permits.record_acquired(&request(&rule, 1), AT(0));
         assert!(permits.acquire(&request(&rule, 2), 2, AT(1)).granted);
@@ -375,12 +379,12 @@ mod tests {
             permits.acquire(&request(&rule, 2), 2, AT(1)).granted,
             "has one"
         );
-        // The one of the store ends first: it was reckoned from when the store was asked.
+        // The permit of the store expires first: its TTL started when the store was called.
         assert!(permits.acquire(&request(&rule, 3), 2, AT(10)).granted);
     }
 
     #[test]
-    fn the_store_hears_of_what_changed_without_it_and_of_nothing_else() {
+    fn only_changes_made_without_the_store_are_synced() {
         let (permits, rule) = (OpenPermits::new(100), RuleName::new("r"));
         permits.record_acquired(&request(&rule, 1), AT(0));
         permits.record_acquired(&request(&rule, 2), AT(0));
@@ -400,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn no_renewal_brings_a_slot_back_that_was_given_back_or_has_ended() {
+    fn a_released_or_expired_permit_is_not_renewed() {
         let (permits, rule) = (OpenPermits::new(100), RuleName::new("r"));
         permits.record_acquired(&request(&rule, 1), AT(0));
         permits.begin_release(&request(&rule, 1), AT(1));
@@ -410,9 +414,9 @@ mod tests {
         assert_eq!(permits.renew(&request(&rule, 2), AT(10)), None);
     }
 
-    /// Every call went through all of a full table, under the lock of all.
+    /// Every call walked all of a full table, under the lock of all.
     #[test]
-    fn a_full_table_is_gone_through_only_when_something_has_ended() {
+    fn a_full_table_is_swept_only_when_a_permit_has_expired() {
         let (permits, rule) = (OpenPermits::new(100), RuleName::new("r"));
         let due = |now| permits.table.lock().sweep.is_due(100, 100, now);
         for holder in 0..100 {
@@ -439,7 +443,7 @@ mod tests {
                         .granted
                 );
             }
-            tidegate_mutations::work_units(|| {
+            tidegate_fuzz_inputs::work_units(|| {
                 for holder in (0..permits).step_by(usize::try_from(permits / 100).unwrap()) {
                     assert!(open.renew(&request(&rule, holder), AT(1)).is_some());
                 }
@@ -453,14 +457,14 @@ mod tests {
     }
 
     #[test]
-    fn what_has_ended_makes_room() {
+    fn expired_permits_make_room() {
         let (permits, rule) = (OpenPermits::new(100), RuleName::new("r"));
         for round in 0..10 {
             let now = AT(round * 20);
             let granted = |holder| permits.acquire(&request(&rule, holder), 1_000, now).granted;
-            let given = (0..150).filter(|holder| granted(*holder)).count();
-            assert_eq!(given, 100);
-            // Others have ended too, though nobody asks for them.
+            let granted_count = (0..150).filter(|holder| granted(*holder)).count();
+            assert_eq!(granted_count, 100);
+            // Permits of other counters have expired too, though no call names them.
             let other = PermitRequest {
                 subject: Fingerprint::new(u128::from(round) + 2),
                 ..request(&rule, 1)

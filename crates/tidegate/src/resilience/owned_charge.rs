@@ -20,7 +20,7 @@ pub(super) struct OwnedCharge {
 }
 
 impl OwnedCharge {
-    /// A charge that must pass.
+    /// An enforced charge.
     pub(super) fn new(
         subject: Fingerprint,
         rule: RuleName,
@@ -64,29 +64,29 @@ impl OwnedCharge {
         }
     }
 
-    /// The same, for which the store has at least `budget` to answer.
+    /// The same charge with a budget of at least `budget`.
     pub(super) fn with_min_budget(mut self, budget: Nanos) -> Self {
         let own = self.options.budget.unwrap_or(Nanos::ZERO);
         self.options.budget = Some(own.max(budget));
         self
     }
 
-    /// The bits that identify its counter.
+    /// The id of its counter.
     pub(super) fn counter(&self) -> u128 {
         self.rule.counter(self.subject, self.rate)
     }
 
-    /// Which of the rule's rates.
+    /// The index of the rate within its rule.
     pub(super) fn rate(&self) -> u8 {
         self.rate
     }
 
-    /// What it costs.
+    /// Its cost.
     pub(super) fn units(&self) -> u64 {
         self.cost.get()
     }
 
-    /// The same with `units` less, if any are left.
+    /// The same charge with `units` less, if any are left.
     pub(super) fn minus(&self, units: u64) -> Option<OwnedCharge> {
         let cost = Cost::new(self.cost.get().saturating_sub(units))?;
         Some(OwnedCharge {
@@ -95,7 +95,7 @@ impl OwnedCharge {
         })
     }
 
-    /// Whether units of one instant still count at the other: in the same fixed window, or less than a window
+    /// Whether units charged at one instant still count at the other: in the same fixed window, or less than a window
     /// apart.
     pub(super) fn same_window(&self, one: Nanos, other: Nanos) -> bool {
         let apart = one.since(other).max(other.since(one));
@@ -106,12 +106,12 @@ impl OwnedCharge {
         &self.rule
     }
 
-    /// Whether it must be safe elsewhere before it is told.
+    /// Whether it must be durable, on a replica or on disk, before its result is returned.
     pub(super) fn requires_durability(&self) -> bool {
         self.options.durability.is_required()
     }
 
-    /// The same with another cost, that must be met.
+    /// The same charge, enforced, with another cost.
     pub(super) fn with_cost(&self, cost: Cost) -> Charge<'_> {
         Charge {
             cost,

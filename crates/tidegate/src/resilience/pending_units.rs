@@ -1,8 +1,8 @@
-//! What a node has admitted and the store does not count yet, to be kept over a restart.
+//! The units that a node has admitted and the store does not count yet, saved over a restart.
 //!
-//! These are the units of the write-back queue, and those whose reply is outstanding: a node that restarts
-//! hears no reply, so they count as debt. The node's share counts them too, so a restart inside an outage
-//! gives no fresh share.
+//! These are the units of the write-back queue and the units whose reply is outstanding: a restarted node receives
+//! no such reply, so they become pending. The node's share counts them too, so a restart during an outage gives no
+//! fresh share.
 
 use std::collections::BTreeMap;
 
@@ -14,24 +14,24 @@ use tidegate_core::units::{Cost, Nanos};
 use super::node_state::NodeState;
 use super::owned_charge::OwnedCharge;
 
-/// Units of one counter that were admitted and are not charged yet.
+/// Units of one counter that were admitted and are not charged to the store yet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PendingUnits {
-    /// Whose counter.
+    /// The subject of the counter.
     pub subject: Fingerprint,
-    /// Which rule's.
+    /// The rule of the counter.
     pub rule: RuleName,
-    /// Which of the rule's rates.
+    /// The index of the rate within its rule.
     pub rate: u8,
-    /// The limit that they were admitted under.
+    /// The limit under which they were admitted.
     pub limit: PendingLimit,
-    /// How many.
+    /// The number of units.
     pub units: u64,
-    /// The store's time by which they are counted.
+    /// The store's time at which they are counted.
     pub at: Nanos,
 }
 
-/// A limit as it is kept on disk. Not every limit belongs to a rule: Envoy and clients of `CL.THROTTLE` send theirs
+/// A limit as it is saved on disk. Not every limit belongs to a rule: Envoy and clients of `CL.THROTTLE` send theirs
 /// with each request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PendingLimit {
@@ -58,7 +58,7 @@ impl PendingLimit {
         }
     }
 
-    /// The same limit, unless it depends on more than is kept: on a calendar, for example.
+    /// The same limit, unless it depends on more than is saved: on a calendar, for example.
     pub fn compile(&self) -> Option<Limit> {
         let mut spec = Spec::new(self.algorithm, self.count, self.per);
         if self.algorithm.takes_burst() {
@@ -70,7 +70,7 @@ impl PendingLimit {
 }
 
 impl NodeState {
-    /// Everything that is pending at the store's time `at`, in the order of counters.
+    /// All units that are pending at the store's time `at`, by counter.
     pub(super) fn pending(&self, at: Nanos) -> Vec<PendingUnits> {
         let mut all: BTreeMap<u128, PendingUnits> = BTreeMap::new();
         let mut add = |charge: &OwnedCharge, units: u64| {
@@ -94,7 +94,7 @@ impl NodeState {
         all.into_values().collect()
     }
 
-    /// Goes on with what was pending before a restart.
+    /// Restores units that were pending before a restart.
     pub(super) fn restore_pending(
         &self,
         pending: &PendingUnits,
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plain_limit_is_compiled_again_and_another_is_not() {
+    fn a_plain_limit_compiles_again_and_a_guarded_one_does_not() {
         let hour = Nanos::from_secs(3_600);
         let plain = |spec: &Spec| Limit::compile(spec, Precision::Script).unwrap();
         for algorithm in Algorithm::ALL {

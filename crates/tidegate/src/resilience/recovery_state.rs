@@ -1,7 +1,13 @@
-//! Whether this node may believe the store, and with whom it shares it.
+//! Decides whether this node may trust the store, and tracks the nodes that share it.
 //!
-//! A store that lost counts is believed again when every node of the last list has merged what it
-//! remembers, or after a while. Pure: vitals and time go in.
+//! Phases: `Unknown` (no status yet), `Exact` (trusted), `Recovering` (counts are missing, the nodes restore them).
+//! Events: `on_status` (the reply to a ping), `mark_lost`, `mark_counts_missing`, `mark_slots_missing`,
+//! `mark_restored`, `mark_reachable`, `mark_unreachable`. Effects: a [`RecoveryStep`] per status; the heartbeat of
+//! this node; the [`Membership`] for decisions.
+//!
+//! The first status, a new epoch and a loss lead to `Recovering`. `Recovering` leads to `Exact` when this node has
+//! restored its counts into the present epoch, and every other member has too or `recovery_timeout` has passed. Pure:
+//! status and time go in. Knows no mirror.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +20,7 @@ use super::settings::{DEFAULT_NODES, ResilienceSettings};
 /// How long a node may be missing from the list before it no longer counts.
 const MEMBER_TIMEOUT: Nanos = Nanos::from_secs(5);
 
-/// How long it may take until every node that lives is listed: a few pings.
+/// How long it may take until every live node is listed: a few pings.
 const MEMBERSHIP_FILL_TIME: Nanos = Nanos::from_secs(1);
 
 /// What a node knows about its store and its peers.
@@ -35,17 +41,17 @@ pub(super) struct RecoveryState {
     recovery_timeout: Nanos,
 }
 
-/// What the store may lack of what a node has seen.
+/// The counts that the store may lack of those that a node has seen.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct MissingCounts {
-    /// What was seen since then, by the store's clock.
+    /// All counts seen since then, by the store's clock.
     since: Nanos,
-    /// What was ever seen of these slots.
+    /// All counts ever seen in these hash slots.
     hash_slots: BTreeSet<HashSlot>,
 }
 
 impl MissingCounts {
-    /// Whether it includes what was seen of a slot at a time.
+    /// Whether it includes a count of a hash slot that was last seen at `at`.
     pub(super) fn includes(&self, hash_slot: HashSlot, at: Nanos) -> bool {
         at >= self.since || self.hash_slots.contains(&hash_slot)
     }
@@ -54,35 +60,34 @@ impl MissingCounts {
 /// Whether the list of nodes can be complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum MembershipState {
-    /// No: the store has not been heard.
+    /// No: there was no status.
     Unknown,
-    /// It has, since then: others may be just about to be listed.
+    /// There is a status since then: other nodes may be about to be listed.
     Filling { since: Nanos },
-    /// Whoever was there has had time to be listed.
+    /// Every live node has had time to be listed.
     Complete,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum RecoveryPhase {
-    /// The store has not been met yet.
+    /// There was no status of the store yet.
     Unknown,
-    /// It is believed.
+    /// The store is trusted.
     Exact,
-    /// It lost counts; the nodes are putting back what they remember.
+    /// The store lost counts; the nodes are restoring theirs.
     Recovering { since: Nanos },
 }
 
-/// What is to be done after vitals were heard.
+/// What to do after a status.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RecoveryStep {
-    /// Nothing: the store is believed.
+    /// Nothing: the store is trusted.
     Nothing,
-    /// Merge what is remembered.
+    /// Restore this node's counts.
     Restore,
-    /// Wait for the others.
+    /// Wait for other nodes to restore theirs.
     Wait,
-    /// The store is trusted again. So many nodes have not restored what they remember within the time that
-    /// they had.
+    /// The store is trusted again. `missing` nodes have not restored their counts in time.
     Trust { missing: usize },
 }
 
@@ -99,9 +104,10 @@ impl RecoveryState {
             },
             loss_count: 0,
             members: settings.members.iter().map(|node| (*node, None)).collect(),
-            membership_state: match settings.members.is_empty() {
-                true => MembershipState::Unknown,
-                false => MembershipState::Complete,
+            membership_state: if settings.members.is_empty() {
+                MembershipState::Unknown
+            } else {
+                MembershipState::Complete
             },
             nodes: settings.nodes,
             share_percent: settings.share_percent,
@@ -109,7 +115,7 @@ impl RecoveryState {
         }
     }
 
-    /// The life the store is known by.
+    /// The store's epoch, as last known.
     pub(super) fn epoch(&self) -> Option<Epoch> {
         self.epoch
     }
@@ -122,13 +128,13 @@ impl RecoveryState {
         matches!(self.phase, RecoveryPhase::Recovering { .. })
     }
 
-    /// What is to be restored.
+    /// The counts to restore.
     pub(super) fn missing_counts(&self) -> &MissingCounts {
         &self.missing_counts
     }
 
-    /// The same once these vitals are taken note of. What they say of another life holds only if the node had restored
-    /// what it remembers into the one before.
+    /// The counts to restore once `status` is applied. The `complete_until` of a new epoch applies only if this node
+    /// had restored its counts into the epoch before.
     pub(super) fn missing_counts_after(&self, status: &StoreStatus) -> MissingCounts {
         let mut missing_counts = self.missing_counts.clone();
         match self.epoch {
@@ -145,7 +151,7 @@ impl RecoveryState {
         self.loss_count
     }
 
-    /// What to tell the others.
+    /// The heartbeat for the next ping.
     pub(super) fn heartbeat(&self) -> Heartbeat {
         Heartbeat {
             node: self.me,
@@ -153,18 +159,18 @@ impl RecoveryState {
         }
     }
 
-    /// The store has lost counts. Whether that is news.
+    /// The store has lost counts. True if it was trusted.
     pub(super) fn mark_lost(&mut self, now: Nanos) -> bool {
         self.is_exact() && self.mark_counts_missing(now)
     }
 
-    /// The store may lack counts that it should have, whatever was restored so far. Whether it was trusted.
+    /// The store may lack counts that it should have, whatever was restored so far. True if it was trusted.
     pub(super) fn mark_counts_missing(&mut self, now: Nanos) -> bool {
         self.missing_counts.since = Nanos::ZERO;
         self.restart_recovery(now)
     }
 
-    /// The same of some slots, which have come to it.
+    /// Does the same for some hash slots, which have moved to the store.
     pub(super) fn mark_slots_missing(&mut self, hash_slots: Vec<HashSlot>, now: Nanos) -> bool {
         if self.is_exact() {
             self.missing_counts.since = Nanos::MAX;
@@ -183,14 +189,14 @@ impl RecoveryState {
         was_exact
     }
 
-    /// The store can be asked again: the others are given their time from here on.
+    /// The store is reachable again: the time that other nodes have to restore their counts starts now.
     pub(super) fn mark_reachable(&mut self, now: Nanos) {
         if let RecoveryPhase::Recovering { since } = &mut self.phase {
             *since = now;
         }
     }
 
-    /// The store did not answer: who is missing from its list is not known.
+    /// The store did not reply: which nodes are missing from its list is unknown.
     pub(super) fn mark_unreachable(&mut self) {
         for (_, missing) in &mut self.members {
             *missing = None;
@@ -200,8 +206,8 @@ impl RecoveryState {
         }
     }
 
-    /// The store told how it is and who is there. `has_any_to_restore` says whether this node knows counts that
-    /// should be in it, and is asked when the store is met for the first time.
+    /// Applies a status of the store. `has_any_to_restore` returns whether this node knows counts that should be in it,
+    /// and is called at the first status only.
     pub(super) fn on_status(
         &mut self,
         status: &StoreStatus,
@@ -215,8 +221,8 @@ impl RecoveryState {
                 self.phase = RecoveryPhase::Recovering { since: now };
                 self.restored = None;
             }
-            // Whoever has just started remembers nothing, but the others may be about to. Where a
-            // store takes over from another, it may not have heard the last of it.
+            // A node that has just started has nothing to restore, but other nodes may. A store that takes over from
+            // another may lack the last charges.
             None => {
                 self.phase = RecoveryPhase::Recovering { since: now };
                 self.restored = (!has_any_to_restore()).then_some(status.epoch);
@@ -246,7 +252,7 @@ impl RecoveryState {
         RecoveryStep::Trust { missing }
     }
 
-    /// All that this node remembers is in the store, if no more counts may have gone missing than when it began.
+    /// This node has restored its counts into `epoch`. Ignored if more counts went missing since `loss_count` was read.
     pub(super) fn mark_restored(&mut self, epoch: Epoch, loss_count: u64) {
         if loss_count == self.loss_count {
             self.restored = Some(epoch);
@@ -254,7 +260,7 @@ impl RecoveryState {
         }
     }
 
-    /// How many other nodes have not restored what they remember.
+    /// How many other nodes have not restored their counts.
     fn missing(&self, status: &StoreStatus) -> usize {
         let unrestored = |node: &NodeId| {
             let mut heartbeats = status.heartbeats.iter();
@@ -273,8 +279,8 @@ impl RecoveryState {
             .count()
     }
 
-    /// Who is not listed stays on the roster for a while: after an outage the list is empty and fills
-    /// as nodes come back, and whoever took it at its word would hold the shares of all the others.
+    /// Updates the members. A node that is not listed stays for a while: after an outage the list is empty and fills as
+    /// nodes come back, and a node that trusted the short list would use the shares of all the others.
     fn update_members(&mut self, status: &StoreStatus, now: Nanos) {
         let listed = |node: NodeId| {
             status
@@ -301,15 +307,15 @@ impl RecoveryState {
         }
     }
 
-    /// The nodes as last listed; none as long as the list may be short, because whoever took a short
-    /// one for the whole would hold the shares of others.
+    /// The nodes as last listed; none while the list may be incomplete, because a node that took a short list for the
+    /// whole would use the shares of others.
     pub(super) fn members(&self) -> Vec<NodeId> {
         let complete = self.membership_state == MembershipState::Complete;
         let members = self.members.iter().filter(|_| complete);
         members.map(|(node, _)| *node).collect()
     }
 
-    /// How many nodes to reckon with.
+    /// How many nodes to divide limits among.
     pub(super) fn nodes(&self) -> u32 {
         let listed = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
         let known = listed.max(self.nodes.unwrap_or(0));
@@ -319,7 +325,7 @@ impl RecoveryState {
         }
     }
 
-    /// What decisions need to know of it.
+    /// The membership for decisions.
     pub(super) fn membership(&self) -> Membership {
         Membership {
             me: self.me,
@@ -361,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_just_met_is_believed_when_those_who_know_it_do() {
+    fn a_new_store_is_trusted_when_all_other_nodes_have_restored_it() {
         let mut state = RecoveryState::new(NodeId(1), &ResilienceSettings::default());
         assert_eq!(state.nodes(), 8);
         let recovering = status(7, &[(1, None), (2, Some(6))]);
@@ -376,15 +382,15 @@ mod tests {
         );
         assert_eq!(state.nodes(), 8, "others may be about to be listed");
         assert_eq!(state.membership().division(1).rank, None);
-        assert_eq!(state.members(), [], "nor is such a list kept");
+        assert_eq!(state.members(), [], "nor is such a list saved");
         state.on_status(&done, Nanos::from_secs(2), || false);
         assert_eq!(state.nodes(), 2);
         assert_eq!(state.members(), [1, 2].map(NodeId));
     }
 
-    /// A store that takes over from another may not have heard the last of it.
+    /// A store that takes over from another may lack the last charges.
     #[test]
-    fn a_store_just_met_is_seeded_by_whoever_remembers() {
+    fn a_new_store_is_restored_by_nodes_that_have_counts() {
         let mut state = RecoveryState::new(NodeId(1), &ResilienceSettings::default());
         let peers = status(7, &[(2, Some(7))]);
         assert_eq!(
@@ -399,9 +405,9 @@ mod tests {
         );
     }
 
-    /// What was seen before need not be restored, unless counts are missing without a new epoch.
+    /// Older counts need not be restored, unless counts are missing without a new epoch.
     #[test]
-    fn a_new_epoch_says_how_far_the_data_is_whole() {
+    fn a_new_epoch_reports_until_when_its_counts_are_complete() {
         let mut state = exact_state();
         assert_eq!(state.missing_counts().since, Nanos::new(7));
         state.on_status(&status(8, &[]), SECOND, || false);
@@ -420,9 +426,10 @@ mod tests {
         );
     }
 
-    /// Hash slots came from a primary that may have lost counts while this one was being restored, or before it was met.
+    /// Hash slots came from a primary that may have lost counts while this one was being restored, or before its first
+    /// status.
     #[test]
-    fn slots_that_may_lack_counts_are_restored_whatever_was_under_way() {
+    fn hash_slots_that_may_lack_counts_are_restored_in_every_phase() {
         let all = status(8, &[(1, Some(8)), (2, Some(8))]);
         let (old, slot, other) = (Nanos::new(1), HashSlot(5), HashSlot(6));
         let mut state = exact_state();
@@ -467,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_life_is_seeded_and_believed_when_all_have_done_so_or_after_a_second() {
+    fn a_new_epoch_is_restored_and_trusted_when_all_nodes_have_restored_or_after_a_second() {
         for (at, heartbeats, want) in [
             (1_100, &[(1, Some(8)), (2, Some(7))][..], RecoveryStep::Wait),
             (
@@ -491,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_gone_from_the_same_life_is_put_back_by_this_node_alone() {
+    fn a_record_lost_within_the_same_epoch_is_restored_by_this_node_alone() {
         let mut state = exact_state();
         assert!(state.mark_lost(SECOND) && !state.mark_lost(SECOND));
         let peers = status(7, &[(1, None), (2, Some(7))]);
@@ -506,9 +513,9 @@ mod tests {
         );
     }
 
-    /// The list is empty after an outage. The first to come back once took all shares for its own.
+    /// The list is empty after an outage. The first node to come back once used all shares as its own.
     #[test]
-    fn a_node_counts_until_it_was_missing_for_a_while_of_good_pings() {
+    fn a_node_counts_until_it_was_missing_from_good_pings_for_a_while() {
         let mut state = exact_state();
         let alone = status(7, &[(1, Some(7))]);
         for (at, nodes) in [(2, 2), (6, 2), (7, 1)] {

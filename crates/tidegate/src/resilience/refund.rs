@@ -1,7 +1,7 @@
-//! Taking back a charge: what is refunded, and how the limits stood before it.
+//! Refunds of a charge, and the readings of its limits before it.
 //!
-//! A reservation is taken back by settling it with nothing used: refunded, it would come back once more
-//! at its end.
+//! A reservation is not refunded but settled with zero used: a refunded reservation would be refunded once more
+//! when it expires.
 
 use smallvec::SmallVec;
 use tidegate_core::store::{
@@ -15,12 +15,12 @@ use crate::runtime::Runtime;
 /// One per charge of a set, in order.
 pub(super) type Readings = SmallVec<[LimitReading; 4]>;
 
-/// What a set is charged for.
+/// Why a set is charged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ChargeKind {
-    /// A request, for good.
+    /// For a request: the charge is final.
     Charge,
-    /// An estimate that will be settled.
+    /// For a reservation that will be settled.
     Reserve { id: u128, ttl: Nanos },
 }
 
@@ -33,7 +33,7 @@ impl ChargeKind {
     }
 }
 
-/// The settlement of a reservation of which nothing was used.
+/// Settles a reservation of which nothing was used.
 pub(super) fn settle_as_unused<'a>(
     id: u128,
     ttl: Nanos,
@@ -56,7 +56,7 @@ fn retain_charged(set: &mut ChargeSet<'_>, outcome: &Outcome) {
     set.charges.retain(allowed);
 }
 
-/// A refund of all that `outcome` charged, under an id of its own.
+/// A refund of all that `outcome` charged, under its own id.
 pub(super) fn refund_of<'a, R: Runtime>(
     runtime: &R,
     mut set: ChargeSet<'a>,
@@ -67,7 +67,7 @@ pub(super) fn refund_of<'a, R: Runtime>(
     Refund {
         id: refund_id(runtime),
         charged_at: outcome.at,
-        // It is sent once and soon: to remember its id for as long as a long limit would fill the store.
+        // It is sent once and soon: keeping its id for as long as a long limit lasts would fill the store.
         expires_at: outcome
             .at
             .plus(resets.max().unwrap_or(Nanos::ZERO).min(LATE_REPLY_TIMEOUT)),
@@ -75,7 +75,7 @@ pub(super) fn refund_of<'a, R: Runtime>(
     }
 }
 
-/// A refund of units that the store has counted since `charged`, under an id of its own.
+/// A refund of units that the store counts since `charged`, under its own id.
 pub(super) fn refund_units<'a, R: Runtime>(
     runtime: &R,
     set: ChargeSet<'a>,
@@ -93,7 +93,7 @@ fn refund_id<R: Runtime>(runtime: &R) -> u128 {
     u128::from(runtime.random()) << 64 | u128::from(runtime.random())
 }
 
-/// The readings of an outcome as if its charges had been given back at once.
+/// The readings of an outcome as if its charges had been refunded at once.
 pub(super) fn readings_before(set: &ChargeSet<'_>, outcome: &Outcome) -> Readings {
     let mut readings = outcome.readings.clone();
     let seen = set.charges.iter().zip(&outcome.snapshots);

@@ -1,4 +1,4 @@
-//! The numbers of the resilience parts, each with its reason.
+//! The settings of the resilience layers, each with its reason.
 
 use std::sync::Arc;
 
@@ -8,80 +8,79 @@ use tidegate_core::units::Nanos;
 use super::clock_watch::ClockTolerance;
 use super::failure_counts::FailureCounts;
 
-/// How a node gets along without its store.
+/// How a node handles a store that is slow, down, or has lost counts.
 #[derive(Clone, Debug)]
 pub struct ResilienceSettings {
-    /// How long a decision waits for the store where its rule says nothing. Longer than the pauses of a
-    /// healthy store nearly always are, and nothing a client would notice.
+    /// How long a decision waits for the store where its rule sets no budget. Longer than nearly all pauses of a
+    /// healthy store, and too short for a client to notice.
     pub budget: Nanos,
-    /// How long a permit or a reservation waits for the store where its rule says nothing. Both are for long
-    /// work, and a wrong answer lasts as long as that.
+    /// How long an acquire or a reserve waits for the store where its rule sets no budget. Both are for long work,
+    /// and a wrong decision lasts as long as the work.
     pub long_work_budget: Nanos,
-    /// How long a call waits that follows a decision: a refund, a settlement, a renewal, a release. No request
-    /// is kept waiting, and only the store knows the answer.
+    /// How long a call waits that follows a decision: a refund, a settle, a renew, a release. No request waits for
+    /// it, and only the store knows the result.
     pub follow_up_budget: Nanos,
-    /// Calls to the store in flight; beyond it the store counts as away. Bounds what a hang can pile
-    /// up.
+    /// The maximum number of calls in flight. Beyond it the store counts as down. Bounds what a hang can pile up.
     pub max_in_flight: usize,
-    /// Where failures of the store are counted. Clones of the settings count in the same place.
+    /// Counts failures of the store. Clones of the settings share the counts.
     pub failures: Arc<FailureCounts>,
-    /// When to stop asking.
+    /// When to stop calling the store.
     pub breaker: BreakerSettings,
-    /// How often the store is asked how it is, give or take a tenth.
+    /// The interval between pings, plus or minus a tenth.
     pub ping_interval: Nanos,
-    /// The same while the node waits for the others after a loss.
+    /// The interval while the node waits for other nodes to restore their counts.
     pub recovery_ping_interval: Nanos,
-    /// What all nodes together admit while the store is away, in hundredths of each limit. Less than
-    /// all of it, because nodes that died are still counted on and clocks differ.
+    /// What all nodes together admit while the store is down, in percent of each limit. Less than 100, because
+    /// nodes that died are still counted and clocks differ.
     pub share_percent: u32,
-    /// How many nodes there are, if someone said so. The list of beats wins if it is longer.
+    /// The number of nodes, if configured. The membership wins if it is larger.
     pub nodes: Option<u32>,
-    /// The list of nodes as last known, from before a restart.
+    /// The members as last known before a restart.
     pub members: Vec<NodeId>,
-    /// The id this node had then. Without one it draws its own.
+    /// The id that this node had before a restart. Without one it draws a random id.
     pub me: Option<NodeId>,
-    /// How far the store's clock and this node's may be apart.
+    /// The tolerated offset between the store's clock and this node's.
     pub clock_tolerance: ClockTolerance,
-    /// Subjects whose last state is remembered, and subjects whose local spending is.
+    /// Bounds the mirror, the write-back queue, the open permits and the local reservations: entries in each.
     pub max_mirrored: usize,
-    /// The longest wait for other nodes to merge what they remember.
+    /// The longest wait for other nodes to restore their counts.
     pub recovery_timeout: Nanos,
-    /// The start of pushing is spread over this, so that nodes do not all push at once.
+    /// A push starts after a random time up to this, so that nodes do not all push at once.
     pub push_jitter: Nanos,
-    /// How long local spending waits to be pushed while the store answers: a single late answer must
-    /// not keep a subject away from its counter.
+    /// How long pending units wait for a push while the store replies: a single late reply must not keep a subject
+    /// away from its counter.
     pub push_delay: Nanos,
-    /// Counters pushed at once, and how long to wait before the next batch.
+    /// The maximum number of counters in one batch of a push.
     pub push_batch: usize,
     /// The pause between batches.
     pub push_pause: Nanos,
-    /// Counters that are counted by hearsay at a time; more are simply decided by the store.
+    /// Counters with a lenient view at a time. The store decides for counters beyond it.
     pub max_views: usize,
-    /// Counters of which units are drawn in advance at a time; more are simply decided by the store.
+    /// Counters with leases at a time. The store decides for counters beyond it.
     pub max_leases: usize,
-    /// Refusals remembered.
+    /// Denials in the deny cache.
     pub max_denials: usize,
-    /// The longest a refusal is remembered: capacity may come back early by a refund elsewhere.
+    /// The longest time for which a denial is cached: a refund on another node may free capacity early.
     pub max_denial_age: Nanos,
 }
 
 /// When a breaker opens and closes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BreakerSettings {
-    /// Errors in a row that open it.
+    /// Errors in a row that open the breaker.
     pub consecutive_errors: u32,
-    /// Or half of this many calls and more within `window`.
+    /// The breaker opens when at least this many calls within `window` ended and at least half of them failed.
     pub min_calls: u32,
     /// See `min_calls`.
     pub window: Nanos,
-    /// Or requests in flight and no reply of any kind for so long. Pauses of a healthy store (a fork, a
-    /// slow command, a swapped page, a scheduler that is busy elsewhere) stay below it.
+    /// The breaker opens when requests are in flight and no reply of any kind arrives for this long. Pauses of a
+    /// healthy store (a fork, a slow command, a swapped page, a busy scheduler) stay below it.
     pub silence_timeout: Nanos,
-    /// Good pings in a row that close it after errors.
+    /// Good pings in a row that close the breaker after errors.
     pub good_pings: u32,
     /// The maximum to which `good_pings` grows.
     pub max_pings: u32,
-    /// Opening again this soon after closing doubles the pings that are needed.
+    /// When the breaker opens again within this time after closing, it needs twice as many pings.
     pub reopen_window: Nanos,
 }
 
@@ -129,5 +128,5 @@ impl Default for ResilienceSettings {
     }
 }
 
-/// The number of nodes to reckon with when nobody said how many there are.
+/// The number of nodes to assume while neither the settings nor a complete membership give one.
 pub(super) const DEFAULT_NODES: u32 = 8;

@@ -1,21 +1,21 @@
-//! A charge set of which some charges are decided here and the rest by the store behind.
+//! Splits a charge set into the charges that a layer decides locally and the rest, for the store behind it.
 //!
-//! Only charges that must pass are decided here, so the rest is a set of its own: it is refused exactly
-//! if the request is, given that everything here allows. Who decides here gives back what it took when
-//! the rest is refused, and asks the rest nothing but a peek when it refuses itself.
+//! Only enforced charges are decided locally, so the rest is a set of its own: given that all local charges allow, the
+//! rest is denied exactly if the request is. The layer refunds its local charges when the rest is denied, and only
+//! peeks at the rest when it denies locally.
 
 use smallvec::SmallVec;
 use tidegate_core::store::{Charge, ChargeSet, LimitReading, Outcome, Role, Source};
 
 /// The two halves of one set.
 pub(super) struct SplitSet<'a> {
-    /// Which charges of the whole set are decided here, in order.
+    /// Which charges of the whole set are decided locally, in order.
     is_local: SmallVec<[bool; 4]>,
     remote: ChargeSet<'a>,
 }
 
 impl<'a> SplitSet<'a> {
-    /// Parts from `set` those that must pass and that `decides_locally`.
+    /// Separates the enforced charges of `set` that `decides_locally`.
     pub(super) fn of(set: &ChargeSet<'a>, decides_locally: impl Fn(&Charge<'_>) -> bool) -> Self {
         let is_local =
             |charge: &Charge<'_>| charge.role == Role::Enforce && decides_locally(charge);
@@ -31,14 +31,14 @@ impl<'a> SplitSet<'a> {
         }
     }
 
-    /// What the store behind decides, if anything is left to it.
+    /// The charges for the store behind, if there are any.
     pub(super) fn remote(&self) -> Option<&ChargeSet<'a>> {
         (!self.remote.charges.is_empty()).then_some(&self.remote)
     }
 
-    /// One outcome of both halves, each with one reading per charge of its own. Its time is the earlier
-    /// one, so that a refund gives back no more than either would; of a refusal, that of who refused. It
-    /// was decided by who refused, and if nobody did, by what is the least sure.
+    /// One outcome of both halves, each with one reading per charge of its own. Its time is the earlier one, so that a
+    /// refund refunds no more than either would; for a denial, the time of the half that denied. Its source is that of
+    /// the half that denied, or else the less exact one.
     pub(super) fn merge(&self, local: Outcome, remote: Outcome) -> Outcome {
         let source = match (local.admitted, remote.admitted) {
             (false, _) => local.source,
@@ -66,9 +66,12 @@ impl<'a> SplitSet<'a> {
         remote: &[LimitReading],
     ) -> SmallVec<[LimitReading; 4]> {
         let (mut local, mut remote) = (local.iter(), remote.iter());
-        let next = |is_local: &bool| match is_local {
-            true => local.next(),
-            false => remote.next(),
+        let next = |is_local: &bool| {
+            if *is_local {
+                local.next()
+            } else {
+                remote.next()
+            }
         };
         self.is_local.iter().filter_map(next).copied().collect()
     }
@@ -85,8 +88,8 @@ mod tests {
 
     use super::*;
 
-    /// Charges as words: `l` for leased or `x` for exact, and `e`, `q` or `s` for their role. What is
-    /// left for the store behind, as the numbers of charges.
+    /// Charges as words: `l` for leased or `x` for exact, and `e`, `q` or `s` for their role. Expects the charges left
+    /// for the store behind, by index.
     #[track_caller]
     fn check(charges: &str, want_remote: &[usize]) {
         let rule = RuleName::new("split");
@@ -134,13 +137,14 @@ mod tests {
         assert_eq!(order, all, "each charge has its own reading");
     }
 
-    /// Readings that tell whose they are.
+    /// Readings whose `remaining` is the index of their charge.
     fn outcome_of(of: impl Iterator<Item = usize>, admitted: bool) -> Outcome {
-        let verdict = match admitted {
-            true => Verdict::Allow { delay: Nanos::ZERO },
-            false => Verdict::Deny {
+        let verdict = if admitted {
+            Verdict::Allow { delay: Nanos::ZERO }
+        } else {
+            Verdict::Deny {
                 retry: Retry::After(Nanos::ZERO),
-            },
+            }
         };
         let reading = |i: usize| LimitReading {
             verdict,
@@ -169,12 +173,12 @@ mod tests {
     }
 
     #[test]
-    fn budgets_and_those_who_watch_are_never_decided_here() {
+    fn quota_and_shadow_charges_are_never_decided_locally() {
         check("lq le ls", &[0, 2]);
     }
 
     #[test]
-    fn who_refused_decided_and_else_the_least_sure() {
+    fn the_source_is_the_half_that_denied_or_else_the_less_exact_one() {
         let split = SplitSet::of(&ChargeSet::default(), |_| true);
         let decided = |local: (bool, Source), remote: (bool, Source)| {
             let of = |(admitted, source)| Outcome {

@@ -1,18 +1,18 @@
-//! The store's time as a node can tell it while the store does not reply.
+//! Estimates the store's time while the store does not reply.
 //!
-//! Never the node's own clock: nodes disagree, and what the store counted is dated by the store. The gap
-//! between the two is taken from replies, to half a round trip. A late reply would put it off by half of its
-//! lateness, so only quick replies count as long as there are any. A slow reply still shows a clock that was
-//! set: the store replied between request and reply, and its time must be possible there.
+//! The node's own clock is never used: nodes disagree, and the store dates its counts by its own clock. The gap
+//! between the two is taken from replies, to half a round trip. A late reply would be off by half of its lateness, so
+//! only quick replies count as long as there are any. A slow reply still reveals a clock that was set: the store
+//! replied between request and reply, and its time must be possible there.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate_core::units::Nanos;
 
-/// A round trip that is quick in any case: half of it is no error that matters.
+/// A round trip that is always quick: half of it is no error that matters.
 const QUICK: Nanos = Nanos::from_millis(4);
-/// Clocks that are kept in step drift apart by less than one in this many: as the quickest reply ages, a slower
-/// one becomes as good.
+/// Synchronised clocks drift apart by less than one in this many: as the quickest reply ages, a slower one becomes
+/// as good.
 const DRIFT: u64 = 2_000;
 
 /// The gap between a monotonic clock and the store's.
@@ -25,7 +25,7 @@ pub(super) struct StoreClock {
 }
 
 impl StoreClock {
-    /// Until the store is met, the wall clock has to do.
+    /// Until the first reply, the wall clock has to do.
     pub(super) fn new(now: Nanos, wall: Nanos) -> Self {
         StoreClock {
             gap: AtomicU64::new(wall.get().wrapping_sub(now.get())),
@@ -34,7 +34,7 @@ impl StoreClock {
         }
     }
 
-    /// The store's time was `at`, in the reply to what was sent at `sent` and answered at `now`.
+    /// The store's time was `at`, in a reply that arrived at `now` to a request sent at `sent`.
     pub(super) fn record(&self, sent: Nanos, now: Nanos, at: Nanos) {
         let took = now.since(sent).get();
         let quickest = self.quickest.load(Ordering::Relaxed);
@@ -53,7 +53,7 @@ impl StoreClock {
         self.gap.store(gap, Ordering::Relaxed);
     }
 
-    /// Whether the gap, which is known to `error`, puts `at` between the request and its reply.
+    /// Whether the gap, which is known to within `error`, puts `at` between the request and its reply.
     fn is_possible(&self, sent: Nanos, took: u64, at: Nanos, error: u64) -> bool {
         let gap = self.gap.load(Ordering::Relaxed);
         let replied = at.get().wrapping_sub(gap);
@@ -74,8 +74,8 @@ mod tests {
 
     const MS: fn(u64) -> Nanos = Nanos::from_millis;
 
-    /// The store's clock is an hour ahead. Replies are given as when they were sent and answered; the store
-    /// answers at once, and the rest of the way is slow.
+    /// The store's clock is an hour ahead. Replies are given as the times of request and reply; the store replies at
+    /// once, and the way back is slow.
     #[track_caller]
     fn check(replies: &[(u64, u64)], want_error_ms: u64) {
         let hour = Nanos::from_secs(3_600);
@@ -89,13 +89,13 @@ mod tests {
     }
 
     #[test]
-    fn late_replies_do_not_spoil_what_quick_ones_say() {
+    fn late_replies_do_not_spoil_the_estimate_of_quick_ones() {
         check(&[(0, 0), (10, 110), (20, 1_500)], 0);
         check(&[(0, 2), (10, 110), (200, 204)], 2);
     }
 
     #[test]
-    fn where_every_reply_is_slow_they_have_to_do() {
+    fn slow_replies_count_where_all_replies_are_slow() {
         check(&[(0, 100)], 50);
         check(&[(0, 100), (200, 280)], 40);
         check(&[(0, 2), (1_000, 1_100), (50_000, 50_100)], 1);
@@ -104,13 +104,13 @@ mod tests {
 
     /// Each reply was a little slower than the one before, and the error grew with them.
     #[test]
-    fn replies_that_become_slower_do_not_count_for_quick_ones() {
+    fn replies_that_become_slower_do_not_count_as_quick() {
         let slower = [(0, 2), (1_000, 1_004), (1_010, 1_018), (1_020, 1_036)];
         check(&slower, 2);
     }
 
     #[test]
-    fn a_clock_that_was_set_shows_in_a_slow_reply() {
+    fn a_slow_reply_reveals_a_clock_that_was_set() {
         let clock = StoreClock::new(MS(0), MS(0));
         let hour = Nanos::from_secs(3_600);
         clock.record(MS(0), MS(2), MS(1).plus(hour));

@@ -1,7 +1,7 @@
-//! A map by counter, in parts with a lock each.
+//! A map by counter, in stripes with a lock each.
 //!
-//! Counters are keyed fingerprints, spread evenly by their making: they need no further hashing, and
-//! iteration depends on nothing but what was inserted, so that a simulated run replays.
+//! Counters are keyed fingerprints and evenly distributed: they need no further hashing, and the order of iteration
+//! depends only on what was inserted, so a simulated run can be replayed.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -14,7 +14,7 @@ use super::eviction::EvictionOrder;
 
 const STRIPES: usize = 16;
 
-/// Takes a counter's own bits for a hash.
+/// Uses the bits of a counter as its hash.
 #[derive(Clone, Copy, Default)]
 pub(super) struct IdentityHasher(u64);
 
@@ -38,10 +38,10 @@ impl Hasher for IdentityHasher {
 
 type CounterMap<T> = HashMap<u128, T, BuildHasherDefault<IdentityHasher>>;
 
-/// One part of the map.
+/// One stripe of the map.
 pub(super) struct Stripe<T> {
     map: CounterMap<T>,
-    /// Which entry leaves first, for maps that evict.
+    /// Which entry is evicted first, for maps that evict.
     order: EvictionOrder,
 }
 
@@ -69,7 +69,7 @@ impl<T> DerefMut for Stripe<T> {
 }
 
 impl<T> Stripe<T> {
-    /// Inserts an entry that may be evicted. `end_of` says when an entry expires.
+    /// Inserts an entry that may be evicted. `end_of` returns when an entry expires.
     pub(super) fn insert_evictable(
         &mut self,
         counter: u128,
@@ -85,8 +85,7 @@ impl<T> Stripe<T> {
         }
     }
 
-    /// Evicts the entry that expires first, of those that were inserted to be evicted. False if there is
-    /// none.
+    /// Evicts the entry that expires first, of those inserted by `insert_evictable`. False if there is none.
     pub(super) fn evict(&mut self, end_of: impl Fn(&T) -> Nanos) -> bool {
         let map = &self.map;
         let evicted = self.order.take(|counter| map.get(&counter).map(&end_of));
@@ -97,12 +96,12 @@ impl<T> Stripe<T> {
 /// A map by counter.
 pub(super) struct StripedMap<T> {
     stripes: [Mutex<Stripe<T>>; STRIPES],
-    /// The most entries of a part.
+    /// The maximum number of entries of a stripe.
     max_per_stripe: usize,
 }
 
 impl<T> StripedMap<T> {
-    /// A map of about `most` entries.
+    /// A map of about `max` entries.
     pub(super) fn new(max: usize) -> Self {
         StripedMap {
             stripes: std::array::from_fn(|_| Mutex::default()),
@@ -110,18 +109,18 @@ impl<T> StripedMap<T> {
         }
     }
 
-    /// The part that holds `counter`, locked.
+    /// The stripe of `counter`, locked.
     pub(super) fn stripe(&self, counter: u128) -> MutexGuard<'_, Stripe<T>> {
         let at = (counter >> 64) as usize % STRIPES;
         self.stripes[at].lock()
     }
 
-    /// Each part in turn, locked.
+    /// Each stripe in turn, locked.
     pub(super) fn stripes(&self) -> impl Iterator<Item = MutexGuard<'_, Stripe<T>>> {
         self.stripes.iter().map(Mutex::lock)
     }
 
-    /// Whether a part has room for one more.
+    /// Whether a stripe has room for one more entry.
     pub(super) fn has_room(&self, stripe: &Stripe<T>) -> bool {
         stripe.len() < self.max_per_stripe
     }
@@ -132,10 +131,10 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// Past the bound, each new counter once walked all entries of its part twice, under the lock and on
-    /// the path of a decision.
+    /// In a full map, each new counter once walked all entries of its stripe twice, under the lock and on the path of a
+    /// decision.
     #[test]
-    fn a_new_entry_of_a_full_part_looks_at_few_others() {
+    fn a_new_entry_of_a_full_stripe_visits_few_others() {
         let counters: StripedMap<Nanos> = StripedMap::new(100_000);
         let looks = Cell::new(0);
         let end_of = |end: &Nanos| {
@@ -154,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_removed_otherwise_does_not_pile_up_in_the_order() {
+    fn removed_entries_do_not_pile_up_in_the_eviction_order() {
         let counters: StripedMap<Nanos> = StripedMap::new(16);
         let mut stripe = counters.stripe(0);
         for round in 0..10_000 {

@@ -1,9 +1,13 @@
-//! What was admitted locally and has not been charged to the store yet.
+//! The write-back queue: units that were admitted locally and are not charged to the store yet.
 //!
-//! Kept apart from the state that decides: that one began with what the mirror knew, and to charge it
-//! would charge others' spending again. Here time lets go of what no longer matters, at the pace of
-//! the local share. What was spent of a bucket begins to drain when the store's own level has: one
-//! rate cannot drain both.
+//! Per counter, units are pending or in flight, and either this node's share or the store decides. Events: `add`
+//! (admitted by the share, which decides from then on), `add_late` (admitted while a reply was late; the store decides
+//! on), `begin_push` (pending to in flight), then `push_done` (removed; the store decides), `push_partly_lost`,
+//! `push_failed` or `push_rejected` (pending again). `cancel` and `refund` remove pending units.
+//!
+//! The queue is separate from the state of the shares: that state started from the mirror, and charging it would
+//! charge the units of other nodes again. Pending units expire at the rate of the share. Units of a bucket start to
+//! drain when the store's own level has drained: one rate cannot drain both. Knows no store; time is injected.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -15,10 +19,10 @@ use tidegate_core::units::{Cost, Nanos};
 use super::owned_charge::OwnedCharge;
 use super::striped_map::StripedMap;
 
-/// How long a record that the store cannot use is left alone.
+/// How long a counter is left alone whose record the store cannot use.
 const RETRY_RECORD_AFTER: Nanos = Nanos::from_secs(5);
 
-/// Debts to the store, by counter. Bounded; what finds no room is not charged, and reported as dropped.
+/// Pending units by counter. Bounded: units that find no room are never charged, and are reported as dropped.
 pub(super) struct WriteBackQueue {
     pending: StripedMap<PendingCharge>,
     count: AtomicUsize,
@@ -30,15 +34,15 @@ struct PendingCharge {
     charge: OwnedCharge,
     share: Limit,
     state: CounterState,
-    /// A bucket: when the store's own level has drained.
+    /// For a bucket: when the store's own level has drained.
     drains_from: Nanos,
-    /// Units under way to the store.
+    /// Units of a push in flight.
     in_flight: u64,
-    /// Decisions are the store's: the bulk has been charged, or only late replies left something.
+    /// The store decides: the bulk has been charged, or only late replies added units.
     store_decides: bool,
     /// Units that this node's share does not count yet.
     unshared: u64,
-    /// It is not charged before this, because the store cannot use its record.
+    /// It is not pushed before this, because the store cannot use its record.
     not_before: Nanos,
 }
 
@@ -59,7 +63,7 @@ impl PendingCharge {
     }
 }
 
-/// A debt on its way to the store.
+/// Pending units of one counter in a push.
 pub(super) struct OutgoingCharge {
     pub(super) counter: u128,
     pub(super) charge: OwnedCharge,
@@ -70,7 +74,7 @@ pub(super) struct OutgoingCharge {
 /// Why units were admitted that the store does not count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum PendingCause {
-    /// The store was away.
+    /// The store was down.
     Outage,
     /// Its reply was late.
     Late,
@@ -85,12 +89,12 @@ impl WriteBackQueue {
         }
     }
 
-    /// Whether there is anything at all.
+    /// Whether no counter has pending units.
     pub(super) fn is_empty(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
     }
 
-    /// Units that found no room since this was last called: the store will never count them.
+    /// Units that found no room since the last call of this method: the store will never count them.
     pub(super) fn take_dropped(&self) -> u64 {
         if self.dropped.load(Ordering::Acquire) == 0 {
             return 0;
@@ -98,7 +102,7 @@ impl WriteBackQueue {
         self.dropped.swap(0, Ordering::AcqRel)
     }
 
-    /// Whether a counter must be decided locally because the store does not know its debt yet.
+    /// Whether this node's share decides for a counter because the store does not count its pending units yet.
     pub(super) fn must_decide_locally(&self, counter: u128) -> bool {
         !self.is_empty()
             && self
@@ -108,8 +112,8 @@ impl WriteBackQueue {
                 .is_some_and(|pending| !pending.store_decides)
     }
 
-    /// A charge was admitted locally under `share`. By what was last seen of it, the store's own
-    /// level has drained at `empty_at`.
+    /// A charge was admitted locally under `share`. By the last known state, the store's own level has drained at
+    /// `empty_at`.
     pub(super) fn add(&self, charge: &Charge<'_>, share: &Limit, at: Nanos, empty_at: Nanos) {
         let counter = charge.counter();
         let drains_from = drains_from(share, empty_at);
@@ -143,9 +147,9 @@ impl WriteBackQueue {
         self.count.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// A charge was admitted at the store's time `admitted` because its reply was late, and the store does not
-    /// count it. What of it still matters is a debt. Decisions on the counter stay the store's. `unshared`
-    /// units of it are not counted by this node's share.
+    /// A charge was admitted at the store's time `admitted` because its reply was late, and the store does not count
+    /// it. Its units that still count at `at` are pending. The store still decides for the counter. This node's share
+    /// does not count `unshared` of the units.
     pub(super) fn add_late(
         &self,
         charge: &OwnedCharge,
@@ -183,7 +187,7 @@ impl WriteBackQueue {
         }
     }
 
-    /// Every counter with units that the store does not count at its time `at`.
+    /// Visits every counter with units that the store does not count at its time `at`.
     pub(super) fn for_each(&self, at: Nanos, mut apply: impl FnMut(&OwnedCharge, u64)) {
         if self.is_empty() {
             return;
@@ -198,8 +202,8 @@ impl WriteBackQueue {
         }
     }
 
-    /// Goes on with a debt from before a restart, as it was at the store's time `at`. This node's share
-    /// counts it, and decides until the store has charged it.
+    /// Restores pending units from before a restart, as they were at the store's time `at`. This node's share counts
+    /// them, and decides until the store has charged them.
     pub(super) fn restore(&self, charge: OwnedCharge, at: Nanos) {
         let (units, limit) = (charge.units(), charge.limit.clone());
         self.add(&charge.charge(), &limit, at, at);
@@ -209,7 +213,7 @@ impl WriteBackQueue {
         }
     }
 
-    /// Units of a counter that the store does not count, those on their way to it included.
+    /// Units of a counter that the store does not count, including those of a push in flight.
     pub(super) fn units(&self, counter: u128, at: Nanos) -> u64 {
         if self.is_empty() {
             return 0;
@@ -220,8 +224,8 @@ impl WriteBackQueue {
         })
     }
 
-    /// The store counts units for which nobody was admitted: they pay for as many that it does not count.
-    /// Whether there were as many, and not yet on their way.
+    /// The store counts units for which no request was admitted: they pay for as many pending units. False if fewer
+    /// are pending and not in flight.
     pub(super) fn cancel(&self, charge: &OwnedCharge, at: Nanos) -> bool {
         if self.is_empty() {
             return false;
@@ -246,7 +250,7 @@ impl WriteBackQueue {
         true
     }
 
-    /// Units that this node's share does not count yet, and does from now on.
+    /// Units that this node's share does not count yet. The caller counts them from now on.
     pub(super) fn take_unshared(&self, counter: u128) -> u64 {
         if self.is_empty() {
             return 0;
@@ -257,7 +261,7 @@ impl WriteBackQueue {
             .map_or(0, |pending| std::mem::take(&mut pending.unshared))
     }
 
-    /// A locally admitted charge was given back.
+    /// A locally admitted charge was refunded.
     pub(super) fn refund(&self, charge: &Charge<'_>, charged: Nanos, at: Nanos) {
         let counter = charge.counter();
         if let Some(pending) = self.pending.stripe(counter).get_mut(&counter) {
@@ -268,8 +272,8 @@ impl WriteBackQueue {
         }
     }
 
-    /// Every debt to one store at its time `at`, with the slot it is in there, the largest first.
-    /// Those that time has settled are gone. The store holds what is in a slot.
+    /// All counters of one store with pending units at its time `at`, with their hash slots, most units first. The
+    /// store holds a subject if `hash_slot_of` returns its hash slot. Counters whose units have expired are removed.
     pub(super) fn list_ready(
         &self,
         hash_slot_of: impl Fn(Fingerprint) -> Option<HashSlot>,
@@ -280,7 +284,7 @@ impl WriteBackQueue {
             let before = stripe.len();
             stripe.retain(|counter, pending| {
                 let Some(hash_slot) = hash_slot_of(pending.charge.subject) else {
-                    return true; // another store's, which has a time of its own
+                    return true; // held by another store, which has its own time
                 };
                 let units = pending.units(at);
                 if units > 0 && pending.in_flight == 0 && pending.not_before <= at {
@@ -298,7 +302,7 @@ impl WriteBackQueue {
             .collect()
     }
 
-    /// Takes a debt to be charged. What is spent from here on is a debt of its own.
+    /// Starts a push of a counter. Units that are added from now on wait for the next push.
     pub(super) fn begin_push(&self, counter: u128, at: Nanos) -> Option<OutgoingCharge> {
         let mut stripe = self.pending.stripe(counter);
         let pending = stripe.get_mut(&counter)?;
@@ -317,7 +321,7 @@ impl WriteBackQueue {
         })
     }
 
-    /// The store has charged it.
+    /// The store has charged the units.
     pub(super) fn push_done(&self, counter: u128, at: Nanos) {
         let mut stripe = self.pending.stripe(counter);
         let Some(pending) = stripe.get_mut(&counter) else {
@@ -331,8 +335,8 @@ impl WriteBackQueue {
         }
     }
 
-    /// The store has charged it, and `units` of that are lost again when it is restored: those are charged
-    /// once more.
+    /// The store has charged the units, but restoring its record will lose `units` of them: those are pushed once
+    /// more.
     pub(super) fn push_partly_lost(&self, counter: u128, units: u64, at: Nanos) {
         if units == 0 {
             return self.push_done(counter, at);
@@ -343,8 +347,7 @@ impl WriteBackQueue {
         self.push_failed(counter, at);
     }
 
-    /// It is not known whether the store has charged it: it is charged again, rather twice than not
-    /// at all.
+    /// It is unknown whether the store has charged the units: they are pushed again, rather twice than not at all.
     pub(super) fn push_failed(&self, counter: u128, at: Nanos) {
         let mut stripe = self.pending.stripe(counter);
         let Some(pending) = stripe.get_mut(&counter) else {
@@ -355,7 +358,7 @@ impl WriteBackQueue {
         }
     }
 
-    /// The store cannot use its record: it is charged later.
+    /// The store cannot use the record: the units are pushed later.
     pub(super) fn push_rejected(&self, counter: u128, at: Nanos) {
         self.push_failed(counter, at);
         if let Some(pending) = self.pending.stripe(counter).get_mut(&counter) {
@@ -363,7 +366,7 @@ impl WriteBackQueue {
         }
     }
 
-    /// Forgets a counter that was reset on purpose.
+    /// Removes a counter that was reset on purpose.
     pub(super) fn forget(&self, counter: u128) {
         if self.pending.stripe(counter).remove(&counter).is_some() {
             self.count.fetch_sub(1, Ordering::AcqRel);
@@ -371,7 +374,7 @@ impl WriteBackQueue {
     }
 }
 
-/// When a debt begins to drain: a bucket's, when the store's own level has drained.
+/// When pending units begin to drain: those of a bucket, when the store's own level has drained.
 fn drains_from(limit: &Limit, empty_at: Nanos) -> Nanos {
     if limit.algorithm().takes_burst() {
         empty_at
@@ -380,9 +383,9 @@ fn drains_from(limit: &Limit, empty_at: Nanos) -> Nanos {
     }
 }
 
-/// What is left at `at` of a charge that was admitted earlier. Windows end. A bucket drains one charge after
-/// another, and what else drains meanwhile is not known here, so its units count until a full bucket would have
-/// drained: rather too long than too short.
+/// The units of an earlier charge that still count at `at`. Windows end. A bucket drains one charge after another,
+/// and what else drains in the meantime is unknown here, so its units count until a full bucket would have drained:
+/// rather too long than too short.
 fn remaining_cost(
     charge: &OwnedCharge,
     admitted: Nanos,
@@ -420,13 +423,13 @@ mod tests {
             Fingerprint::new(subject),
             RuleName::new("rule"),
             0,
-            Limit::compile(&spec, Precision::Memory).expect("a fit rate"),
-            Cost::new(units).expect("a cost"),
+            Limit::compile(&spec, Precision::Memory).expect("a valid rate"),
+            Cost::new(units).expect("a cost above zero"),
             RuleOptions::DEFAULT,
         )
     }
 
-    /// They were dropped without a word.
+    /// They were dropped without a report.
     #[test]
     fn units_that_find_no_room_are_reported_once() {
         let queue = WriteBackQueue::new(16);
@@ -446,9 +449,9 @@ mod tests {
         assert_eq!(queue.take_dropped(), 0);
     }
 
-    /// Bucket units of several requests drained beside each other, each as if it were alone.
+    /// Bucket units of several requests drained in parallel, each as if it were alone.
     #[test]
-    fn bucket_units_of_a_lost_connection_are_not_drained_one_by_one() {
+    fn bucket_units_of_a_lost_connection_do_not_drain_in_parallel() {
         let queue = WriteBackQueue::new(16);
         let later = |secs| NOW.plus(Nanos::from_secs(secs));
         for _ in 0..5 {

@@ -1,6 +1,6 @@
-//! What asynchronous code needs of its surroundings: time, waiting, tasks, chance.
+//! The runtime of asynchronous code: time, sleeping, tasks, randomness.
 //!
-//! Injected, so that the simulator runs the same code on a virtual clock with a seeded scheduler.
+//! It is injected, so that the simulator runs the same code on a virtual clock with a seeded scheduler.
 
 #[cfg(feature = "redis")]
 mod tokio_runtime;
@@ -12,24 +12,24 @@ use tidegate_core::units::Nanos;
 #[cfg(feature = "redis")]
 pub use tokio_runtime::TokioRuntime;
 
-/// Time, waiting, tasks and chance. Clones are handles to the same.
+/// Time, sleeping, tasks and randomness. Clones are handles to the same runtime.
 pub trait Runtime: Clone + Send + Sync + 'static {
-    /// A clock that never runs backwards and begins anywhere.
+    /// A monotonic clock with an arbitrary origin.
     fn now(&self) -> Nanos;
 
-    /// The time of day. It may be set at any moment, so nothing is ever measured by it.
+    /// The wall clock. It may be set at any moment, so no duration is measured by it.
     fn wall(&self) -> Nanos;
 
-    /// Waits.
+    /// Waits for `span`.
     fn sleep(&self, span: Nanos) -> impl Future<Output = ()> + Send + 'static;
 
-    /// Lets a task run beside its maker.
+    /// Runs a task concurrently with its spawner.
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static);
 
-    /// Any number, to spread things. Not a secret.
+    /// A random number, to spread load. Not for secrets.
     fn random(&self) -> u64;
 
-    /// Anything from 0 to `max`.
+    /// A random span from 0 to `max`.
     fn jitter(&self, max: Nanos) -> Nanos {
         let part = (u128::from(max.get()) * u128::from(self.random())) >> 64;
         Nanos::new(u64::try_from(part).unwrap_or(0))

@@ -1,4 +1,4 @@
-//! The runtime of production: the machine's clock and tokio.
+//! The production runtime: the machine's clock and tokio.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,17 +10,17 @@ use tokio::runtime::Handle;
 
 use super::{Runtime, mix};
 
-/// The machine's clock and tokio's tasks. Needs a tokio runtime around it.
+/// The machine's clock and tokio's tasks. Must be used within a tokio runtime.
 #[derive(Clone, Debug)]
 pub struct TokioRuntime {
     started: Instant,
     rng_state: Arc<AtomicU64>,
-    /// The tasks' home, once it was seen: what is dropped outside of it has to be let go all the same.
+    /// The tokio runtime of the first task: a value dropped outside of tokio must be able to spawn its cleanup.
     handle: Arc<OnceLock<Handle>>,
 }
 
 impl TokioRuntime {
-    /// A runtime with randomness of its own.
+    /// A runtime with its own random state.
     ///
     /// # Errors
     /// When the operating system has no randomness.
@@ -55,7 +55,7 @@ impl Runtime for TokioRuntime {
             Err(_) => {
                 let handle = self.handle.get();
                 handle
-                    .expect("the first task is spawned by one")
+                    .expect("the first task is spawned within a tokio runtime")
                     .spawn(task);
             }
         }
@@ -73,9 +73,9 @@ const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 mod tests {
     use super::*;
 
-    /// What is dropped outside of tokio has something to say all the same.
+    /// A value dropped outside of tokio must be able to spawn its cleanup.
     #[test]
-    fn a_task_may_come_from_outside_once_its_home_is_known() {
+    fn a_task_may_be_spawned_outside_of_tokio_once_its_runtime_is_known() {
         let tokio = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .build()

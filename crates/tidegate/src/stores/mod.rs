@@ -1,4 +1,4 @@
-//! Places that keep counters. Each fills the port of `tidegate_core::store`.
+//! Stores: memory, disk and Redis. Each implements the port of `tidegate_core::store`.
 
 #[cfg(feature = "disk")]
 pub mod disk;
@@ -6,7 +6,7 @@ pub mod memory;
 #[cfg(any(feature = "redis", feature = "disk"))]
 #[cfg_attr(
     not(feature = "redis"),
-    expect(dead_code, reason = "scripts need more of it than a journal")
+    expect(dead_code, reason = "the scripts use more of it than the journal")
 )]
 mod record;
 #[cfg(feature = "redis")]

@@ -17,7 +17,7 @@ use tidegate::stores::memory::MemoryStore;
 use tidegate::units::{Cost, Nanos};
 use tidegate::{LimitUsage, Limiter, Policy, Retry, Secret};
 
-/// An hour that begins every window there is: 2026-01-05 00:00 UTC, a Monday.
+/// An hour at which every window begins: 2026-01-05 00:00 UTC, a Monday.
 pub(crate) const START: Nanos = Nanos::from_secs(1_767_571_200);
 
 pub(crate) struct TestLimiter {
@@ -30,7 +30,7 @@ pub(crate) fn rules(text: &str) -> RuleSet {
         name: "test.yaml",
         text,
     };
-    parse(&[file]).unwrap_or_else(|faults| panic!("{faults}"))
+    parse(&[file]).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
 /// `user=a path=/x cost=3 tokens:1500 key=k1 patience=0`
@@ -103,8 +103,7 @@ impl TestLimiter {
         self.limiter.check_now(request)
     }
 
-    /// One decision against what it should be: `allow`, `delay 1s`, `deny rule 30s`, `deny rule`,
-    /// `never rule`, `block`.
+    /// Checks one decision, written as `allow`, `delay 1s`, `deny rule 30s`, `deny rule`, `never rule` or `block`.
     #[track_caller]
     pub(crate) fn check(&self, words: &str, want: &str) {
         let decision = self.decide(request(words));
@@ -143,7 +142,7 @@ impl TestLimiter {
         ready(self.limiter.view().inspect(request(words))).unwrap()
     }
 
-    /// What the client has used of one rule.
+    /// The client's usage of one rule.
     pub(crate) fn used(&self, words: &str, rule: &str) -> u64 {
         let usages = self.usage(words);
         let of_rule = usages.into_iter().find(|found| found.rule == rule);
@@ -152,7 +151,7 @@ impl TestLimiter {
     }
 }
 
-/// The answer of a future that never waits, as all of memory's are.
+/// The output of a future that never waits, as all of the memory store's do.
 pub(crate) fn ready<T>(future: impl Future<Output = T>) -> T {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match std::pin::pin!(future).poll(&mut context) {

@@ -1,4 +1,4 @@
-//! Counters that are found under another limit than the one they were made by.
+//! Counters that are found under another limit than the one that made them.
 
 use tidegate_core::algorithms::Algorithm;
 use tidegate_core::store::{Restore, Store};
@@ -25,8 +25,8 @@ pub async fn a_changed_limit_keeps_what_was_used(rig: &impl Rig) {
     }
 }
 
-/// Not more, or a client would be locked out for what an earlier rule allowed; not less, or a rule that
-/// changes back and forth would forget.
+/// Not more, or a client would be denied for what an earlier rule allowed; not less, or a rule that changes back and
+/// forth would forget usage.
 pub async fn debt_under_a_smaller_limit_is_twice_that_limit(rig: &impl Rig) {
     for (old, new) in pairs() {
         let (large, small) = (limit(rig, old, 100), limit(rig, new, 10));
@@ -47,7 +47,7 @@ pub async fn debt_under_a_smaller_limit_is_twice_that_limit(rig: &impl Rig) {
             rig.store()
                 .restore(&[restore])
                 .await
-                .expect("a seed that fits");
+                .expect("a state that fits");
             assert_eq!(used(rig, &restored, &small).await, 20, "{old} to {new}");
         }
     }

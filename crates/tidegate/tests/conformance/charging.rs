@@ -1,4 +1,4 @@
-//! Charges and peeks: all limits of a request are charged or none is, and each says how it stands.
+//! Charges and peeks: all limits of a request are charged or none is, and each has a reading.
 
 use tidegate_core::algorithms::{Algorithm, Retry, Verdict};
 use tidegate_core::store::{Role, Source, Store};
@@ -20,7 +20,7 @@ pub async fn each_algorithm_admits_its_limit_and_no_more(rig: &impl Rig) {
     }
 }
 
-pub async fn a_reading_stands_after_the_charge_or_as_found(rig: &impl Rig) {
+pub async fn a_reading_includes_an_admitted_charge_but_no_denied_one(rig: &impl Rig) {
     let (counter, limit) = (
         ConformanceCounter::new(),
         limit(rig, Algorithm::FixedWindow, 10),
@@ -32,7 +32,7 @@ pub async fn a_reading_stands_after_the_charge_or_as_found(rig: &impl Rig) {
     assert_eq!(denied.readings[0].figures.remaining, 3);
 }
 
-pub async fn a_refusal_by_the_last_limit_leaves_the_others_as_they_were(rig: &impl Rig) {
+pub async fn a_denial_by_the_last_limit_leaves_the_others_unchanged(rig: &impl Rig) {
     for algorithm in Algorithm::ALL {
         let (wide, tight) = (limit(rig, algorithm, 100), limit(rig, algorithm, 2));
         let [a, b, fresh, c] = [(); 4].map(|()| ConformanceCounter::new());
@@ -71,7 +71,7 @@ pub async fn a_refusal_by_the_last_limit_leaves_the_others_as_they_were(rig: &im
     }
 }
 
-pub async fn a_ceiling_leaves_the_rest_to_those_who_may_use_more(rig: &impl Rig) {
+pub async fn a_ceiling_leaves_the_rest_to_charges_with_a_higher_one(rig: &impl Rig) {
     for algorithm in Algorithm::ALL {
         let (counter, all) = (ConformanceCounter::new(), limit(rig, algorithm, 20));
         let [low, middle] = [16, 19].map(|units| all.with_ceiling(units));
@@ -95,11 +95,11 @@ pub async fn a_ceiling_leaves_the_rest_to_those_who_may_use_more(rig: &impl Rig)
     }
 }
 
-pub async fn a_refusal_by_a_ceiling_leaves_the_others_as_they_were(rig: &impl Rig) {
+pub async fn a_denial_by_a_ceiling_leaves_the_others_unchanged(rig: &impl Rig) {
     for algorithm in Algorithm::ALL {
         let all = limit(rig, algorithm, 10);
         let low = all.with_ceiling(8);
-        // Of one subject, so that they are charged in one step by every store.
+        // Of one subject, so that every store charges them in one step.
         let shared = ConformanceCounter::new();
         let wide = ConformanceCounter {
             rule: RuleName::new("wide"),
@@ -117,7 +117,7 @@ pub async fn a_refusal_by_a_ceiling_leaves_the_others_as_they_were(rig: &impl Ri
     }
 }
 
-pub async fn a_shadow_never_refuses_and_is_charged_only_with_the_request(rig: &impl Rig) {
+pub async fn a_shadow_never_denies_and_is_charged_only_with_the_request(rig: &impl Rig) {
     let (roomy, tight) = (tokens(rig, 10), tokens(rig, 1));
     let (enforced, shadow) = (ConformanceCounter::new(), ConformanceCounter::new());
     for (passes, shadow_used) in [(true, 1), (true, 1)] {
@@ -129,7 +129,7 @@ pub async fn a_shadow_never_refuses_and_is_charged_only_with_the_request(rig: &i
         assert_eq!(outcome.admitted, passes);
         assert_eq!(used(rig, &shadow, &tight).await, shadow_used);
     }
-    // Refused by the enforced limit: the shadow says what it would, and is not charged.
+    // Denied by the enforced limit: the shadow has a verdict, and is not charged.
     let other = ConformanceCounter::new();
     let both = [
         enforced.enforce(&roomy, 10),
@@ -138,12 +138,12 @@ pub async fn a_shadow_never_refuses_and_is_charged_only_with_the_request(rig: &i
     let outcome = charge(rig, both).await;
     assert!(!outcome.admitted && outcome.readings[1].verdict.allows());
     assert_eq!(used(rig, &other, &tight).await, 0);
-    // Alone it passes even when it would refuse.
+    // Alone it is allowed even when the shadow would deny.
     let alone = charge(rig, [shadow.charge(&tight, 1, Role::Shadow)]).await;
     assert!(alone.admitted && !alone.readings[0].verdict.allows());
 }
 
-pub async fn quotas_refuse_only_when_none_has_room(rig: &impl Rig) {
+pub async fn quotas_deny_only_when_none_has_room(rig: &impl Rig) {
     let (small, large) = (tokens(rig, 1), tokens(rig, 2));
     let (a, b) = (ConformanceCounter::new(), ConformanceCounter::new());
     for (admitted, used_a, used_b) in [(true, 1, 1), (true, 1, 2), (false, 1, 2)] {
@@ -162,11 +162,11 @@ pub async fn a_counter_named_twice_is_charged_twice(rig: &impl Rig) {
     let twice = || [counter.enforce(&limit, 1), counter.enforce(&limit, 1)];
     assert!(charge(rig, twice()).await.admitted);
     let denied = charge(rig, twice()).await;
-    assert!(!denied.admitted, "one is left and two are asked");
+    assert!(!denied.admitted, "one is left and two are requested");
     assert_eq!(used(rig, &counter, &limit).await, 2);
 }
 
-pub async fn a_peek_answers_like_a_charge_and_spends_nothing(rig: &impl Rig) {
+pub async fn a_peek_decides_like_a_charge_and_spends_nothing(rig: &impl Rig) {
     let (counter, limit) = (ConformanceCounter::new(), tokens(rig, 2));
     charge(rig, [counter.enforce(&limit, 1)]).await;
     for (cost, admitted) in [(1, true), (2, false), (1, true)] {
@@ -174,13 +174,13 @@ pub async fn a_peek_answers_like_a_charge_and_spends_nothing(rig: &impl Rig) {
             .store()
             .peek(&set([counter.enforce(&limit, cost)]))
             .await;
-        let peeked = peeked.expect("a store that answers");
+        let peeked = peeked.expect("a store that replies");
         assert_eq!(peeked.admitted, admitted);
         assert_eq!(peeked.readings[0].figures.remaining, 1);
     }
 }
 
-pub async fn a_cost_above_the_capacity_fits_never(rig: &impl Rig) {
+pub async fn a_cost_above_the_capacity_never_fits(rig: &impl Rig) {
     for algorithm in Algorithm::ALL {
         let (counter, limit) = (ConformanceCounter::new(), limit(rig, algorithm, 5));
         let outcome = charge(rig, [counter.enforce(&limit, 6)]).await;
@@ -198,7 +198,7 @@ pub async fn a_batch_is_decided_in_order(rig: &impl Rig) {
     let outcomes = rig.store().charge_each(&sets.each_ref()).await;
     let admitted: Vec<bool> = outcomes
         .into_iter()
-        .map(|outcome| outcome.expect("a store that answers").admitted)
+        .map(|outcome| outcome.expect("a store that replies").admitted)
         .collect();
     assert_eq!(admitted, [true, false, true, false]);
 }

@@ -1,4 +1,4 @@
-//! What changes a counter besides a charge: refunds, grants, debts, seeds, resets.
+//! Other changes of a counter than charges: refunds, leases, debts, restores, resets.
 
 use tidegate_core::algorithms::Algorithm;
 use tidegate_core::store::{Refund, Refunded, Restore, Store};
@@ -6,7 +6,7 @@ use tidegate_core::units::Nanos;
 
 use super::{ConformanceCounter, HOUR, Rig, anyone, charge, inspect, limit, set, tokens, used};
 
-pub async fn a_refund_gives_back_once(rig: &impl Rig) {
+pub async fn a_refund_counts_once(rig: &impl Rig) {
     for algorithm in Algorithm::ALL {
         let (counter, limit) = (ConformanceCounter::new(), limit(rig, algorithm, 10));
         let charged = charge(rig, [counter.enforce(&limit, 4)]).await;
@@ -19,17 +19,17 @@ pub async fn a_refund_gives_back_once(rig: &impl Rig) {
         let id = anyone().bits();
         for (want, left) in [(Refunded::Done, 0), (Refunded::Already, 5)] {
             let refunded = rig.store().refund(&refund(id)).await;
-            assert_eq!(refunded.expect("a store that answers"), want, "{algorithm}");
+            assert_eq!(refunded.expect("a store that replies"), want, "{algorithm}");
             assert_eq!(used(rig, &counter, &limit).await, left, "{algorithm}");
             charge(rig, [counter.enforce(&limit, 5)]).await;
         }
         rig.advance(HOUR);
         let late = rig.store().refund(&refund(anyone().bits())).await;
-        assert_eq!(late.expect("a store that answers"), Refunded::Lapsed);
+        assert_eq!(late.expect("a store that replies"), Refunded::Lapsed);
     }
 }
 
-/// A full refund after part has drained would lift the bound of the bucket.
+/// A full refund after a part has drained would break the bound of the bucket.
 pub async fn a_refund_is_capped_by_what_has_not_drained(rig: &impl Rig) {
     let (counter, limit) = (ConformanceCounter::new(), tokens(rig, 10));
     let charged = charge(rig, [counter.enforce(&limit, 4)]).await;
@@ -45,11 +45,11 @@ pub async fn a_refund_is_capped_by_what_has_not_drained(rig: &impl Rig) {
     assert_eq!(
         used(rig, &counter, &limit).await,
         8,
-        "10 used, 2 of 4 drained, 2 given back"
+        "10 used, 2 of 4 drained, 2 refunded"
     );
 }
 
-pub async fn a_lease_takes_half_of_what_is_left_or_an_eighth_of_what_is_requested(rig: &impl Rig) {
+pub async fn a_lease_draws_half_of_what_remains_or_an_eighth_of_the_request(rig: &impl Rig) {
     for algorithm in [Algorithm::TokenBucket, Algorithm::FixedWindow] {
         let by_half = [(4, 4, 6), (24, 3, 3), (2, 2, 1), (8, 1, 0), (5, 0, 0)];
         check_draws(rig, algorithm, &by_half).await;
@@ -58,12 +58,12 @@ pub async fn a_lease_takes_half_of_what_is_left_or_an_eighth_of_what_is_requeste
     }
 }
 
-/// Of ten, what is asked for, given and left.
+/// Draws from a limit of ten: the units requested, drawn and remaining.
 async fn check_draws(rig: &impl Rig, algorithm: Algorithm, draws: &[(u64, u64, u64)]) {
     let (counter, limit) = (ConformanceCounter::new(), limit(rig, algorithm, 10));
     for (requested, got, left) in draws {
         let drawn = rig.store().draw(&counter.enforce(&limit, *requested)).await;
-        let drawn = drawn.expect("a store that answers");
+        let drawn = drawn.expect("a store that replies");
         let found = (drawn.units, drawn.figures.remaining);
         assert_eq!(found, (*got, *left), "of {requested} by {algorithm}");
     }
@@ -74,7 +74,7 @@ pub async fn a_forced_charge_is_a_debt(rig: &impl Rig) {
         let (counter, limit) = (ConformanceCounter::new(), limit(rig, algorithm, 10));
         charge(rig, [counter.enforce(&limit, 6)]).await;
         let forced = rig.store().force(&set([counter.enforce(&limit, 9)])).await;
-        let forced = forced.expect("a store that answers");
+        let forced = forced.expect("a store that replies");
         assert!(
             forced.admitted && !forced.readings[0].verdict.allows(),
             "{algorithm}"
@@ -88,7 +88,7 @@ pub async fn a_forced_charge_is_a_debt(rig: &impl Rig) {
     }
 }
 
-pub async fn a_seed_raises_a_counter_and_never_lowers_it(rig: &impl Rig) {
+pub async fn a_restore_raises_a_counter_and_never_lowers_it(rig: &impl Rig) {
     for algorithm in Algorithm::ALL {
         let (counter, limit) = (ConformanceCounter::new(), limit(rig, algorithm, 10));
         let now = charge(rig, [ConformanceCounter::new().enforce(&limit, 1)])
@@ -102,13 +102,13 @@ pub async fn a_seed_raises_a_counter_and_never_lowers_it(rig: &impl Rig) {
             rig.store()
                 .restore(&[restore])
                 .await
-                .expect("a seed that fits");
+                .expect("a state that fits");
             assert_eq!(used(rig, &counter, &limit).await, want, "{algorithm}");
         }
     }
 }
 
-pub async fn inspection_shows_use_and_reset_forgets_it(rig: &impl Rig) {
+pub async fn inspection_shows_usage_and_reset_clears_it(rig: &impl Rig) {
     for algorithm in Algorithm::ALL {
         let (counter, limit) = (ConformanceCounter::new(), limit(rig, algorithm, 10));
         assert_eq!(inspect(rig, counter.enforce(&limit, 1)).await, None);
@@ -117,11 +117,11 @@ pub async fn inspection_shows_use_and_reset_forgets_it(rig: &impl Rig) {
             .await
             .expect("a counter");
         assert_eq!((found.used, found.figures.remaining), (3, 7), "{algorithm}");
-        for forgotten in [1, 0] {
+        for reset_count in [1, 0] {
             let reset = rig.store().reset(&set([counter.enforce(&limit, 1)])).await;
             assert_eq!(
-                reset.expect("a store that answers"),
-                forgotten,
+                reset.expect("a store that replies"),
+                reset_count,
                 "{algorithm}"
             );
         }

@@ -1,7 +1,7 @@
-//! What every store promises, as claims that run against any of them.
+//! The conformance tests of stores: every store must pass all of them.
 //!
-//! A store under test brings a [`Rig`]: the store and a way to let its time pass. Every claim uses
-//! subjects of its own, so one store can serve them all. Knows nothing of how a store works.
+//! A store under test provides a [`Rig`]: the store and a way to advance its time. Every test uses subjects of its own,
+//! so one store can serve all tests. Knows nothing of how a store works.
 
 #![allow(dead_code, unreachable_pub)]
 
@@ -25,53 +25,53 @@ pub use self::correcting::*;
 pub use self::permits::*;
 pub use self::reserving::*;
 
-/// A store and its time.
+/// A store under test and its time.
 pub trait Rig {
     type Store: Store;
     fn store(&self) -> &Self::Store;
-    /// Lets time pass for the store.
+    /// Advances the store's time.
     fn advance(&self, span: Nanos);
-    /// How finely the store computes.
+    /// The precision of the store's arithmetic.
     fn precision(&self) -> Precision;
 }
 
-/// Calls the macro `$each` with what it is given and then the name of every claim.
+/// Calls the macro `$each` with the given tokens and then the name of every test.
 #[macro_export]
 macro_rules! every_conformance_test {
     ($each:ident! { $($given:tt)* }) => {
         $each! {
             $($given)*;
             each_algorithm_admits_its_limit_and_no_more
-            a_reading_stands_after_the_charge_or_as_found
-            a_refusal_by_the_last_limit_leaves_the_others_as_they_were
-            a_ceiling_leaves_the_rest_to_those_who_may_use_more
-            a_refusal_by_a_ceiling_leaves_the_others_as_they_were
-            a_shadow_never_refuses_and_is_charged_only_with_the_request
-            quotas_refuse_only_when_none_has_room
+            a_reading_includes_an_admitted_charge_but_no_denied_one
+            a_denial_by_the_last_limit_leaves_the_others_unchanged
+            a_ceiling_leaves_the_rest_to_charges_with_a_higher_one
+            a_denial_by_a_ceiling_leaves_the_others_unchanged
+            a_shadow_never_denies_and_is_charged_only_with_the_request
+            quotas_deny_only_when_none_has_room
             a_counter_named_twice_is_charged_twice
-            a_peek_answers_like_a_charge_and_spends_nothing
-            a_cost_above_the_capacity_fits_never
+            a_peek_decides_like_a_charge_and_spends_nothing
+            a_cost_above_the_capacity_never_fits
             a_batch_is_decided_in_order
-            a_refund_gives_back_once
+            a_refund_counts_once
             a_refund_is_capped_by_what_has_not_drained
-            a_lease_takes_half_of_what_is_left_or_an_eighth_of_what_is_requested
+            a_lease_draws_half_of_what_remains_or_an_eighth_of_the_request
             a_forced_charge_is_a_debt
             a_reservation_is_charged_and_settled_once
-            more_than_was_estimated_is_a_debt
-            an_estimate_comes_back_with_the_next_reservation_after_its_end
-            who_settles_after_the_estimate_came_back_is_charged_once
-            who_settles_too_late_changes_nothing
-            a_reservation_is_all_or_nothing_and_a_refused_one_leaves_nothing
-            a_late_settlement_gives_back_only_what_has_not_drained
+            usage_above_the_estimate_is_a_debt
+            an_expired_estimate_is_refunded_by_the_next_reservation
+            a_settlement_after_the_refund_of_its_estimate_is_charged_once
+            a_settlement_that_is_too_late_changes_nothing
+            a_reservation_is_all_or_nothing_and_a_denied_one_leaves_nothing
+            a_late_settlement_refunds_only_what_has_not_drained
             reservations_of_one_counter_do_not_touch_each_other
-            what_was_reserved_before_a_reset_never_comes_back
-            a_seed_raises_a_counter_and_never_lowers_it
-            slots_are_held_renewed_released_and_expire
-            a_renewal_takes_no_slot
-            a_slot_taken_again_ends_no_sooner
-            slots_of_subjects_and_rules_are_apart
-            a_reset_frees_the_slots_of_a_rule_and_subject
-            inspection_shows_use_and_reset_forgets_it
+            a_reservation_before_a_reset_is_never_refunded
+            a_restore_raises_a_counter_and_never_lowers_it
+            permits_are_acquired_renewed_released_and_expire
+            a_renewal_acquires_no_permit
+            a_permit_acquired_again_expires_no_sooner
+            permits_of_subjects_and_rules_are_separate
+            a_reset_frees_the_permits_of_a_rule_and_subject
+            inspection_shows_usage_and_reset_clears_it
             a_changed_limit_keeps_what_was_used
             debt_under_a_smaller_limit_is_twice_that_limit
         }
@@ -89,7 +89,7 @@ pub fn tokens(rig: &impl Rig, count: u64) -> Limit {
     limit(rig, Algorithm::TokenBucket, count)
 }
 
-/// A subject nobody else uses.
+/// A subject that no other test uses.
 pub fn anyone() -> Fingerprint {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -100,7 +100,7 @@ pub fn anyone() -> Fingerprint {
     hasher.finish()
 }
 
-/// A counter of its own for each call.
+/// A counter that no other test uses.
 pub struct ConformanceCounter {
     pub rule: RuleName,
     pub subject: Fingerprint,
@@ -137,12 +137,12 @@ pub fn set<'a>(charges: impl IntoIterator<Item = Charge<'a>>) -> ChargeSet<'a> {
 
 async fn charge<'a>(rig: &impl Rig, charges: impl IntoIterator<Item = Charge<'a>>) -> Outcome {
     let outcome = rig.store().charge(&set(charges)).await;
-    outcome.expect("a store that answers")
+    outcome.expect("a store that replies")
 }
 
 async fn inspect(rig: &impl Rig, charge: Charge<'_>) -> Option<Inspection> {
     let inspections = rig.store().inspect(&set([charge])).await;
-    inspections.expect("a store that answers")[0]
+    inspections.expect("a store that replies")[0]
 }
 
 async fn used(rig: &impl Rig, counter: &ConformanceCounter, limit: &Limit) -> u64 {

@@ -1,4 +1,4 @@
-//! Costs known only at the end.
+//! Reservations: costs that are known only at the end.
 
 use tidegate_core::algorithms::Algorithm;
 use tidegate_core::store::{
@@ -8,10 +8,10 @@ use tidegate_core::units::Nanos;
 
 use super::{ConformanceCounter, Rig, anyone, charge, limit, set, tokens, used};
 
-/// How long reservations of these claims last.
+/// The lifetime of the reservations in these tests.
 const LASTS: Nanos = Nanos::from_secs(60);
 
-/// A reservation as a client sees it: made, then settled any number of times.
+/// A reservation from the view of a client: made, then settled any number of times.
 pub struct ConformanceReservation<'a> {
     pub outcome: Outcome,
     id: u128,
@@ -29,7 +29,7 @@ pub async fn reserve<'a, R: Rig>(
     };
     let outcome = rig.store().reserve(&reserve).await;
     ConformanceReservation {
-        outcome: outcome.expect("a store that answers"),
+        outcome: outcome.expect("a store that replies"),
         id: reserve.id,
         set: reserve.set,
     }
@@ -50,7 +50,7 @@ impl ConformanceReservation<'_> {
             used,
         };
         let settled = rig.store().settle(&settle).await;
-        settled.expect("a store that answers")
+        settled.expect("a store that replies")
     }
 }
 
@@ -73,7 +73,7 @@ pub async fn a_reservation_is_charged_and_settled_once(rig: &impl Rig) {
     }
 }
 
-pub async fn more_than_was_estimated_is_a_debt(rig: &impl Rig) {
+pub async fn usage_above_the_estimate_is_a_debt(rig: &impl Rig) {
     for algorithm in Algorithm::ALL {
         let (counter, limit) = (ConformanceCounter::new(), limit(rig, algorithm, 100));
         let reserved = reserve(rig, [counter.enforce(&limit, 90)]).await;
@@ -89,7 +89,7 @@ pub async fn more_than_was_estimated_is_a_debt(rig: &impl Rig) {
     }
 }
 
-pub async fn an_estimate_comes_back_with_the_next_reservation_after_its_end(rig: &impl Rig) {
+pub async fn an_expired_estimate_is_refunded_by_the_next_reservation(rig: &impl Rig) {
     for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingLog] {
         let (counter, limit) = (ConformanceCounter::new(), limit(rig, algorithm, 100));
         reserve(rig, [counter.enforce(&limit, 60)]).await;
@@ -100,11 +100,11 @@ pub async fn an_estimate_comes_back_with_the_next_reservation_after_its_end(rig:
         assert!(again.outcome.admitted, "{algorithm}");
         let left = again.outcome.readings[0].figures.remaining;
         assert_eq!((used(rig, &counter, &limit).await, left), (50, 50));
-        // Once only: the next one finds nothing more to bring back.
+        // Refunded only once: the next reservation finds nothing more to refund.
         rig.advance(Nanos::from_secs(1));
         reserve(rig, [counter.enforce(&limit, 10)]).await;
         assert_eq!(used(rig, &counter, &limit).await, 60, "{algorithm}");
-        // A refused one brings back too.
+        // A denied reservation refunds expired ones, too.
         rig.advance(LASTS);
         let denied = reserve(rig, [counter.enforce(&limit, 101)]).await;
         assert!(!denied.outcome.admitted);
@@ -112,14 +112,14 @@ pub async fn an_estimate_comes_back_with_the_next_reservation_after_its_end(rig:
     }
 }
 
-pub async fn who_settles_after_the_estimate_came_back_is_charged_once(rig: &impl Rig) {
+pub async fn a_settlement_after_the_refund_of_its_estimate_is_charged_once(rig: &impl Rig) {
     let (counter, limit) = (
         ConformanceCounter::new(),
         limit(rig, Algorithm::FixedWindow, 100),
     );
     let late = reserve(rig, [counter.enforce(&limit, 60)]).await;
     let made = reserve(rig, [counter.enforce(&limit, 20)]).await;
-    // In time, though its end is over: nobody has brought it back yet.
+    // In time, though it has expired: no reservation has refunded it yet.
     let unnoticed = reserve(rig, [counter.enforce(&limit, 10)]).await;
     rig.advance(LASTS);
     assert_eq!(unnoticed.settle(rig, &[5]).await, Settled::Done);
@@ -127,7 +127,7 @@ pub async fn who_settles_after_the_estimate_came_back_is_charged_once(rig: &impl
     assert_eq!(made.settle_as(rig, Used::Unknown).await, Settled::Already);
     assert_eq!(used(rig, &counter, &limit).await, 65);
     reserve(rig, [counter.enforce(&limit, 1)]).await;
-    assert_eq!(used(rig, &counter, &limit).await, 6, "60 came back");
+    assert_eq!(used(rig, &counter, &limit).await, 6, "60 were refunded");
     for (actual, want) in [(50, Settled::Late), (50, Settled::Already)] {
         assert_eq!(late.settle(rig, &[actual]).await, want);
         assert_eq!(used(rig, &counter, &limit).await, 56);
@@ -136,7 +136,7 @@ pub async fn who_settles_after_the_estimate_came_back_is_charged_once(rig: &impl
     assert_eq!(used(rig, &counter, &limit).await, 60);
 }
 
-pub async fn who_settles_too_late_changes_nothing(rig: &impl Rig) {
+pub async fn a_settlement_that_is_too_late_changes_nothing(rig: &impl Rig) {
     let (counter, limit) = (
         ConformanceCounter::new(),
         limit(rig, Algorithm::FixedWindow, 100),
@@ -149,13 +149,13 @@ pub async fn who_settles_too_late_changes_nothing(rig: &impl Rig) {
         assert_eq!(reserved.settle(rig, &[90]).await, Settled::Lapsed);
     }
     assert_eq!(used(rig, &counter, &limit).await, 60);
-    // It still comes back.
+    // It is still refunded.
     reserve(rig, [counter.enforce(&limit, 1)]).await;
     assert_eq!(used(rig, &counter, &limit).await, 1);
     assert_eq!(late.settle(rig, &[90]).await, Settled::Lapsed);
 }
 
-pub async fn a_reservation_is_all_or_nothing_and_a_refused_one_leaves_nothing(rig: &impl Rig) {
+pub async fn a_reservation_is_all_or_nothing_and_a_denied_one_leaves_nothing(rig: &impl Rig) {
     let (wide, tight) = (
         limit(rig, Algorithm::FixedWindow, 100),
         limit(rig, Algorithm::FixedWindow, 10),
@@ -176,15 +176,15 @@ pub async fn a_reservation_is_all_or_nothing_and_a_refused_one_leaves_nothing(ri
     charge(rig, [shadow.enforce(&tight, 5)]).await;
     let reserved = reserve(rig, all(6)).await;
     assert!(reserved.outcome.admitted);
-    assert_eq!(used(rig, &shadow, &tight).await, 5, "it would have refused");
+    assert_eq!(used(rig, &shadow, &tight).await, 5, "it would have denied");
     assert_eq!(reserved.settle(rig, &[2, 8, 9]).await, Settled::Done);
     assert_eq!(used(rig, &a, &wide).await, 2);
     assert_eq!(used(rig, &b, &tight).await, 8);
     assert_eq!(used(rig, &shadow, &tight).await, 5, "it was not charged");
 }
 
-/// As for refunds: what has drained meanwhile cannot be given back once more.
-pub async fn a_late_settlement_gives_back_only_what_has_not_drained(rig: &impl Rig) {
+/// As for refunds: units that have drained meanwhile cannot be refunded as well.
+pub async fn a_late_settlement_refunds_only_what_has_not_drained(rig: &impl Rig) {
     let (counter, limit) = (ConformanceCounter::new(), tokens(rig, 3_600)); // one a second
     let reserved = reserve(rig, [counter.enforce(&limit, 100)]).await;
     rig.advance(Nanos::from_secs(40));
@@ -210,11 +210,11 @@ pub async fn reservations_of_one_counter_do_not_touch_each_other(rig: &impl Rig)
     assert_eq!(used(rig, &counter, &limit).await, 100 + 45);
     rig.advance(LASTS);
     reserve(rig, [counter.enforce(&limit, 1)]).await;
-    assert_eq!(used(rig, &counter, &limit).await, 46, "ten came back");
+    assert_eq!(used(rig, &counter, &limit).await, 46, "ten were refunded");
 }
 
-/// A reset forgave the estimate once. Given back besides, it would take as much from what was charged since.
-pub async fn what_was_reserved_before_a_reset_never_comes_back(rig: &impl Rig) {
+/// The reset cleared the estimate. A refund of it would reduce charges made since.
+pub async fn a_reservation_before_a_reset_is_never_refunded(rig: &impl Rig) {
     let limit = limit(rig, Algorithm::FixedWindow, 1_000);
     let [counter, other] = [(); 2].map(|()| ConformanceCounter::new());
     let settled = reserve(rig, [counter.enforce(&limit, 300)]).await;
@@ -223,7 +223,7 @@ pub async fn what_was_reserved_before_a_reset_never_comes_back(rig: &impl Rig) {
     reserve(rig, [counter.enforce(&limit, 400)]).await;
     let untouched = reserve(rig, [other.enforce(&limit, 100)]).await;
     let reset = rig.store().reset(&set([counter.enforce(&limit, 1)])).await;
-    assert_eq!(reset.expect("a store that answers"), 1);
+    assert_eq!(reset.expect("a store that replies"), 1);
     charge(rig, [counter.enforce(&limit, 900)]).await;
     for (reserved, actual) in [(&settled, 0), (&late, 50)] {
         assert_eq!(reserved.settle(rig, &[actual]).await, Settled::Already);
@@ -232,5 +232,5 @@ pub async fn what_was_reserved_before_a_reset_never_comes_back(rig: &impl Rig) {
     assert_eq!(used(rig, &other, &limit).await, 40);
     rig.advance(LASTS);
     reserve(rig, [counter.enforce(&limit, 1)]).await;
-    assert_eq!(used(rig, &counter, &limit).await, 901, "nothing came back");
+    assert_eq!(used(rig, &counter, &limit).await, 901, "no refund");
 }

@@ -1,5 +1,5 @@
-//! Descriptors and rules of our own, decided together; and what decisions, metrics and explanations make
-//! of limits that descriptors lead to.
+//! Descriptors and native rules, decided together; and the limits of descriptors in decisions, metrics and
+//! explanations.
 
 use std::sync::{Arc, Mutex};
 
@@ -49,29 +49,29 @@ fn plan(plan: &str) -> Request<'_> {
 }
 
 #[test]
-fn what_a_rule_says_stands_on_the_first_descriptor_without_a_limit() {
-    let bench = both();
+fn the_result_of_a_rule_is_reported_on_the_first_descriptor_without_a_limit() {
+    let fixture = both();
     let words = "user=a | exempt=1 | free=1 | other=1 | other=2";
     let want = |rest: &str, api: &str| {
         let user = format!("ok {rest} of 3/minute per-user");
         format!("pass: {user} | free | unlimited | {api} | free")
     };
-    bench.check_beside(plan("free"), words, &want("2", "ok 1 of 2/minute api"));
-    bench.check_beside(plan("free"), words, &want("1", "ok 0 of 2/minute api"));
+    fixture.check_beside(plan("free"), words, &want("2", "ok 1 of 2/minute api"));
+    fixture.check_beside(plan("free"), words, &want("1", "ok 0 of 2/minute api"));
     let denied =
-        "refuse: ok 1 of 3/minute per-user | free | unlimited | over 0 of 2/minute api | free";
-    bench.check_beside(plan("free"), words, denied);
-    bench.check_beside(plan("none"), "other=1", "pass: free");
+        "deny: ok 1 of 3/minute per-user | free | unlimited | over 0 of 2/minute api | free";
+    fixture.check_beside(plan("free"), words, denied);
+    fixture.check_beside(plan("none"), "other=1", "pass: free");
 }
 
 #[test]
 fn rules_of_other_windows_and_of_buckets_are_reported_too() {
-    let bench = both();
-    bench.check_beside(plan("bucket"), "other=1", "pass: ok 4 of 60/minute bucket");
-    bench.check_beside(plan("odd"), "other=1", "pass: ok 2 of 3/? odd");
-    bench.check_beside(plan("seen"), "other=1", "pass: free");
-    bench.check_beside(plan("seen"), "other=1", "pass: free");
-    bench.check_beside(
+    let fixture = both();
+    fixture.check_beside(plan("bucket"), "other=1", "pass: ok 4 of 60/minute bucket");
+    fixture.check_beside(plan("odd"), "other=1", "pass: ok 2 of 3/? odd");
+    fixture.check_beside(plan("seen"), "other=1", "pass: free");
+    fixture.check_beside(plan("seen"), "other=1", "pass: free");
+    fixture.check_beside(
         plan("bucket"),
         "unknown: user=1",
         "pass: ok 3 of 60/minute bucket",
@@ -80,50 +80,50 @@ fn rules_of_other_windows_and_of_buckets_are_reported_too() {
 
 #[test]
 fn all_limits_of_both_kinds_are_charged_or_none() {
-    let bench = both();
+    let fixture = both();
     for _ in 0..2 {
-        bench.check_beside(plan("free"), "other=1", "pass: ok 1 of 2/minute api");
-        bench.advance_secs(60);
+        fixture.check_beside(plan("free"), "other=1", "pass: ok 1 of 2/minute api");
+        fixture.advance_secs(60);
     }
-    bench.check("user=a hits=3", "pass: ok 0 of 3/minute per-user");
-    let denied = "refuse: over 0 of 3/minute per-user | ok 2 of 2/minute api";
+    fixture.check("user=a hits=3", "pass: ok 0 of 3/minute per-user");
+    let denied = "deny: over 0 of 3/minute per-user | ok 2 of 2/minute api";
     for _ in 0..3 {
-        bench.check_beside(plan("free"), "user=a | other=1", denied);
+        fixture.check_beside(plan("free"), "user=a | other=1", denied);
     }
-    bench.advance_secs(60);
+    fixture.advance_secs(60);
     for left in ["1", "0"] {
         let passed = format!("pass: ok {left} of 2/minute api");
-        bench.check_beside(plan("free"), "other=1", &passed);
+        fixture.check_beside(plan("free"), "other=1", &passed);
     }
-    // Nothing on the descriptor says why, but the whole does.
-    let denied = "refuse: ok 3 of 3/minute per-user";
-    bench.check_beside(plan("free"), "user=a", denied);
-    bench.check("user=a", "pass: ok 2 of 3/minute per-user");
+    // No status of a descriptor shows the reason, but the overall result does.
+    let denied = "deny: ok 3 of 3/minute per-user";
+    fixture.check_beside(plan("free"), "user=a", denied);
+    fixture.check("user=a", "pass: ok 2 of 3/minute per-user");
 }
 
-/// A rule of ours never charges who it refuses, whatever the reference service does with its own.
+/// A native rule never charges a request that it denies, whatever the reference service does with its own limits.
 #[test]
 fn with_reference_options_native_rules_keep_their_own_counts() {
-    let bench = both().with_options(DescriptorOptions {
+    let fixture = both().with_options(DescriptorOptions {
         charge_on_denial: ChargeOnDenial::All,
         ..DescriptorOptions::default()
     });
-    bench.check("user=a hits=3", "pass: ok 0 of 3/minute per-user");
-    let denied = "refuse: over 0 of 3/minute per-user | ok 2 of 2/minute api";
-    bench.check_beside(plan("free"), "user=a | other=1", denied);
-    bench.check_beside(plan("free"), "user=a | other=1", denied);
+    fixture.check("user=a hits=3", "pass: ok 0 of 3/minute per-user");
+    let denied = "deny: over 0 of 3/minute per-user | ok 2 of 2/minute api";
+    fixture.check_beside(plan("free"), "user=a | other=1", denied);
+    fixture.check_beside(plan("free"), "user=a | other=1", denied);
 }
 
 #[test]
 fn lists_decide_before_descriptors() {
-    let bench = both();
+    let fixture = both();
     let from = |ip: &str| Request {
         ip: Some(ip.parse().unwrap()),
         ..Request::default()
     };
-    bench.check_beside(from("192.0.2.1"), "user=a hits=9", "pass: free");
-    bench.check_beside(from("192.0.2.2"), "user=a | user=b", "refuse: over | free");
-    bench.check_beside(
+    fixture.check_beside(from("192.0.2.1"), "user=a hits=9", "pass: free");
+    fixture.check_beside(from("192.0.2.2"), "user=a | user=b", "deny: over | free");
+    fixture.check_beside(
         from("192.0.2.3"),
         "user=a",
         "pass: ok 2 of 3/minute per-user",
@@ -146,14 +146,14 @@ fn lists_decide_before_descriptors() {
 }
 
 #[test]
-fn a_queue_among_the_rules_delays_only_who_can_wait() {
-    let bench = both();
+fn a_queue_among_the_rules_delays_only_clients_that_can_wait() {
+    let fixture = both();
     let fate = |patience: Option<Nanos>| {
         let request = Request {
             max_delay: patience,
             ..plan("queue")
         };
-        bench.judge(request, &described("other=1"), |judged| {
+        fixture.judge(request, &described("other=1"), |judged| {
             judged.decision.kind()
         })
     };
@@ -164,10 +164,10 @@ fn a_queue_among_the_rules_delays_only_who_can_wait() {
 }
 
 #[test]
-fn a_decision_names_the_limit_that_binds() {
-    let bench = both();
+fn a_decision_names_the_binding_limit() {
+    let fixture = both();
     let binding = |words: &str| {
-        bench.judge(Request::default(), &described(words), |judged| {
+        fixture.judge(Request::default(), &described(words), |judged| {
             let view = judged.decision.binding();
             view.map(|view| {
                 let (name, rate) = (
@@ -196,7 +196,7 @@ fn a_decision_names_the_limit_that_binds() {
 
 #[test]
 fn a_decision_lists_every_limit_with_its_role() {
-    let bench = DescriptorFixture::new(
+    let fixture = DescriptorFixture::new(
         "
 domain: d
 descriptors:
@@ -206,7 +206,7 @@ descriptors:
 ",
     );
     let request = described("a=1 | b=1 | c=1 | b=2 limit=1/second | x=1 | a=2 none");
-    let roles = bench.judge(Request::default(), &request, |judged| {
+    let roles = fixture.judge(Request::default(), &request, |judged| {
         let views = judged.decision.limits();
         let found = views.map(|view| (view.rule.name().as_str().to_owned(), view.role));
         found.collect::<Vec<_>>()
@@ -239,18 +239,18 @@ fn observers_receive_each_request_once() {
         Arc::<RecordingObserver>::default(),
         Arc::<Metrics>::default(),
     );
-    let mut bench = both();
-    metrics.load(&bench.limiter.policy().get().rules);
-    let limiter = bench
+    let mut fixture = both();
+    metrics.load(&fixture.limiter.policy().get().rules);
+    let limiter = fixture
         .limiter
         .observed_by(Arc::<RecordingObserver>::clone(&observer));
-    bench.limiter = limiter.observed_by(Arc::<Metrics>::clone(&metrics));
+    fixture.limiter = limiter.observed_by(Arc::<Metrics>::clone(&metrics));
     for words in [
         "user=a none | user=b hits=3 | user=c back=1",
         "user=b used=1",
         "user=b",
     ] {
-        bench.judge(Request::default(), &described(words), |_| ());
+        fixture.judge(Request::default(), &described(words), |_| ());
     }
     assert_eq!(*observer.0.lock().unwrap(), [true, false, false]);
     let facts = StoreFacts::Memory(MemoryFacts::default());
@@ -262,10 +262,10 @@ fn observers_receive_each_request_once() {
 }
 
 #[test]
-fn explanations_say_that_only_descriptors_lead_there() {
-    let bench = both();
-    let text = bench.limiter.view().explain(plan("free")).to_string();
-    let line = "d.user: does not apply: only descriptors lead to it";
+fn explanations_show_that_only_descriptors_match_such_a_limit() {
+    let fixture = both();
+    let text = fixture.limiter.view().explain(plan("free")).to_string();
+    let line = "d.user: does not apply: only descriptors match it";
     assert!(text.lines().any(|found| found == line), "{text}");
     assert!(text.contains("api: applies"), "{text}");
 }

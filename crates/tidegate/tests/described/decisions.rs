@@ -1,4 +1,4 @@
-//! What descriptors are told, and what they are charged.
+//! The statuses of descriptors, and what they are charged.
 
 use tidegate::envoy::{ChargeOnDenial, DescriptorOptions, ZeroHits};
 use tidegate::request::Request;
@@ -17,19 +17,19 @@ descriptors:
 ";
 
 #[test]
-fn a_limit_lets_just_as_many_pass_in_each_window() {
-    let bench = DescriptorFixture::new(SIMPLE);
-    bench.check("user=a", "pass: ok 2 of 3/minute");
-    bench.check("user=a", "pass: ok 1 of 3/minute");
-    bench.check("user=a", "pass: ok 0 of 3/minute");
-    bench.check("user=a", "refuse: over 0 of 3/minute");
-    bench.check("user=b", "pass: ok 2 of 3/minute");
-    bench.check("user=vip", "pass: ok 4 of 5/minute");
-    bench.check("other=a", "pass: free");
-    bench.advance_secs(59);
-    bench.check("user=a", "refuse: over 0 of 3/minute");
-    bench.advance_secs(1);
-    bench.check("user=a", "pass: ok 2 of 3/minute");
+fn a_limit_allows_the_same_number_in_each_window() {
+    let fixture = DescriptorFixture::new(SIMPLE);
+    fixture.check("user=a", "pass: ok 2 of 3/minute");
+    fixture.check("user=a", "pass: ok 1 of 3/minute");
+    fixture.check("user=a", "pass: ok 0 of 3/minute");
+    fixture.check("user=a", "deny: over 0 of 3/minute");
+    fixture.check("user=b", "pass: ok 2 of 3/minute");
+    fixture.check("user=vip", "pass: ok 4 of 5/minute");
+    fixture.check("other=a", "pass: free");
+    fixture.advance_secs(59);
+    fixture.check("user=a", "deny: over 0 of 3/minute");
+    fixture.advance_secs(1);
+    fixture.check("user=a", "pass: ok 2 of 3/minute");
 }
 
 const THREE_KINDS: &str = "
@@ -64,245 +64,242 @@ fn all() -> DescriptorOptions {
 }
 
 #[test]
-fn a_refused_request_pays_nothing() {
-    let bench = DescriptorFixture::new(THREE_KINDS);
-    bench.check("path=/ hits=2", "pass: ok 0 of 2/hour");
+fn a_denied_request_is_charged_nothing() {
+    let fixture = DescriptorFixture::new(THREE_KINDS);
+    fixture.check("path=/ hits=2", "pass: ok 0 of 2/hour");
     for _ in 0..3 {
-        let denied = "refuse: ok 3 of 3/minute | over 0 of 2/hour";
-        bench.check("user=a | path=/", denied);
+        let denied = "deny: ok 3 of 3/minute | over 0 of 2/hour";
+        fixture.check("user=a | path=/", denied);
     }
-    bench.check("user=a", "pass: ok 2 of 3/minute");
+    fixture.check("user=a", "pass: ok 2 of 3/minute");
 }
 
 #[test]
-fn with_reference_options_a_denied_request_pays_all_its_limits() {
-    let bench = DescriptorFixture::new(THREE_KINDS).with_options(all());
-    bench.check("path=/ hits=2", "pass: ok 0 of 2/hour");
-    bench.check(
+fn with_reference_options_a_denied_request_is_charged_on_all_its_limits() {
+    let fixture = DescriptorFixture::new(THREE_KINDS).with_options(all());
+    fixture.check("path=/ hits=2", "pass: ok 0 of 2/hour");
+    fixture.check(
         "user=a | path=/",
-        "refuse: ok 2 of 3/minute | over 0 of 2/hour",
+        "deny: ok 2 of 3/minute | over 0 of 2/hour",
     );
-    bench.check(
+    fixture.check(
         "user=a | path=/",
-        "refuse: ok 1 of 3/minute | over 0 of 2/hour",
+        "deny: ok 1 of 3/minute | over 0 of 2/hour",
     );
-    bench.check("user=a", "pass: ok 0 of 3/minute");
+    fixture.check("user=a", "pass: ok 0 of 3/minute");
 }
 
 #[test]
-fn under_the_flag_that_stops_counting_only_what_refuses_is_paid() {
-    let bench = DescriptorFixture::new(THREE_KINDS).with_options(DescriptorOptions {
+fn under_the_flag_that_stops_counting_only_the_denying_limit_is_charged() {
+    let fixture = DescriptorFixture::new(THREE_KINDS).with_options(DescriptorOptions {
         charge_on_denial: ChargeOnDenial::Violated,
         ..DescriptorOptions::default()
     });
-    bench.check("path=/", "pass: ok 1 of 2/hour");
-    let denied = "refuse: ok 3 of 3/minute | over 0 of 2/hour";
-    bench.check("user=a | path=/ hits=2", denied);
-    bench.check("user=a", "pass: ok 2 of 3/minute");
-    bench.check("path=/", "refuse: over 0 of 2/hour");
+    fixture.check("path=/", "pass: ok 1 of 2/hour");
+    let denied = "deny: ok 3 of 3/minute | over 0 of 2/hour";
+    fixture.check("user=a | path=/ hits=2", denied);
+    fixture.check("user=a", "pass: ok 2 of 3/minute");
+    fixture.check("path=/", "deny: over 0 of 2/hour");
 }
 
 #[test]
-fn what_does_not_fit_is_refused_whole_and_a_smaller_one_still_fits() {
-    let bench = DescriptorFixture::new(THREE_KINDS);
-    bench.check("user=a hits=4", "refuse: over 0 of 3/minute");
-    bench.check("user=a hits=2", "pass: ok 1 of 3/minute");
-    bench.check("user=a hits=2", "refuse: over 0 of 3/minute");
-    bench.check("user=a hits=1", "pass: ok 0 of 3/minute");
+fn hits_that_do_not_fit_are_denied_whole_and_fewer_still_fit() {
+    let fixture = DescriptorFixture::new(THREE_KINDS);
+    fixture.check("user=a hits=4", "deny: over 0 of 3/minute");
+    fixture.check("user=a hits=2", "pass: ok 1 of 3/minute");
+    fixture.check("user=a hits=2", "deny: over 0 of 3/minute");
+    fixture.check("user=a hits=1", "pass: ok 0 of 3/minute");
 }
 
 #[test]
 fn a_limit_in_shadow_is_reported_empty_and_denies_nothing() {
-    let bench = DescriptorFixture::new(THREE_KINDS);
-    bench.check("watched=x", "pass: ok 0 of 1/minute");
-    bench.check("watched=x", "pass: watched 0 of 1/minute");
-    bench.check(
+    let fixture = DescriptorFixture::new(THREE_KINDS);
+    fixture.check("watched=x", "pass: ok 0 of 1/minute");
+    fixture.check("watched=x", "pass: watched 0 of 1/minute");
+    fixture.check(
         "watched=x | user=a",
         "pass: watched 0 of 1/minute | ok 2 of 3/minute",
     );
 }
 
 #[test]
-fn of_budgets_one_with_room_is_enough() {
-    let bench = DescriptorFixture::new(THREE_KINDS);
-    bench.check("a=1 | b=1", "pass: ok 0 of 1/minute | ok 1 of 2/minute");
-    bench.check("a=1 | b=1", "pass: over 0 of 1/minute | ok 0 of 2/minute");
-    bench.check(
-        "a=1 | b=1",
-        "refuse: over 0 of 1/minute | over 0 of 2/minute",
-    );
-    bench.check("a=1 | free=1", "refuse: over 0 of 1/minute | unlimited");
-    bench.check("a=1 | other=1", "refuse: over 0 of 1/minute | free");
-    bench.check("a=1 | b=2", "pass: over 0 of 1/minute | ok 1 of 2/minute");
+fn one_budget_with_room_is_enough() {
+    let fixture = DescriptorFixture::new(THREE_KINDS);
+    fixture.check("a=1 | b=1", "pass: ok 0 of 1/minute | ok 1 of 2/minute");
+    fixture.check("a=1 | b=1", "pass: over 0 of 1/minute | ok 0 of 2/minute");
+    fixture.check("a=1 | b=1", "deny: over 0 of 1/minute | over 0 of 2/minute");
+    fixture.check("a=1 | free=1", "deny: over 0 of 1/minute | unlimited");
+    fixture.check("a=1 | other=1", "deny: over 0 of 1/minute | free");
+    fixture.check("a=1 | b=2", "pass: over 0 of 1/minute | ok 1 of 2/minute");
 }
 
 #[test]
 fn a_budget_with_room_does_not_help_a_limit_that_is_over() {
-    let bench = DescriptorFixture::new(THREE_KINDS);
-    bench.check("user=a hits=3", "pass: ok 0 of 3/minute");
+    let fixture = DescriptorFixture::new(THREE_KINDS);
+    fixture.check("user=a hits=3", "pass: ok 0 of 3/minute");
     for _ in 0..2 {
-        let denied = "refuse: over 0 of 3/minute | ok 1 of 1/minute";
-        bench.check("user=a | a=1", denied);
+        let denied = "deny: over 0 of 3/minute | ok 1 of 1/minute";
+        fixture.check("user=a | a=1", denied);
     }
 }
 
 #[test]
-fn where_all_are_budgets_what_has_no_limit_passes() {
-    let bench = DescriptorFixture::new(THREE_KINDS).with_options(DescriptorOptions {
+fn where_all_limits_are_budgets_a_descriptor_without_a_limit_passes() {
+    let fixture = DescriptorFixture::new(THREE_KINDS).with_options(DescriptorOptions {
         all_quota: true,
         ..DescriptorOptions::default()
     });
-    bench.check("user=a hits=3", "pass: ok 0 of 3/minute");
-    bench.check("user=a", "refuse: over 0 of 3/minute");
-    bench.check(
+    fixture.check("user=a hits=3", "pass: ok 0 of 3/minute");
+    fixture.check("user=a", "deny: over 0 of 3/minute");
+    fixture.check(
         "user=a | path=/",
         "pass: over 0 of 3/minute | ok 1 of 2/hour",
     );
-    bench.check("user=a | other=1", "pass: over 0 of 3/minute | free");
-    bench.check("user=a | exempt=1", "pass: over 0 of 3/minute | free");
-    bench.check("user=a | free=1", "refuse: over 0 of 3/minute | unlimited");
-    bench.check(
+    fixture.check("user=a | other=1", "pass: over 0 of 3/minute | free");
+    fixture.check("user=a | exempt=1", "pass: over 0 of 3/minute | free");
+    fixture.check("user=a | free=1", "deny: over 0 of 3/minute | unlimited");
+    fixture.check(
         "user=a | watched=1 hits=2",
         "pass: over 0 of 3/minute | watched 0 of 1/minute",
     );
 }
 
 #[test]
-fn where_all_is_shadow_statuses_stay_and_nothing_is_refused() {
-    let bench = DescriptorFixture::new(THREE_KINDS).with_options(DescriptorOptions {
+fn where_all_is_shadow_statuses_stay_and_nothing_is_denied() {
+    let fixture = DescriptorFixture::new(THREE_KINDS).with_options(DescriptorOptions {
         all_shadow: true,
         ..DescriptorOptions::default()
     });
-    bench.check("user=a hits=3", "pass: ok 0 of 3/minute");
-    bench.check(
+    fixture.check("user=a hits=3", "pass: ok 0 of 3/minute");
+    fixture.check(
         "user=a | path=/",
         "pass: over 0 of 3/minute | ok 1 of 2/hour",
     );
-    bench.check(
+    fixture.check(
         "none=1 | watched=1",
         "pass: over 0 of 0/minute | ok 0 of 1/minute",
     );
-    bench.check("watched=1", "pass: watched 0 of 1/minute");
+    fixture.check("watched=1", "pass: watched 0 of 1/minute");
 }
 
 #[test]
-fn a_limiter_in_shadow_takes_every_limit_for_one() {
-    let bench = DescriptorFixture::new(THREE_KINDS).in_shadow();
-    bench.check("user=a hits=3", "pass: ok 0 of 3/minute");
-    bench.check(
+fn a_limiter_in_shadow_mode_treats_every_limit_as_shadow() {
+    let fixture = DescriptorFixture::new(THREE_KINDS).in_shadow();
+    fixture.check("user=a hits=3", "pass: ok 0 of 3/minute");
+    fixture.check(
         "user=a | none=1",
         "pass: watched 0 of 3/minute | watched 0 of 0/minute",
     );
 }
 
 #[test]
-fn limits_of_nothing_and_without_bounds_ask_no_store() {
-    let bench = DescriptorFixture::new(THREE_KINDS);
-    bench.check("none=1", "refuse: over 0 of 0/minute");
-    bench.check("none=1 none", "refuse: over 0 of 0/minute");
-    bench.check(
+fn limits_of_zero_and_unlimited_ones_call_no_store() {
+    let fixture = DescriptorFixture::new(THREE_KINDS);
+    fixture.check("none=1", "deny: over 0 of 0/minute");
+    fixture.check("none=1 none", "deny: over 0 of 0/minute");
+    fixture.check(
         "none=1 | user=a",
-        "refuse: over 0 of 0/minute | ok 3 of 3/minute",
+        "deny: over 0 of 0/minute | ok 3 of 3/minute",
     );
-    bench.check("free=1 hits=9", "pass: unlimited");
-    bench.check("exempt=1", "pass: free");
-    assert_eq!(bench.limiter.store().stats().keys, 0);
+    fixture.check("free=1 hits=9", "pass: unlimited");
+    fixture.check("exempt=1", "pass: free");
+    assert_eq!(fixture.limiter.store().stats().keys, 0);
 }
 
 #[test]
-fn a_question_without_hits_spends_nothing_and_is_over_when_nothing_is_left() {
-    let bench = DescriptorFixture::new(THREE_KINDS);
-    bench.check("user=a none", "pass: ok 3 of 3/minute");
-    bench.check("user=a hits=2", "pass: ok 1 of 3/minute");
-    bench.check("user=a none", "pass: ok 1 of 3/minute");
-    bench.check("user=a", "pass: ok 0 of 3/minute");
-    let denied = "refuse: over 0 of 3/minute | ok 2 of 2/hour";
-    bench.check("user=a none | path=/", denied);
-    bench.check("path=/ none", "pass: ok 2 of 2/hour");
-    bench.check(
+fn a_check_without_hits_charges_nothing_and_is_over_when_nothing_is_left() {
+    let fixture = DescriptorFixture::new(THREE_KINDS);
+    fixture.check("user=a none", "pass: ok 3 of 3/minute");
+    fixture.check("user=a hits=2", "pass: ok 1 of 3/minute");
+    fixture.check("user=a none", "pass: ok 1 of 3/minute");
+    fixture.check("user=a", "pass: ok 0 of 3/minute");
+    let denied = "deny: over 0 of 3/minute | ok 2 of 2/hour";
+    fixture.check("user=a none | path=/", denied);
+    fixture.check("path=/ none", "pass: ok 2 of 2/hour");
+    fixture.check(
         "a=1 none | b=1 none",
         "pass: ok 1 of 1/minute | ok 2 of 2/minute",
     );
-    bench.check("b=1 hits=2", "pass: ok 0 of 2/minute");
-    bench.check(
+    fixture.check("b=1 hits=2", "pass: ok 0 of 2/minute");
+    fixture.check(
         "a=1 none | b=1",
         "pass: ok 1 of 1/minute | over 0 of 2/minute",
     );
-    bench.check("a=1", "pass: ok 0 of 1/minute");
-    bench.check(
+    fixture.check("a=1", "pass: ok 0 of 1/minute");
+    fixture.check(
         "a=1 none | b=1",
-        "refuse: over 0 of 1/minute | over 0 of 2/minute",
+        "deny: over 0 of 1/minute | over 0 of 2/minute",
     );
 }
 
-/// As the scripts of the reference check it: a budget that is just spent passes once more, and only what
-/// is charged beyond it makes it over.
+/// As the scripts of the reference check it: a budget that is just used up passes once more, and only a charge beyond
+/// it makes it over.
 #[test]
 fn with_reference_options_a_request_without_hits_is_over_above_the_limit() {
-    let bench = DescriptorFixture::new(THREE_KINDS).with_options(all());
-    bench.check("b=1 used=2", "pass: ok 0 of 2/minute");
-    bench.check("b=1 none", "pass: ok 0 of 2/minute");
-    bench.check("b=1 used=1", "refuse: over 0 of 2/minute");
-    bench.check("b=1 none", "refuse: over 0 of 2/minute");
-    bench.check(
+    let fixture = DescriptorFixture::new(THREE_KINDS).with_options(all());
+    fixture.check("b=1 used=2", "pass: ok 0 of 2/minute");
+    fixture.check("b=1 none", "pass: ok 0 of 2/minute");
+    fixture.check("b=1 used=1", "deny: over 0 of 2/minute");
+    fixture.check("b=1 none", "deny: over 0 of 2/minute");
+    fixture.check(
         "a=1 none | b=1 none",
         "pass: ok 1 of 1/minute | over 0 of 2/minute",
     );
-    // The same by requests that are denied.
-    bench.check("user=a hits=3", "pass: ok 0 of 3/minute");
-    bench.check("user=a none", "pass: ok 0 of 3/minute");
-    bench.check("user=a", "refuse: over 0 of 3/minute");
-    bench.check("user=a none", "refuse: over 0 of 3/minute");
-    // Beside a descriptor that is charged for the same counter.
-    bench.check("user=b hits=2", "pass: ok 1 of 3/minute");
-    bench.check(
+    // The same by denied requests.
+    fixture.check("user=a hits=3", "pass: ok 0 of 3/minute");
+    fixture.check("user=a none", "pass: ok 0 of 3/minute");
+    fixture.check("user=a", "deny: over 0 of 3/minute");
+    fixture.check("user=a none", "deny: over 0 of 3/minute");
+    // Together with a descriptor that is charged to the same counter.
+    fixture.check("user=b hits=2", "pass: ok 1 of 3/minute");
+    fixture.check(
         "user=b none | user=b",
         "pass: ok 1 of 3/minute | ok 0 of 3/minute",
     );
-    bench.check("none=1 none", "refuse: over 0 of 0/minute");
-    bench.advance_secs(60);
-    bench.check("b=1 none", "pass: ok 2 of 2/minute");
+    fixture.check("none=1 none", "deny: over 0 of 0/minute");
+    fixture.advance_secs(60);
+    fixture.check("b=1 none", "pass: ok 2 of 2/minute");
 }
 
-/// A denial that is counted at its limit is written under it only while it has counted no more.
+/// A denial that is counted at its limit is written under that limit only while it has counted no more.
 #[test]
-fn a_denial_under_a_smaller_limit_does_not_wipe_the_larger() {
-    let bench = DescriptorFixture::new(THREE_KINDS).with_options(all());
-    bench.check(
+fn a_denial_under_a_smaller_limit_does_not_erase_the_count_of_the_larger() {
+    let fixture = DescriptorFixture::new(THREE_KINDS).with_options(all());
+    fixture.check(
         "user=a limit=100/minute hits=99",
         "pass: ok 1 of 100/minute",
     );
-    bench.check("user=a", "refuse: over 0 of 3/minute");
-    bench.check("user=a used=5", "refuse: over 0 of 3/minute");
-    bench.check("user=a limit=100/minute", "pass: ok 0 of 100/minute");
-    bench.check("user=a limit=100/minute", "refuse: over 0 of 100/minute");
+    fixture.check("user=a", "deny: over 0 of 3/minute");
+    fixture.check("user=a used=5", "deny: over 0 of 3/minute");
+    fixture.check("user=a limit=100/minute", "pass: ok 0 of 100/minute");
+    fixture.check("user=a limit=100/minute", "deny: over 0 of 100/minute");
 }
 
-/// Under the flag that stops counting, hits of a descriptor's own were charged to limits that passed.
+/// Under the flag that stops counting, a descriptor's own hits were charged to limits that passed.
 #[test]
-fn under_the_flag_that_stops_counting_own_hits_are_paid_like_others() {
-    let bench = DescriptorFixture::new(THREE_KINDS).with_options(DescriptorOptions {
+fn under_the_flag_that_stops_counting_own_hits_are_charged_like_others() {
+    let fixture = DescriptorFixture::new(THREE_KINDS).with_options(DescriptorOptions {
         charge_on_denial: ChargeOnDenial::Violated,
         ..all()
     });
-    bench.check("path=/ used=2", "pass: ok 0 of 2/hour");
-    let denied = "refuse: ok 3 of 3/minute | over 0 of 2/hour";
-    bench.check("user=a used=1 | path=/ used=1", denied);
-    bench.check("user=a used=1 | path=/ used=1", denied);
-    bench.check("user=a hits=3", "pass: ok 0 of 3/minute");
-    bench.check("path=/ none", "refuse: over 0 of 2/hour");
+    fixture.check("path=/ used=2", "pass: ok 0 of 2/hour");
+    let denied = "deny: ok 3 of 3/minute | over 0 of 2/hour";
+    fixture.check("user=a used=1 | path=/ used=1", denied);
+    fixture.check("user=a used=1 | path=/ used=1", denied);
+    fixture.check("user=a hits=3", "pass: ok 0 of 3/minute");
+    fixture.check("path=/ none", "deny: over 0 of 2/hour");
 }
 
 #[test]
 fn a_request_that_passes_only_because_all_is_shadow_is_reported_as_such() {
     let shadowed = |words: &[&str], all_quota| {
-        let bench = DescriptorFixture::new(THREE_KINDS).with_options(DescriptorOptions {
+        let fixture = DescriptorFixture::new(THREE_KINDS).with_options(DescriptorOptions {
             all_shadow: true,
             all_quota,
             ..all()
         });
         let judged = words.iter().map(|words| {
-            bench.judge(Request::default(), &described(words), |judged| {
+            fixture.judge(Request::default(), &described(words), |judged| {
                 assert!(!judged.over_limit);
                 judged.shadow_denied
             })
@@ -327,110 +324,109 @@ fn a_request_that_passes_only_because_all_is_shadow_is_reported_as_such() {
     );
 }
 
-/// Token budgets: what an answer has cost is known when it has been given.
+/// Token budgets: the cost of a response is known after it was sent.
 #[test]
-fn what_has_been_used_is_counted_though_it_does_not_fit() {
-    let bench = DescriptorFixture::new(THREE_KINDS);
-    bench.check(
+fn used_units_are_counted_although_they_do_not_fit() {
+    let fixture = DescriptorFixture::new(THREE_KINDS);
+    fixture.check(
         "user=a used=2 | path=/",
         "pass: ok 1 of 3/minute | ok 1 of 2/hour",
     );
-    bench.check(
+    fixture.check(
         "user=a used=2 | path=/",
-        "refuse: over 0 of 3/minute | ok 1 of 2/hour",
+        "deny: over 0 of 3/minute | ok 1 of 2/hour",
     );
-    bench.check("user=a", "refuse: over 0 of 3/minute");
-    bench.check("path=/", "pass: ok 0 of 2/hour");
-    bench.check(
+    fixture.check("user=a", "deny: over 0 of 3/minute");
+    fixture.check("path=/", "pass: ok 0 of 2/hour");
+    fixture.check(
         "user=b used=1 | path=/",
-        "refuse: ok 2 of 3/minute | over 0 of 2/hour",
+        "deny: ok 2 of 3/minute | over 0 of 2/hour",
     );
-    bench.check("user=b", "pass: ok 1 of 3/minute");
-    bench.advance_secs(60);
-    bench.check("user=a", "pass: ok 2 of 3/minute");
+    fixture.check("user=b", "pass: ok 1 of 3/minute");
+    fixture.advance_secs(60);
+    fixture.check("user=a", "pass: ok 2 of 3/minute");
 }
 
-/// What is used under a limit that was smaller wrote the counter anew under that, and what the larger
-/// had counted was gone.
+/// Usage under a smaller limit wrote the counter anew under that limit, and the count of the larger was lost.
 #[test]
-fn what_has_been_used_under_a_smaller_limit_does_not_wipe_the_larger() {
-    let bench = DescriptorFixture::new(THREE_KINDS);
-    bench.check(
+fn usage_under_a_smaller_limit_does_not_erase_the_count_of_the_larger() {
+    let fixture = DescriptorFixture::new(THREE_KINDS);
+    fixture.check(
         "user=a limit=100/minute hits=100",
         "pass: ok 0 of 100/minute",
     );
-    bench.check("user=a limit=1/minute used=1", "refuse: over 0 of 1/minute");
-    bench.check("user=a limit=100/minute", "refuse: over 0 of 100/minute");
-    bench.check("user=a used=1", "refuse: over 0 of 3/minute");
-    bench.check("user=a limit=100/minute", "refuse: over 0 of 100/minute");
+    fixture.check("user=a limit=1/minute used=1", "deny: over 0 of 1/minute");
+    fixture.check("user=a limit=100/minute", "deny: over 0 of 100/minute");
+    fixture.check("user=a used=1", "deny: over 0 of 3/minute");
+    fixture.check("user=a limit=100/minute", "deny: over 0 of 100/minute");
 }
 
 #[test]
-fn what_is_given_back_can_be_had_again_and_no_more() {
-    let bench = DescriptorFixture::new(THREE_KINDS);
-    bench.check("user=a back=5", "pass: ok 3 of 3/minute");
-    bench.check("user=a hits=3", "pass: ok 0 of 3/minute");
-    bench.check("user=a back=1", "pass: ok 1 of 3/minute");
-    bench.check("user=a", "pass: ok 0 of 3/minute");
-    bench.check("user=a back=9", "pass: ok 3 of 3/minute");
-    bench.check("user=a hits=4", "refuse: over 0 of 3/minute");
-    bench.check("user=a hits=3", "pass: ok 0 of 3/minute");
-    bench.check(
+fn refunded_units_can_be_charged_again_and_no_more() {
+    let fixture = DescriptorFixture::new(THREE_KINDS);
+    fixture.check("user=a back=5", "pass: ok 3 of 3/minute");
+    fixture.check("user=a hits=3", "pass: ok 0 of 3/minute");
+    fixture.check("user=a back=1", "pass: ok 1 of 3/minute");
+    fixture.check("user=a", "pass: ok 0 of 3/minute");
+    fixture.check("user=a back=9", "pass: ok 3 of 3/minute");
+    fixture.check("user=a hits=4", "deny: over 0 of 3/minute");
+    fixture.check("user=a hits=3", "pass: ok 0 of 3/minute");
+    fixture.check(
         "user=a back=2 | path=/",
         "pass: ok 2 of 3/minute | ok 1 of 2/hour",
     );
-    bench.check("none=1 back=1", "pass: ok 0 of 0/minute");
-    bench.check("other=1 back=1", "pass: free");
+    fixture.check("none=1 back=1", "pass: ok 0 of 0/minute");
+    fixture.check("other=1 back=1", "pass: free");
 }
 
 #[test]
 fn a_limit_of_the_request_shares_the_counter_of_the_same_unit() {
-    let bench = DescriptorFixture::new(THREE_KINDS);
-    bench.check("user=a limit=10/minute hits=2", "pass: ok 8 of 10/minute");
-    bench.check("user=a", "pass: ok 0 of 3/minute");
-    bench.check("user=a", "refuse: over 0 of 3/minute");
-    bench.check("user=a limit=10/minute", "pass: ok 6 of 10/minute");
-    bench.check("user=a limit=10/hour", "pass: ok 9 of 10/hour");
-    bench.check("user=a limit=2/minute", "refuse: over 0 of 2/minute");
-    bench.check("user=a limit=0/minute", "refuse: over 0 of 0/minute");
-    bench.check("user=a limit=10/minute", "pass: ok 5 of 10/minute");
-    bench.check("free=1 limit=1/minute", "pass: ok 0 of 1/minute");
-    bench.check("watched=1 limit=0/day", "refuse: over 0 of 0/day");
-    bench.check("unknown: user=a limit=0/minute", "pass: free");
+    let fixture = DescriptorFixture::new(THREE_KINDS);
+    fixture.check("user=a limit=10/minute hits=2", "pass: ok 8 of 10/minute");
+    fixture.check("user=a", "pass: ok 0 of 3/minute");
+    fixture.check("user=a", "deny: over 0 of 3/minute");
+    fixture.check("user=a limit=10/minute", "pass: ok 6 of 10/minute");
+    fixture.check("user=a limit=10/hour", "pass: ok 9 of 10/hour");
+    fixture.check("user=a limit=2/minute", "deny: over 0 of 2/minute");
+    fixture.check("user=a limit=0/minute", "deny: over 0 of 0/minute");
+    fixture.check("user=a limit=10/minute", "pass: ok 5 of 10/minute");
+    fixture.check("free=1 limit=1/minute", "pass: ok 0 of 1/minute");
+    fixture.check("watched=1 limit=0/day", "deny: over 0 of 0/day");
+    fixture.check("unknown: user=a limit=0/minute", "pass: free");
 }
 
 #[test]
-fn a_limit_above_what_a_window_holds_is_reported_as_written_and_what_is_left_as_it_is() {
-    let bench = DescriptorFixture::new(THREE_KINDS);
+fn a_limit_above_the_capacity_of_a_window_is_reported_as_written_with_the_true_remainder() {
+    let fixture = DescriptorFixture::new(THREE_KINDS);
     let (max, counted) = (u32::MAX, u32::MAX / 2);
     let words = format!("user=a limit={max}/year");
     let want = format!("pass: ok {} of {max}/year", counted - 1);
-    bench.check(&words, &want);
+    fixture.check(&words, &want);
     let want = format!("pass: ok 0 of {max}/year");
-    bench.check(&format!("{words} hits={}", counted - 1), &want);
-    bench.check(&words, &format!("refuse: over 0 of {max}/year"));
+    fixture.check(&format!("{words} hits={}", counted - 1), &want);
+    fixture.check(&words, &format!("deny: over 0 of {max}/year"));
 }
 
 #[test]
 fn one_counter_named_twice_is_charged_twice() {
-    let bench = DescriptorFixture::new(THREE_KINDS);
-    bench.check(
+    let fixture = DescriptorFixture::new(THREE_KINDS);
+    fixture.check(
         "user=a | user=a",
         "pass: ok 1 of 3/minute | ok 1 of 3/minute",
     );
-    bench.check(
+    fixture.check(
         "user=a | user=a",
-        "refuse: ok 1 of 3/minute | over 0 of 3/minute",
+        "deny: ok 1 of 3/minute | over 0 of 3/minute",
     );
-    bench.check("user=a", "pass: ok 0 of 3/minute");
+    fixture.check("user=a", "pass: ok 0 of 3/minute");
 }
 
 #[test]
 fn one_counter_under_two_limits_is_charged_under_the_smaller() {
-    let bench = DescriptorFixture::new(THREE_KINDS);
+    let fixture = DescriptorFixture::new(THREE_KINDS);
     let both = "user=a hits=2 | user=a limit=9/minute hits=2";
-    bench.check(both, "refuse: ok 3 of 3/minute | over 0 of 9/minute");
-    bench.check("user=a hits=3", "pass: ok 0 of 3/minute");
+    fixture.check(both, "deny: ok 3 of 3/minute | over 0 of 9/minute");
+    fixture.check("user=a hits=3", "pass: ok 0 of 3/minute");
 }
 
 #[test]
@@ -450,25 +446,25 @@ fn windows_begin_at_multiples_of_their_length() {
         ("month", 30 * 86_400),
         ("year", 365 * 86_400),
     ] {
-        let bench = DescriptorFixture::new(&text(unit));
+        let fixture = DescriptorFixture::new(&text(unit));
         let (one, none) = (
             format!("pass: ok 0 of 1/{unit}"),
-            format!("refuse: over 0 of 1/{unit}"),
+            format!("deny: over 0 of 1/{unit}"),
         );
-        bench.check("k=1", &one);
-        bench.advance_secs(secs - 1);
-        bench.check("k=1", &none);
-        bench.advance_secs(1);
-        bench.check("k=1", &one);
+        fixture.check("k=1", &one);
+        fixture.advance_secs(secs - 1);
+        fixture.check("k=1", &none);
+        fixture.advance_secs(1);
+        fixture.check("k=1", &one);
     }
 }
 
 #[test]
-fn every_status_with_a_limit_tells_when_its_window_ends() {
-    let bench = DescriptorFixture::new(THREE_KINDS);
-    bench.advance_secs(12);
+fn every_status_with_a_limit_reports_the_end_of_its_window() {
+    let fixture = DescriptorFixture::new(THREE_KINDS);
+    fixture.advance_secs(12);
     let request = described("user=a | path=/ hits=3 | none=1 | free=1 | other=1");
-    let resets = bench.judge(Request::default(), &request, |judged| {
+    let resets = fixture.judge(Request::default(), &request, |judged| {
         let resets = judged.statuses.iter().map(|status| status.reset_after);
         resets
             .map(|reset| reset.map(Nanos::secs_up))
@@ -478,10 +474,10 @@ fn every_status_with_a_limit_tells_when_its_window_ends() {
 }
 
 #[test]
-fn a_status_tells_what_was_used_before() {
-    let bench = DescriptorFixture::new(THREE_KINDS);
+fn a_status_reports_earlier_usage() {
+    let fixture = DescriptorFixture::new(THREE_KINDS);
     let used = |words: &str| {
-        bench.judge(Request::default(), &described(words), |judged| {
+        fixture.judge(Request::default(), &described(words), |judged| {
             judged.statuses[0].used_before
         })
     };

@@ -1,4 +1,4 @@
-//! Files of both kinds in one folder: they come into force together, and a bad one keeps the old.
+//! Files of both kinds in one folder: they come into force together, and an invalid one leaves the old ones in force.
 
 use std::fs;
 use std::sync::Arc;
@@ -28,23 +28,23 @@ fn wait_for(what: &str, done: impl Fn() -> bool) {
 }
 
 #[test]
-fn a_folder_of_both_kinds_comes_into_force_as_one_and_a_bad_file_keeps_the_old() {
+fn a_folder_of_both_kinds_comes_into_force_as_one_and_an_invalid_file_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
     write("envoy.yaml", &descriptors(3));
     write("ours.yaml", NATIVE);
-    let bench = DescriptorFixture::of(Policy::load(folder.path()).unwrap());
-    let live = bench.limiter.policy();
+    let fixture = DescriptorFixture::of(Policy::load(folder.path()).unwrap());
+    let live = fixture.limiter.policy();
     let follower = PolicyFollower::start(Arc::clone(live), folder.path(), |_| {}).unwrap();
     let rule = |name: &str| live.get().rules.rule(name).is_some();
     assert!(rule("api") && rule("d.user") && rule("d.override"));
-    bench.check("user=a", "pass: ok 2 of 3/minute");
+    fixture.check("user=a", "pass: ok 2 of 3/minute");
 
     write("envoy.yaml", &descriptors(5));
     follower.poke();
     let rate = || live.get().rules.config_dump().to_string();
     wait_for("new limit", || rate().contains("requests_per_unit=5"));
-    bench.check("user=a", "pass: ok 3 of 5/minute");
+    fixture.check("user=a", "pass: ok 3 of 5/minute");
 
     write(
         "envoy.yaml",
@@ -52,31 +52,31 @@ fn a_folder_of_both_kinds_comes_into_force_as_one_and_a_bad_file_keeps_the_old()
     );
     follower.poke();
     let state = || format!("{:?}", follower.rules_state());
-    wait_for("fault", || state().contains("the rate limit unit `eon`"));
-    bench.check("user=a", "pass: ok 2 of 5/minute");
+    wait_for("error", || state().contains("the rate limit unit `eon`"));
+    fixture.check("user=a", "pass: ok 2 of 5/minute");
     assert!(rule("api"));
 
     write("envoy.yaml", &descriptors(7));
     write("other.yaml", "domain: e\n");
     follower.poke();
     wait_for("recovery", || rate().contains("requests_per_unit=7"));
-    bench.check("e: user=a", "pass: ok 5 of 9/minute api");
-    bench.check("user=a", "pass: ok 3 of 7/minute");
+    fixture.check("e: user=a", "pass: ok 5 of 9/minute api");
+    fixture.check("user=a", "pass: ok 3 of 7/minute");
 }
 
 #[test]
-fn a_file_or_a_folder_with_descriptors_alone_will_do() {
+fn a_file_or_a_folder_with_descriptors_alone_suffices() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("envoy.yaml");
     fs::write(&file, descriptors(3)).unwrap();
     for path in [folder.path(), &file] {
-        let bench = DescriptorFixture::of(Policy::load(path).unwrap());
-        bench.check("user=a", "pass: ok 2 of 3/minute");
+        let fixture = DescriptorFixture::of(Policy::load(path).unwrap());
+        fixture.check("user=a", "pass: ok 2 of 3/minute");
     }
 }
 
 #[test]
-fn how_domains_are_read_is_kept_for_reloads() {
+fn parse_options_of_domains_are_kept_for_reloads() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
     write("a.yaml", &descriptors(3));
@@ -86,8 +86,8 @@ fn how_domains_are_read_is_kept_for_reloads() {
         merge_domains: true,
         ..Capabilities::MEMORY.into()
     };
-    let bench = DescriptorFixture::of(Policy::load_for(folder.path(), merging).unwrap());
-    let live = bench.limiter.policy();
+    let fixture = DescriptorFixture::of(Policy::load_for(folder.path(), merging).unwrap());
+    let live = fixture.limiter.policy();
     let follower = PolicyFollower::start(Arc::clone(live), folder.path(), |_| {}).unwrap();
     write("a.yaml", &descriptors(5));
     follower.poke();

@@ -1,4 +1,4 @@
-//! A limiter on memory with a clock moved by hand, asked in words.
+//! A limiter on memory with a manual clock, whose requests are written as words.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tidegate::{Limiter, Policy, Secret};
 
 pub(crate) use crate::words::{described, summary};
 
-/// A moment at which every window begins.
+/// An instant at which every window begins.
 pub(crate) const START: Nanos = Nanos::from_secs(365 * 30 * 7 * 86_400);
 
 pub(crate) struct DescriptorFixture {
@@ -25,24 +25,24 @@ pub(crate) struct DescriptorFixture {
     pub(crate) options: DescriptorOptions,
 }
 
-/// The limits of `files`, or what is wrong with them.
+/// The limits of `files`, or their errors.
 pub(crate) fn policy(files: &[&str]) -> Result<Policy, String> {
     policy_in(Capabilities::MEMORY.into(), files)
 }
 
-/// The same, read in another way.
+/// The same with other parse options.
 pub(crate) fn policy_in(dialect: ParseOptions, files: &[&str]) -> Result<Policy, String> {
     let names: Vec<String> = (1..=files.len()).map(|n| format!("{n}.yaml")).collect();
     let named = names.iter().zip(files);
     let files: Vec<_> = named
         .map(|(name, text)| SourceFile { name, text })
         .collect();
-    Policy::parse_for(&files, dialect).map_err(|faults| faults.to_string())
+    Policy::parse_for(&files, dialect).map_err(|errors| errors.to_string())
 }
 
 impl DescriptorFixture {
     pub(crate) fn new(text: &str) -> Self {
-        DescriptorFixture::of(policy(&[text]).unwrap_or_else(|faults| panic!("{faults}")))
+        DescriptorFixture::of(policy(&[text]).unwrap_or_else(|errors| panic!("{errors}")))
     }
 
     pub(crate) fn of(policy: Policy) -> Self {
@@ -70,7 +70,7 @@ impl DescriptorFixture {
         self.clock.advance(Nanos::from_secs(secs));
     }
 
-    /// What a request of domain `d` is told.
+    /// Checks the result of a request of domain `d`.
     #[track_caller]
     pub(crate) fn check(&self, words: &str, want: &str) {
         self.check_beside(Request::default(), words, want);
@@ -91,7 +91,7 @@ impl DescriptorFixture {
     ) -> T {
         let view = self.limiter.view();
         let judged = at_once(view.check_described(request, described, self.options));
-        with(judged.expect("memory always answers"))
+        with(judged.expect("memory always replies"))
     }
 }
 

@@ -1,5 +1,5 @@
-//! Requests that Envoy describes, decided as the reference service decides them: every rule of its
-//! files, its matching and its answers, on memory and a clock moved by hand.
+//! Requests that Envoy describes, decided as the reference service decides them: every rule of its files, its matching
+//! and its responses, on memory and a manual clock.
 #![allow(
     clippy::unwrap_used,
     reason = "clippy sees tests only inside test functions"

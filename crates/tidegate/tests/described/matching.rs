@@ -1,4 +1,4 @@
-//! Which counter a descriptor is charged to, and what its status carries along.
+//! Which counter a descriptor is charged to, and the metadata of its status.
 
 use tidegate::envoy::Metadata;
 use tidegate::request::Request;
@@ -8,8 +8,8 @@ use tidegate::store::Capabilities;
 use crate::fixture::{DescriptorFixture, described, policy, policy_in};
 
 #[test]
-fn a_limit_that_is_replaced_is_neither_checked_nor_charged() {
-    let bench = DescriptorFixture::new(
+fn a_replaced_limit_is_neither_checked_nor_charged() {
+    let fixture = DescriptorFixture::new(
         "
 domain: d
 descriptors:
@@ -23,21 +23,21 @@ descriptors:
     rate_limit: { unit: minute, requests_per_unit: 1 }
 ",
     );
-    bench.check("wide=1 | narrow=1", "pass: free | ok 2 of 3/minute narrow");
-    bench.check("narrow=1 | wide=1", "pass: ok 1 of 3/minute narrow | free");
-    bench.check(
+    fixture.check("wide=1 | narrow=1", "pass: free | ok 2 of 3/minute narrow");
+    fixture.check("narrow=1 | wide=1", "pass: ok 1 of 3/minute narrow | free");
+    fixture.check(
         "wide=1 | narrow=1 | partner=1",
         "pass: free | free | unlimited",
     );
-    bench.check("wide=1", "pass: ok 0 of 1/minute wide");
-    bench.check("wide=1", "refuse: over 0 of 1/minute wide");
-    bench.check("wide=1 | narrow=1", "pass: free | ok 0 of 3/minute narrow");
-    bench.check(
+    fixture.check("wide=1", "pass: ok 0 of 1/minute wide");
+    fixture.check("wide=1", "deny: over 0 of 1/minute wide");
+    fixture.check("wide=1 | narrow=1", "pass: free | ok 0 of 3/minute narrow");
+    fixture.check(
         "unnamed=1 | partner=1",
         "pass: ok 0 of 1/minute | unlimited",
     );
-    // A limit of the request's own has no name that anybody could replace.
-    bench.check(
+    // A limit supplied by the request has no name that another limit could replace.
+    fixture.check(
         "wide=2 limit=4/minute | narrow=2",
         "pass: ok 3 of 4/minute | ok 2 of 3/minute narrow",
     );
@@ -45,7 +45,7 @@ descriptors:
 
 #[test]
 fn values_have_counters_of_their_own_unless_their_pattern_shares_one() {
-    let bench = DescriptorFixture::new(
+    let fixture = DescriptorFixture::new(
         "
 domain: d
 descriptors:
@@ -58,13 +58,13 @@ descriptors:
       - { key: user, rate_limit: { unit: minute, requests_per_unit: 2 } }
 ",
     );
-    bench.check("path=/a/1 hits=2", "pass: ok 0 of 2/minute");
-    bench.check("path=/a/2", "pass: ok 1 of 2/minute");
-    bench.check("path=/b/1 hits=2", "pass: ok 0 of 2/minute");
-    bench.check("path=/b/2", "refuse: over 0 of 2/minute");
-    bench.check("path=/c/1,user=u hits=2", "pass: ok 0 of 2/minute");
-    bench.check("path=/c/2,user=u", "refuse: over 0 of 2/minute");
-    bench.check("path=/c/2,user=v", "pass: ok 1 of 2/minute");
+    fixture.check("path=/a/1 hits=2", "pass: ok 0 of 2/minute");
+    fixture.check("path=/a/2", "pass: ok 1 of 2/minute");
+    fixture.check("path=/b/1 hits=2", "pass: ok 0 of 2/minute");
+    fixture.check("path=/b/2", "deny: over 0 of 2/minute");
+    fixture.check("path=/c/1,user=u hits=2", "pass: ok 0 of 2/minute");
+    fixture.check("path=/c/2,user=u", "deny: over 0 of 2/minute");
+    fixture.check("path=/c/2,user=v", "pass: ok 1 of 2/minute");
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn counters_differ_by_domain_and_entries_and_by_nothing_else() {
              }}\n  - {{ key: a_b, {limit} }}\n"
         )
     };
-    let bench = DescriptorFixture::of(policy(&[&text("d"), &text("d2")]).unwrap());
+    let fixture = DescriptorFixture::of(policy(&[&text("d"), &text("d2")]).unwrap());
     let one = "pass: ok 0 of 1/minute";
     for words in [
         "d: a=x",
@@ -88,12 +88,12 @@ fn counters_differ_by_domain_and_entries_and_by_nothing_else() {
         "d: a=b",
         "d: a_b=x",
     ] {
-        bench.check(words, one);
-        bench.check(words, "refuse: over 0 of 1/minute");
+        fixture.check(words, one);
+        fixture.check(words, "deny: over 0 of 1/minute");
     }
 }
 
-/// Deployments that share a store are told apart by nothing else.
+/// Nothing else separates deployments that share a store.
 #[test]
 fn every_prefix_has_counters_of_its_own() {
     let text = |domain: &str| {
@@ -101,20 +101,20 @@ fn every_prefix_has_counters_of_its_own() {
             "domain: {domain}\ndescriptors: [{{ key: a, rate_limit: {{ unit: minute, requests_per_unit: 1 }} }}]\n"
         )
     };
-    let bench = DescriptorFixture::new(&text("d"));
+    let fixture = DescriptorFixture::new(&text("d"));
     let counted_by = |prefix: &str, domain: &str, want: &str| {
         let dialect = ParseOptions {
             prefix: prefix.into(),
             ..Capabilities::MEMORY.into()
         };
         let next = || policy_in(dialect.clone(), &[&text(domain)]);
-        bench.limiter.policy().replace_with(next).unwrap();
-        bench.check(&format!("{domain}: a=x"), want);
-        bench.check(&format!("{domain}: a=y limit=1/minute"), want);
+        fixture.limiter.policy().replace_with(next).unwrap();
+        fixture.check(&format!("{domain}: a=x"), want);
+        fixture.check(&format!("{domain}: a=y limit=1/minute"), want);
     };
-    let (fresh, used) = ("pass: ok 0 of 1/minute", "refuse: over 0 of 1/minute");
-    bench.check("d: a=x", fresh);
-    bench.check("d: a=y", fresh);
+    let (fresh, used) = ("pass: ok 0 of 1/minute", "deny: over 0 of 1/minute");
+    fixture.check("d: a=x", fresh);
+    fixture.check("d: a=y", fresh);
     counted_by("", "d", used);
     for (prefix, domain) in [("p", "d"), ("q", "d"), ("d", "d"), ("p", "qd"), ("pq", "d")] {
         counted_by(prefix, domain, fresh);
@@ -131,22 +131,22 @@ fn a_counter_outlives_the_name_and_the_size_of_its_limit() {
              requests_per_unit: {requests} }}\n"
         )
     };
-    let bench = DescriptorFixture::new(&text("shadow_mode: false", 3));
-    bench.check("user=a hits=2", "pass: ok 1 of 3/minute");
+    let fixture = DescriptorFixture::new(&text("shadow_mode: false", 3));
+    fixture.check("user=a hits=2", "pass: ok 1 of 3/minute");
     for (key, requests, want) in [
         ("value: a", 5, "pass: ok 2 of 5/minute"),
         ("value: 'a*'", 4, "pass: ok 0 of 4/minute"),
         ("quota_mode: false", 9, "pass: ok 4 of 9/minute"),
     ] {
         let next = || policy(&[&text(key, requests)]);
-        bench.limiter.policy().replace_with(next).unwrap();
-        bench.check("user=a", want);
+        fixture.limiter.policy().replace_with(next).unwrap();
+        fixture.check("user=a", want);
     }
 }
 
 #[test]
-fn a_status_carries_metadata_and_the_name_it_is_counted_under() {
-    let bench = DescriptorFixture::new(
+fn a_status_has_metadata_and_the_name_it_is_counted_under() {
+    let fixture = DescriptorFixture::new(
         "
 domain: d
 descriptors:
@@ -163,7 +163,7 @@ descriptors:
 ",
     );
     let request = described("plain=1 | shown=1.2.3.4 | free=1 | x=1,y= limit=1/minute | other=1");
-    bench.judge(Request::default(), &request, |judged| {
+    fixture.judge(Request::default(), &request, |judged| {
         let stats: Vec<_> = judged.statuses.iter().map(|s| s.stats.as_deref()).collect();
         let want = [
             Some("d.plain"),
@@ -188,7 +188,7 @@ descriptors:
         assert_eq!(metadata, [Some(&gold), None, None, None, None]);
         assert!(judged.domain_known);
     });
-    bench.judge(Request::default(), &described("e: plain=1"), |judged| {
+    fixture.judge(Request::default(), &described("e: plain=1"), |judged| {
         assert!(!judged.domain_known);
     });
 }

@@ -1,5 +1,5 @@
-//! A store in shards charges them one after another. When a later one denies, it refunds the earlier ones
-//! in the background, and until then they count what nobody was allowed.
+//! A store in shards charges them one after another. When a later shard denies, the earlier charges are refunded in the
+//! background, and until then they count units that no request was allowed.
 
 use std::sync::Arc;
 
@@ -38,9 +38,9 @@ descriptors:
     rate_limit: { unit: hour, requests_per_unit: 2 }
 ";
 
-/// The first denied answer reported a descriptor that passed with one unit too few.
+/// The first denied response reported a descriptor that passed with one unit too few.
 #[test]
-fn what_passed_is_reported_without_a_charge_that_is_being_refunded() {
+fn a_passed_descriptor_is_reported_without_a_charge_that_is_being_refunded() {
     let clock = Arc::new(ManualClock::at(START));
     let store = SlowRefundStore(MemoryStore::new(Arc::clone(&clock)));
     let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
@@ -59,11 +59,11 @@ fn what_passed_is_reported_without_a_charge_that_is_being_refunded() {
     check("path=/ hits=2", "pass: ok 0 of 2/hour");
     check(
         "user=a | path=/",
-        "refuse: ok 8 of 9/minute | over 0 of 2/hour",
+        "deny: ok 8 of 9/minute | over 0 of 2/hour",
     );
     check(
         "user=a hits=3 | path=/",
-        "refuse: ok 5 of 9/minute | over 0 of 2/hour",
+        "deny: ok 5 of 9/minute | over 0 of 2/hour",
     );
     check("user=a", "pass: ok 4 of 9/minute");
 }

@@ -1,8 +1,8 @@
-//! Described requests and what they are told, written in words.
+//! Described requests and their results, written as words.
 //!
-//! `user=a,path=/x hits=2 | user=a` is two descriptors, the first with two entries. Beside the entries
-//! may stand `hits=N` (asked), `used=N`, `none` (nothing but a question), `back=N` (given back), and
-//! `limit=N/unit` (brought along). The answer reads `pass: ok 4 of 5/minute | free`.
+//! `user=a,path=/x hits=2 | user=a` is two descriptors, the first with two entries. After the entries there may be
+//! `hits=N` (to charge), `used=N`, `none` (a check without hits), `back=N` (a refund), and `limit=N/unit` (a limit
+//! supplied by the request). The result reads `pass: ok 4 of 5/minute | free`.
 
 use tidegate::engine::DescriptorResponse;
 use tidegate::envoy::{DescribedRequest, Descriptor, DescriptorOverride, Hits, Status, Unit};
@@ -49,7 +49,7 @@ fn descriptor(words: &str) -> Descriptor<'_> {
 }
 
 pub(crate) fn summary(judged: &DescriptorResponse<'_>) -> String {
-    let overall = if judged.over_limit { "refuse" } else { "pass" };
+    let overall = if judged.over_limit { "deny" } else { "pass" };
     let statuses: Vec<String> = judged.statuses.iter().map(status).collect();
     format!("{overall}: {}", statuses.join(" | "))
 }

@@ -1,5 +1,5 @@
-//! A cluster: counters are where they belong, stay exact while slots move, and each primary lives and
-//! fails on its own.
+//! A cluster: counters are on the right primaries and stay exact while hash slots move, and each primary has an epoch
+//! and failures of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use tidegate_core::store::{
     ChargeSet, Epoch, Heartbeat, NodeId, Probe, ShardId, Shards, Store, StoreError,
 };
 use tidegate_core::subject::{Fingerprint, RuleName};
-use tidegate_parts::{TestCluster, TestRedis};
+use tidegate_testkit::{TestCluster, TestRedis};
 
 use crate::keys::{documented_user, every_verb};
 use crate::{charge, limit, on_runtime, set};
 
-/// Subjects enough that each primary has many.
+/// Enough subjects that each primary has many.
 const SUBJECTS: std::ops::Range<u128> = 1..301;
 
 pub(crate) fn url_of(servers: &[&TestRedis]) -> String {
@@ -25,7 +25,7 @@ pub(crate) fn url_of(servers: &[&TestRedis]) -> String {
     format!("redis+cluster://{}", hosts.collect::<Vec<_>>().join(","))
 }
 
-/// A node that has met every primary.
+/// A node that is connected to every primary.
 pub(crate) async fn node(url: &str) -> Redis {
     let redis = Redis::open(&RedisConfig::new(url)).expect("an address");
     redis.ready().await;
@@ -41,7 +41,7 @@ pub(crate) async fn node(url: &str) -> Redis {
     redis
 }
 
-/// Asks until there is an answer; panics after a minute.
+/// Polls until there is a result; panics after a minute.
 pub(crate) async fn wait<T>(what: &str, mut poll: impl AsyncFnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -66,12 +66,12 @@ pub(crate) fn shard_of(redis: &Redis, subject: u128) -> ShardId {
 
 pub(crate) fn store_of(redis: &Redis, subject: u128) -> RedisStore {
     let shard = redis.shard(shard_of(redis, subject));
-    shard.expect("a part")
+    shard.expect("a shard")
 }
 
 pub(crate) fn hash_slot_of(redis: &Redis, subject: u128) -> u16 {
     let hash_slot = store_of(redis, subject).hash_slot(Fingerprint::new(subject));
-    hash_slot.expect("a slot of the part").0
+    hash_slot.expect("a hash slot of the shard").0
 }
 
 fn shards(redis: &Redis) -> BTreeMap<ShardId, RedisStore> {
@@ -84,7 +84,7 @@ async fn epochs(redis: &Redis) -> BTreeMap<ShardId, Epoch> {
     for (id, store) in shards(redis) {
         epochs.insert(
             id,
-            store.heartbeat(heartbeat(1)).await.expect("vitals").epoch,
+            store.heartbeat(heartbeat(1)).await.expect("a status").epoch,
         );
     }
     epochs
@@ -96,7 +96,7 @@ fn primaries(cluster: &TestCluster) -> Vec<&TestRedis> {
     ports.filter_map(at).collect()
 }
 
-/// How often the servers sent somebody elsewhere.
+/// The number of redirects that the servers have sent.
 fn redirects(cluster: &TestCluster, kind: &str) -> u64 {
     let stats = cluster
         .servers
@@ -113,7 +113,7 @@ fn redirects(cluster: &TestCluster, kind: &str) -> u64 {
 }
 
 #[test]
-fn counters_are_where_their_slots_are() {
+fn counters_are_on_the_primaries_of_their_hash_slots() {
     let cluster = TestCluster::start();
     on_runtime(async {
         // A replica knows the map too.
@@ -128,7 +128,7 @@ fn counters_are_where_their_slots_are() {
             let only = set([charge(subject, &rule, 0, &limit)]);
             let store = store_of(&one, subject);
             assert!(store.hash_slot(Fingerprint::new(subject)).is_some());
-            assert!(store.charge(&only).await.expect("an answer").admitted);
+            assert!(store.charge(&only).await.expect("a reply").admitted);
             assert_eq!(shard_of(&one, subject), shard_of(&two, subject));
         }
         for (id, store) in shards(&two) {
@@ -139,7 +139,7 @@ fn counters_are_where_their_slots_are() {
                 .collect();
             let sets: Vec<_> = sets.iter().collect();
             for outcome in store.charge_each(&sets).await {
-                let outcome = outcome.expect("an answer");
+                let outcome = outcome.expect("a reply");
                 assert!(outcome.admitted && outcome.snapshots[0].existed);
             }
             let others = SUBJECTS.filter(|subject| !subjects.contains(subject));
@@ -158,14 +158,14 @@ fn counters_are_where_their_slots_are() {
     });
 }
 
-/// Keys of two slots in one step are our mistake; the server is not asked.
+/// One call with keys of two hash slots is a bug of the caller; nothing is sent.
 async fn two_hash_slots_are_rejected(redis: &Redis, limit: &Limit) {
     let rule = RuleName::new("api");
     let id = shard_of(redis, 1);
     let mut near = SUBJECTS
         .skip(1)
         .filter(|subject| shard_of(redis, *subject) == id);
-    let other = near.next().expect("another subject of the part");
+    let other = near.next().expect("another subject of the shard");
     let store = store_of(redis, 1);
     let both = set([charge(1, &rule, 0, limit), charge(other, &rule, 0, limit)]);
     for outcome in [
@@ -182,7 +182,7 @@ async fn two_hash_slots_are_rejected(redis: &Redis, limit: &Limit) {
     ));
 }
 
-/// Its key is on one primary, whoever is asked.
+/// The key of the secret is on one primary, whichever one a node starts from.
 async fn one_secret(one: &Redis, two: &Redis) {
     let first = one.share_secret(None).await.expect("a secret");
     let second = two.share_secret(None).await.expect("a secret");
@@ -196,25 +196,25 @@ async fn one_secret(one: &Redis, two: &Redis) {
     one.share_secret(None).await.expect("a secret");
     one.unlock();
     let only = set([charge(1, &rule, 0, &limit)]);
-    store_of(one, 1).peek(&only).await.expect("an answer");
+    store_of(one, 1).peek(&only).await.expect("a reply");
 }
 
 #[test]
-fn each_primary_has_a_life_of_its_own() {
+fn each_primary_has_an_epoch_of_its_own() {
     let cluster = TestCluster::start();
     let all: Vec<_> = cluster.servers.iter().collect();
     on_runtime(async {
         let (one, two) = (node(&url_of(&all)).await, node(&url_of(&all)).await);
         for (id, store) in shards(&two) {
-            let other = one.shard(id).expect("the same parts");
-            let seen = store.heartbeat(heartbeat(2)).await.expect("vitals");
+            let other = one.shard(id).expect("the same shards");
+            let seen = store.heartbeat(heartbeat(2)).await.expect("a status");
             let nodes: BTreeSet<_> = seen
                 .heartbeats
                 .iter()
                 .map(|heartbeat| heartbeat.node.0)
                 .collect();
             assert_eq!(nodes, BTreeSet::from([1, 2]));
-            let known = other.heartbeat(heartbeat(1)).await.expect("vitals").epoch;
+            let known = other.heartbeat(heartbeat(1)).await.expect("a status").epoch;
             assert_eq!((known, other.epoch()), (seen.epoch, Some(seen.epoch)));
         }
         let before = epochs(&one).await;
@@ -233,24 +233,24 @@ fn each_primary_has_a_life_of_its_own() {
     });
 }
 
-/// So many that they are not used up before all slots have moved.
+/// So many that they are not used up before all hash slots have moved.
 const PLENTY: u64 = 1_000_000;
 /// So few that they are.
 const FEW: u64 = 200;
 
-/// A subject that is charged over and over, and what became of it.
+/// A subject that is charged over and over, and the results.
 struct ClusterSubject {
     id: u128,
     rules: Vec<RuleName>,
     limit: Limit,
     calls: AtomicU64,
     admitted: AtomicU64,
-    /// Not decided; it may have been charged all the same.
+    /// Not decided; may have been charged.
     failed: AtomicU64,
 }
 
 impl ClusterSubject {
-    /// Every other one has records of two rules, which a script needs together.
+    /// Every other subject has records of two rules, which a script needs together.
     fn new(number: usize, id: u128) -> Arc<ClusterSubject> {
         let rules = ["api", "search"].into_iter().map(RuleName::new);
         let count = if number % 4 < 2 { FEW } else { PLENTY };
@@ -269,7 +269,7 @@ impl ClusterSubject {
         set(rules.map(|rule| charge(self.id, rule, 0, &self.limit)))
     }
 
-    /// Charges it once, where it is now.
+    /// Charges it once, on its current primary.
     async fn charge(&self, redis: &Redis) {
         self.calls.fetch_add(1, Ordering::Relaxed);
         let count = match store_of(redis, self.id).charge(&self.set()).await {
@@ -281,7 +281,7 @@ impl ClusterSubject {
         count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether it got what it is due: never more, and all of it.
+    /// Checks that it was allowed its limit: never more, and all of it.
     async fn check(&self, redis: &Redis) {
         let admitted = self.admitted.load(Ordering::Relaxed);
         let failed = self.failed.load(Ordering::Relaxed);
@@ -290,17 +290,20 @@ impl ClusterSubject {
         let full = max == FEW;
         assert_eq!(admitted + failed >= max, full, "{admitted} of {max}");
         let store = store_of(redis, self.id);
-        for found in store.inspect(&self.set()).await.expect("an answer") {
+        for found in store.inspect(&self.set()).await.expect("a reply") {
             let used = found.expect("a counter").used;
             let possible = admitted..=admitted + failed;
-            assert!(possible.contains(&used), "{used} used, {possible:?} told");
+            assert!(
+                possible.contains(&used),
+                "{used} used, {possible:?} expected"
+            );
         }
     }
 }
 
-/// While a quarter of all slots moves, each of many subjects gets its limit, and nothing is lost.
+/// While a quarter of all hash slots moves, each of many subjects is allowed exactly its limit, and nothing is lost.
 #[test]
-fn limits_are_exact_while_slots_move() {
+fn limits_are_exact_while_hash_slots_move() {
     let cluster = Arc::new(TestCluster::start());
     let url = url_of(&[&cluster.servers[0]]);
     on_runtime(async {
@@ -319,7 +322,7 @@ fn limits_are_exact_while_slots_move() {
             clients.spawn(async move {
                 while !stop.load(Ordering::Relaxed) {
                     subject.charge(&node).await;
-                    // Leaves the processor to those who move the slots.
+                    // Leaves processor time for moving the hash slots.
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
             });
@@ -329,7 +332,7 @@ fn limits_are_exact_while_slots_move() {
             clients.spawn(async move {
                 while !stop.load(Ordering::Relaxed) {
                     for (id, store) in shards(&node) {
-                        // On a machine that stalls a connection is given up now and then.
+                        // On a machine that stalls, a connection is given up now and then.
                         if let Ok(status) = store.heartbeat(heartbeat(number)).await {
                             assert_eq!(status.epoch, before[&id], "no loss");
                         }
@@ -354,16 +357,16 @@ fn limits_are_exact_while_slots_move() {
             counts.sum()
         };
         let (calls, failed) = (sum(|s| &s.calls), sum(|s| &s.failed));
-        println!("{calls} calls, {failed} failed, {refreshes} surveys in {took:?}");
+        println!("{calls} calls, {failed} failed, {refreshes} refreshes in {took:?}");
         for kind in ["ASK", "MOVED"] {
-            let met = redirects(&cluster, kind);
-            assert!(met > 0, "no {kind}: nothing was charged while it moved");
+            let count = redirects(&cluster, kind);
+            assert!(count > 0, "no {kind}: nothing was charged while it moved");
         }
         assert!(failed * 100 <= calls, "{failed} of {calls} failed");
         let max = took.as_millis() / 100 + 1;
         assert!(
             u128::from(refreshes) <= max,
-            "{refreshes} surveys, not {max}"
+            "{refreshes} refreshes, not {max}"
         );
         for subject in &subjects {
             subject.check(&nodes[1]).await;
@@ -372,8 +375,8 @@ fn limits_are_exact_while_slots_move() {
     });
 }
 
-/// A slot halfway between two primaries: what has not moved yet is charged where it was, what is new
-/// where it will be, and what is in both places waits. Afterwards one call is sent on, no more.
+/// A hash slot halfway between two primaries: records that have not moved are charged at the old one, new ones at the
+/// new one, and a call that needs both waits. Afterwards at most one call is redirected.
 #[test]
 fn a_moving_hash_slot_is_read_where_its_keys_are() {
     let cluster = TestCluster::start();
@@ -397,7 +400,7 @@ fn a_moving_hash_slot_is_read_where_its_keys_are() {
         let both = set([&old, &new].map(|rule| charge(subject, rule, 0, &limit)));
         let store = store_of(&redis, subject);
         let was_there = async |rule| {
-            let outcome = store.charge(&of(rule)).await.expect("an answer");
+            let outcome = store.charge(&of(rule)).await.expect("a reply");
             outcome.snapshots[0].existed
         };
         assert!(!was_there(&old).await);
@@ -412,7 +415,7 @@ fn a_moving_hash_slot_is_read_where_its_keys_are() {
         assert!(!was_there(&new).await && was_there(&new).await);
         let (old_set, new_set) = (of(&old), of(&new));
         for outcome in store.charge_each(&[&old_set, &new_set, &old_set]).await {
-            let outcome = outcome.expect("an answer");
+            let outcome = outcome.expect("a reply");
             assert!(outcome.admitted && outcome.snapshots[0].existed);
         }
         let split = store.charge(&both).await;
@@ -421,11 +424,7 @@ fn a_moving_hash_slot_is_read_where_its_keys_are() {
         assert!(target.run_command(&["KEYS", "tg:{*"]).ends_with("}:new"));
         assert_eq!(redirects(&cluster, "MOVED"), 0);
         assert_eq!(redirects(&cluster, "ASK"), 3);
-        assert_eq!(
-            redirects(&cluster, "TRYAGAIN"),
-            4,
-            "asked again three times"
-        );
+        assert_eq!(redirects(&cluster, "TRYAGAIN"), 4, "three retries");
 
         let key = source.run_command(&["KEYS", "tg:{*"]);
         let port = target.port().to_string();
@@ -439,30 +438,30 @@ fn a_moving_hash_slot_is_read_where_its_keys_are() {
         assert_eq!(store.hash_slot(here), None, "the map is right at once");
         for _ in 0..20 {
             let store = store_of(&redis, subject);
-            let outcome = store.charge(&both).await.expect("an answer");
+            let outcome = store.charge(&both).await.expect("a reply");
             assert!(outcome.snapshots.iter().all(|seen| seen.existed));
         }
-        let met = redirects(&cluster, "MOVED");
-        assert!(met <= 1, "{met} calls were sent on");
+        let count = redirects(&cluster, "MOVED");
+        assert!(count <= 1, "{count} calls were redirected");
         let used = store_of(&redis, subject).inspect(&both).await;
-        let used: Vec<_> = used.expect("an answer").into_iter().flatten().collect();
+        let used: Vec<_> = used.expect("a reply").into_iter().flatten().collect();
         assert_eq!((used[0].used, used[1].used), (2 + 2 + 1 + 20, 2 + 1 + 20));
     });
 }
 
-/// What happens to a primary.
+/// The loss of a primary.
 #[derive(Clone, Copy, PartialEq)]
 enum PrimaryLoss {
     /// Its connections are reset.
     Killed,
-    /// They stay, and nothing is answered.
+    /// They stay, without any reply.
     Frozen,
 }
 
 fn a_replica_takes_over(loss: PrimaryLoss) {
     let mut cluster = TestCluster::start();
     for server in &cluster.servers {
-        // Else no primary answers until the replica has taken over.
+        // Otherwise no primary replies until the replica has taken over.
         let set = server.run_command(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
         assert_eq!(set, "OK");
     }
@@ -480,8 +479,8 @@ fn a_replica_takes_over(loss: PrimaryLoss) {
         store_of(&redis, lost)
             .charge(&only(lost))
             .await
-            .expect("an answer");
-        // Its primary answers before the replica has it.
+            .expect("a reply");
+        // The primary replies before the replica has the write.
         let has = |server: &&TestRedis| server.run_command(&["KEYS", "tg:{*"]).contains("tg:{");
         let copies = || cluster.servers.iter().filter(has).count();
         wait("a copy", async || (copies() == 2).then_some(())).await;
@@ -503,7 +502,7 @@ fn a_replica_takes_over(loss: PrimaryLoss) {
                     Err(error) => errors.push(error),
                 }
             }
-            // Only asked: a frozen primary would be waited for.
+            // Only polled: a call to a frozen primary would block.
             let _ = tokio::time::timeout(
                 Duration::from_millis(20),
                 store_of(&redis, lost).peek(&only(lost)),
@@ -512,23 +511,23 @@ fn a_replica_takes_over(loss: PrimaryLoss) {
             Some(shard_of(&redis, lost)).filter(|shard| *shard != gone)
         })
         .await;
-        // On a machine that stalls a connection is given up now and then.
+        // On a machine that stalls, a connection is given up now and then.
         assert!(
             10 * errors.len() <= served,
-            "healthy parts served {served} calls and failed with {errors:?}"
+            "healthy shards served {served} calls and failed with {errors:?}"
         );
-        // Every call that failed told of a change.
+        // Every failed call requested a refresh.
         let (refreshes, max) = (
             redis.topology_refreshes() - refreshes_before,
             began.elapsed().as_millis() / 100 + 1,
         );
         assert!(
             u128::from(refreshes) <= max,
-            "{refreshes} surveys, not {max}"
+            "{refreshes} refreshes, not {max}"
         );
         assert!(!before.contains_key(&new) && redis.shard(gone).is_none());
         assert_eq!(shards(&redis).len(), 3);
-        let outcome = wait("the new part", async || {
+        let outcome = wait("the new shard", async || {
             store_of(&redis, lost).charge(&only(lost)).await.ok()
         })
         .await;
@@ -541,7 +540,7 @@ fn a_replica_takes_over(loss: PrimaryLoss) {
         if loss == PrimaryLoss::Frozen {
             cluster.servers[at.expect("a server")].thaw();
             let seen = redis.topology_refreshes() + 3;
-            wait("surveys", async || {
+            wait("refreshes", async || {
                 let _ = store_of(&redis, lost).charge(&only(lost)).await;
                 (redis.topology_refreshes() >= seen).then_some(())
             })
@@ -549,7 +548,7 @@ fn a_replica_takes_over(loss: PrimaryLoss) {
             assert_eq!(
                 shard_of(&redis, lost),
                 new,
-                "what was cut off is not believed"
+                "the map of the former primary is not used"
             );
         }
     });
@@ -586,11 +585,11 @@ fn the_documented_permissions_suffice_for_a_cluster() {
 }
 
 #[test]
-fn a_server_that_is_no_cluster_says_so() {
+fn a_server_that_is_not_a_cluster_is_reported() {
     let server = TestRedis::redis7();
     on_runtime(async {
         let redis = Redis::open(&RedisConfig::new(&url_of(&[&server]))).expect("an address");
-        let redis_error = wait("a fault", async || redis.last_error()).await;
+        let redis_error = wait("an error", async || redis.last_error()).await;
         assert!(
             redis_error.to_string().contains("write redis://HOST:PORT"),
             "{redis_error}"

@@ -10,7 +10,7 @@ use tidegate_core::store::{
 };
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::Nanos;
-use tidegate_parts::{TestCluster, TestRedis};
+use tidegate_testkit::{TestCluster, TestRedis};
 
 use crate::cluster::{hash_slot_of, node, shard_of, store_of, url_of, wait};
 use crate::{charge, eventually, info, limit, on_runtime, set};
@@ -19,7 +19,7 @@ const LASTS: Nanos = Nanos::from_secs(600);
 /// Hash slots of the first primary that are moved to the second.
 const MOVED_HASH_SLOTS: u16 = 1_000;
 
-/// A cluster in which nobody takes over by itself, and a subject of its first primary.
+/// A cluster without automatic failover, and a subject of its first primary.
 struct ClusterReceipts {
     cluster: TestCluster,
     subject: u128,
@@ -72,18 +72,18 @@ impl ClusterReceipts {
         store.refund(&refund).await.expect("a result")
     }
 
-    fn place(&self, port: u16) -> usize {
+    fn index_of(&self, port: u16) -> usize {
         let mut servers = self.cluster.servers.iter();
-        let place = servers.position(|server| server.port() == port);
-        place.expect("a server")
+        let index = servers.position(|server| server.port() == port);
+        index.expect("a server")
     }
 
-    /// The first primary, by its place.
+    /// The index of the first primary.
     fn primary(&self) -> usize {
-        self.place(self.cluster.primaries()[0].1)
+        self.index_of(self.cluster.primaries()[0].1)
     }
 
-    /// The replica of a primary.
+    /// The index of a primary's replica.
     fn replica(&self, primary: usize) -> usize {
         let port = format!("master_port:{}\r", self.cluster.servers[primary].port());
         let follows = |server: &TestRedis| {
@@ -95,9 +95,9 @@ impl ClusterReceipts {
         servers.position(follows).expect("a replica")
     }
 
-    /// Waits until the replica has all that was written so far.
+    /// Waits until the replica has all writes so far.
     async fn replicate(&self, primary: usize, replica: usize) {
-        let [primary, replica] = [primary, replica].map(|place| &self.cluster.servers[place]);
+        let [primary, replica] = [primary, replica].map(|index| &self.cluster.servers[index]);
         let written = info(primary, "replication", "master_repl_offset");
         eventually("the replica", async || {
             info(replica, "replication", "slave_repl_offset") >= written
@@ -105,7 +105,7 @@ impl ClusterReceipts {
         .await;
     }
 
-    /// Makes `server` a primary without asking the others, and waits until `node` has met it.
+    /// Makes `server` a primary without a vote, and waits until `node` is connected to it.
     async fn promote(&self, server: usize, node: &Redis) {
         let before = shard_of(node, self.subject);
         let promoted =
@@ -117,7 +117,7 @@ impl ClusterReceipts {
         .await;
     }
 
-    /// A heartbeat in a later millisecond than all that was done before.
+    /// A heartbeat in a later millisecond than all earlier calls.
     async fn heartbeat(&self, node: &Redis) {
         tokio::time::sleep(std::time::Duration::from_millis(2)).await;
         eventually("a heartbeat", async || self.try_heartbeat(node).await).await;
@@ -134,7 +134,7 @@ impl ClusterReceipts {
         store.heartbeat(heartbeat).await.is_ok()
     }
 
-    /// Moves hash slots, that of the subject among them, from the first primary to the second.
+    /// Moves hash slots, including that of the subject, from the first primary to the second.
     async fn move_hash_slots(self: &Arc<Self>, node: &Redis) {
         let before = shard_of(node, self.subject);
         let moving = Arc::clone(self);
@@ -198,7 +198,7 @@ fn a_former_primary_that_takes_over_again_refunds_nothing_twice() {
     });
 }
 
-/// Hash slots that move bring along since when their data is whole, also for nodes that start later.
+/// Moved hash slots bring along the time since which their data is whole, also for nodes that start later.
 #[test]
 fn hash_slots_that_move_after_a_rollback_refund_nothing_twice() {
     on_runtime(async {
@@ -230,7 +230,7 @@ fn hash_slots_that_move_after_a_rollback_refund_nothing_twice() {
     });
 }
 
-/// What a node has not restored where it was lost, it must restore where the hash slots go.
+/// Counts that a node has not restored where they were lost, it must restore where the hash slots go.
 #[test]
 fn hash_slots_that_move_on_unrestored_may_lack_counts() {
     on_runtime(async {
@@ -246,7 +246,7 @@ fn hash_slots_that_move_on_unrestored_may_lack_counts() {
     });
 }
 
-/// For two seconds a primary that has restarted says only that the cluster is down, and no node knows what it has lost.
+/// For two seconds a restarted primary replies only that the cluster is down, and no node knows its loss.
 #[test]
 fn hash_slots_that_leave_a_primary_before_its_loss_is_known_refund_nothing_twice() {
     on_runtime(async {

@@ -1,4 +1,4 @@
-//! Many clients on several nodes: never over the limit, and all of it.
+//! Many clients on several nodes: exactly the limit is allowed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,11 +8,11 @@ use tidegate_core::store::Store;
 use tidegate_core::subject::RuleName;
 
 use crate::{charge, direct, limit, on_runtime, set, store};
-use tidegate_parts::{RedisProgram, TestRedis};
+use tidegate_testkit::{RedisProgram, TestRedis};
 
 const LIMIT: u64 = 500;
 
-/// Four nodes, 64 clients, one key: each unit that is left is given out once.
+/// Four nodes, 64 clients, one key: each remaining unit is charged once.
 #[test]
 fn many_clients_get_exactly_the_limit() {
     for program in [RedisProgram::Redis7, RedisProgram::Valkey9] {
@@ -31,7 +31,7 @@ fn many_clients_get_exactly_the_limit() {
                         let mut left = Vec::new();
                         for _ in 0..20 {
                             let set = set([charge(7, &rule, 0, &limit)]);
-                            let outcome = node.charge(&set).await.expect("an answer");
+                            let outcome = node.charge(&set).await.expect("a reply");
                             if outcome.admitted {
                                 left.push(outcome.readings[0].figures.remaining);
                             }
@@ -48,8 +48,7 @@ fn many_clients_get_exactly_the_limit() {
     }
 }
 
-/// A server that forgets its scripts again and again charges each request once, and no caller
-/// notices.
+/// A server that loses its scripts again and again charges each request once, and no caller notices.
 #[test]
 fn lost_scripts_are_sent_again_and_charge_once() {
     let server = TestRedis::redis7();
@@ -65,7 +64,7 @@ fn lost_scripts_are_sent_again_and_charge_once() {
                 let mut flushes = 0;
                 while !done.load(Ordering::Relaxed) {
                     let flush = redis::cmd("SCRIPT").arg("FLUSH").to_owned();
-                    let () = flush.query(&mut connection).expect("an answer");
+                    let () = flush.query(&mut connection).expect("a reply");
                     flushes += 1;
                     std::thread::sleep(std::time::Duration::from_micros(500));
                 }
@@ -78,11 +77,11 @@ fn lost_scripts_are_sent_again_and_charge_once() {
             clients.spawn(async move {
                 for _ in 0..200 {
                     let set = set([charge(9, &rule, 0, &limit)]);
-                    assert!(node.charge(&set).await.expect("an answer").admitted);
+                    assert!(node.charge(&set).await.expect("a reply").admitted);
                 }
                 let one = set([charge(9, &rule, 0, &limit)]);
                 for outcome in node.charge_each(&[&one; 50]).await {
-                    assert!(outcome.expect("an answer").admitted);
+                    assert!(outcome.expect("a reply").admitted);
                 }
             });
         }
@@ -90,7 +89,7 @@ fn lost_scripts_are_sent_again_and_charge_once() {
         done.store(true, Ordering::Relaxed);
         let flushes = flusher.join().expect("no panic");
         let one = set([charge(9, &rule, 0, &limit)]);
-        let used = node.inspect(&one).await.expect("an answer")[0]
+        let used = node.inspect(&one).await.expect("a reply")[0]
             .expect("a counter")
             .used;
         assert_eq!(used, 16 * 250, "after {flushes} flushes");

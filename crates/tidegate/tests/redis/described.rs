@@ -1,5 +1,5 @@
-//! Requests that Envoy describes, on a real server: what is charged, forced and given back, under limits
-//! that change from request to request, by the bare store and by everything around it.
+//! Requests with Envoy descriptors, on a real server: charges, forced charges and refunds, under limits that change
+//! from request to request, by the bare store and by the whole stack around it.
 
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ use tidegate_core::units::Nanos;
 
 use crate::words::{described, summary};
 use crate::{on_runtime, redis, store};
-use tidegate_parts::TestRedis;
+use tidegate_testkit::TestRedis;
 
-/// Windows that no test outlives.
+/// Windows that outlast every test.
 const FILE: &str = "
 domain: d
 descriptors:
@@ -27,21 +27,18 @@ descriptors:
   - { key: seen, shadow_mode: true, rate_limit: { unit: year, requests_per_unit: 1 } }
 ";
 
-/// What is asked, and what must be told.
+/// Requests and their expected decisions.
 const COMMON: [(&str, &str); 15] = [
     ("user=a hits=2", "pass: ok 1 of 3/year"),
     ("user=a none", "pass: ok 1 of 3/year"),
-    (
-        "user=a | user=a",
-        "refuse: ok 1 of 3/year | over 0 of 3/year",
-    ),
+    ("user=a | user=a", "deny: ok 1 of 3/year | over 0 of 3/year"),
     ("user=a", "pass: ok 0 of 3/year"),
     (
         "user=a none | path=/a1",
-        "refuse: over 0 of 3/year | ok 2 of 2/year",
+        "deny: over 0 of 3/year | ok 2 of 2/year",
     ),
     ("user=a limit=9/year", "pass: ok 5 of 9/year"),
-    ("user=a limit=2/year", "refuse: over 0 of 2/year"),
+    ("user=a limit=2/year", "deny: over 0 of 2/year"),
     ("user=a limit=9/year", "pass: ok 4 of 9/year"),
     ("user=a limit=9/month", "pass: ok 8 of 9/month"),
     (
@@ -55,7 +52,7 @@ const COMMON: [(&str, &str); 15] = [
     ("a=1 | b=1", "pass: ok 0 of 1/year | ok 1 of 2/year"),
     (
         "a=1 | b=1 hits=2 | seen=1",
-        "refuse: over 0 of 1/year | over 0 of 2/year | ok 1 of 1/year",
+        "deny: over 0 of 1/year | over 0 of 2/year | ok 1 of 1/year",
     ),
     (
         "a=1 | b=1 | seen=1 hits=2",
@@ -63,15 +60,15 @@ const COMMON: [(&str, &str); 15] = [
     ),
     (
         "user=z used=5 | seen=2",
-        "refuse: over 0 of 3/year | ok 1 of 1/year",
+        "deny: over 0 of 3/year | ok 1 of 1/year",
     ),
 ];
 
-/// The refusal just before is remembered; what is given back ends that.
-const GIVEN_BACK: [(&str, &str); 5] = [
+/// The last denial is remembered; a refund ends that.
+const REFUNDED: [(&str, &str); 5] = [
     ("user=b hits=3", "pass: ok 0 of 3/year"),
-    ("user=b", "refuse: over 0 of 3/year"),
-    ("user=b", "refuse: over 0 of 3/year"),
+    ("user=b", "deny: over 0 of 3/year"),
+    ("user=b", "deny: over 0 of 3/year"),
     ("user=b back=2", "pass: ok 2 of 3/year"),
     ("user=b", "pass: ok 1 of 3/year"),
 ];
@@ -80,16 +77,16 @@ const WITH_REFERENCE_OPTIONS: [(&str, &str); 4] = [
     ("path=/a hits=2", "pass: ok 0 of 2/year"),
     (
         "user=c | path=/a",
-        "refuse: ok 2 of 3/year | over 0 of 2/year",
+        "deny: ok 2 of 3/year | over 0 of 2/year",
     ),
     (
         "user=c | path=/a",
-        "refuse: ok 1 of 3/year | over 0 of 2/year",
+        "deny: ok 1 of 3/year | over 0 of 2/year",
     ),
     ("user=c", "pass: ok 0 of 3/year"),
 ];
 
-/// Asks one after another, under a secret and so of counters of its own.
+/// Checks requests one after another, under a secret of its own and so with counters of its own.
 async fn check<S: Store>(
     store: S,
     steps: &[(&str, &str)],
@@ -121,13 +118,13 @@ const ALL: DescriptorOptions = DescriptorOptions {
 };
 
 #[test]
-fn descriptors_are_decided_by_a_shared_store() {
+fn a_shared_store_decides_descriptors() {
     let server = TestRedis::redis7();
     on_runtime(async {
         let usual = DescriptorOptions::default();
         for (steps, options, secret) in [
             (&COMMON[..], usual, b"the first secret"),
-            (&GIVEN_BACK[..], usual, b"a second secret!"),
+            (&REFUNDED[..], usual, b"a second secret!"),
             (&WITH_REFERENCE_OPTIONS[..], ALL, b"the third secret"),
         ] {
             check(store(&server.url()).await, steps, options, secret).await;
@@ -136,13 +133,13 @@ fn descriptors_are_decided_by_a_shared_store() {
 }
 
 #[test]
-fn descriptors_are_decided_the_same_with_everything_around_the_store() {
+fn the_whole_stack_decides_descriptors_like_the_bare_store() {
     let server = TestRedis::redis7();
     on_runtime(async {
         let usual = DescriptorOptions::default();
         for (steps, options, secret) in [
             (&COMMON[..], usual, b"the first secret"),
-            (&GIVEN_BACK[..], usual, b"a second secret!"),
+            (&REFUNDED[..], usual, b"a second secret!"),
             (&WITH_REFERENCE_OPTIONS[..], ALL, b"the third secret"),
         ] {
             let (exact, mut ready) = tokio::sync::mpsc::unbounded_channel();
@@ -157,7 +154,7 @@ fn descriptors_are_decided_the_same_with_everything_around_the_store() {
             };
             let runtime = TokioRuntime::new().expect("randomness");
             let whole = resilient(redis(&server.url()).await, runtime, settings, watcher);
-            ready.recv().await.expect("the node meets its store");
+            ready.recv().await.expect("the node joins its store");
             Box::pin(check(whole, steps, options, secret)).await;
         }
     });

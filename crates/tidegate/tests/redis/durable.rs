@@ -1,4 +1,4 @@
-//! Charges that a replica must have: killed primaries, missing and frozen replicas, servers that cannot.
+//! Durable charges: killed primaries, missing and frozen replicas, servers without support.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,11 +14,11 @@ use tidegate_core::store::{
 };
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::Nanos;
-use tidegate_parts::{RedisProgram, TestRedis, free_port};
+use tidegate_testkit::{RedisProgram, TestRedis, free_port};
 
 use crate::{charge, direct, info, limit, on_runtime, set};
 
-/// No test is to fail because a machine is slow.
+/// A budget that a slow machine does not exceed.
 pub(crate) const REPLICA: RuleOptions = RuleOptions {
     durability: Durability::Replica,
     budget: Some(Nanos::from_secs(30)),
@@ -28,16 +28,16 @@ const AOF: RuleOptions = RuleOptions {
     durability: Durability::ReplicaAof,
     ..REPLICA
 };
-/// Every write is on the disk before it is answered: else it is there within a second.
+/// Every write is on disk before its reply; otherwise it would be within a second.
 const ON_DISK: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 
-/// A primary whose replicas need not wait for others to come.
+/// A primary that syncs a new replica without delay.
 fn primary(program: RedisProgram, options: &[&str]) -> TestRedis {
     let options = [&["--repl-diskless-sync-delay", "0"], options].concat();
     TestRedis::start(program, &options)
 }
 
-/// A replica that has all of it.
+/// A replica that is in sync.
 fn replica_of(primary: &TestRedis, program: RedisProgram, options: &[&str]) -> TestRedis {
     let port = primary.port().to_string();
     let options = [&["--replicaof", "127.0.0.1", &port], options].concat();
@@ -58,7 +58,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A store whose replies may take as long as this machine needs.
+/// A store with a reply timeout that a slow machine does not exceed.
 pub(crate) fn patient(url: &str) -> RedisConfig {
     RedisConfig {
         reply_timeout: Duration::from_secs(30),
@@ -92,19 +92,19 @@ impl BillingRule {
 
     pub(crate) async fn used(&self, store: &RedisStore, subject: u128) -> u64 {
         let found = store.inspect(&self.set(subject, &REPLICA)).await;
-        found.expect("an answer")[0].map_or(0, |found| found.used)
+        found.expect("a reply")[0].map_or(0, |found| found.used)
     }
 }
 
 pub(crate) fn unacknowledged_reason(result: Result<impl std::fmt::Debug, StoreError>) -> String {
-    let error = result.expect_err("it is not safe");
+    let error = result.expect_err("not durable");
     assert!(error.is_unacknowledged(), "{error:?}");
     std::error::Error::source(&error)
         .expect("a reason")
         .to_string()
 }
 
-/// One round: charges from many sides, and the primary is gone at once.
+/// One round: charges from many tasks, then the primary is killed.
 async fn primary_lost(round: u64) {
     let program = [
         RedisProgram::Redis7,
@@ -152,21 +152,21 @@ async fn primary_lost(round: u64) {
 }
 
 #[test]
-fn what_was_acknowledged_is_there_when_the_replica_takes_over() {
+fn acknowledged_charges_are_there_when_the_replica_takes_over() {
     for round in 0..10 {
         on_runtime(primary_lost(round));
     }
 }
 
 #[test]
-fn what_is_on_disk_is_there_when_both_have_crashed() {
+fn charges_on_disk_are_there_when_both_servers_have_crashed() {
     for program in [RedisProgram::Redis8, RedisProgram::Valkey9] {
         let mut primary = primary(program, &ON_DISK);
         let mut replica = replica_of(&primary, program, &ON_DISK);
         on_runtime(async {
             let (bill, node) = (BillingRule::new(100), store(&primary.url()).await);
             for _ in 0..20 {
-                let outcome = node.charge(&bill.set(7, &AOF)).await.expect("an answer");
+                let outcome = node.charge(&bill.set(7, &AOF)).await.expect("a reply");
                 assert!(outcome.admitted && outcome.source == Source::Exact);
             }
             replica.kill();
@@ -179,7 +179,7 @@ fn what_is_on_disk_is_there_when_both_have_crashed() {
 }
 
 #[test]
-fn a_list_is_sent_in_one_go_with_one_wait_and_refunds_and_debts_wait_too() {
+fn a_list_is_sent_in_one_pipeline_with_one_wait_and_refunds_and_debts_wait_too() {
     let primary = primary(RedisProgram::Redis7, &[]);
     let _replica = replica_of(&primary, RedisProgram::Redis7, &[]);
     let waits = || info(&primary, "commandstats", "cmdstat_wait:calls=");
@@ -192,30 +192,27 @@ fn a_list_is_sent_in_one_go_with_one_wait_and_refunds_and_debts_wait_too() {
                 .iter()
                 .all(|o| o.as_ref().is_ok_and(|o| o.admitted))
         );
-        assert_eq!(waits(), 2, "one whether it can, one for the list");
-        let at = outcomes[1].as_ref().expect("an answer").at;
+        assert_eq!(waits(), 2, "one to check support, one for the list");
+        let at = outcomes[1].as_ref().expect("a reply").at;
         let refund = Refund {
             id: 3,
             charged_at: at,
             expires_at: at.plus(Nanos::from_secs(60)),
             set: bill.set(1, &REPLICA),
         };
-        assert_eq!(
-            node.refund(&refund).await.expect("an answer"),
-            Refunded::Done
-        );
+        assert_eq!(node.refund(&refund).await.expect("a reply"), Refunded::Done);
         assert_eq!((waits(), bill.used(&node, 1).await), (3, 0));
-        node.force(&bill.set(2, &REPLICA)).await.expect("an answer");
+        node.force(&bill.set(2, &REPLICA)).await.expect("a reply");
         assert_eq!((waits(), bill.used(&node, 2).await), (4, 2));
         node.charge(&bill.set(3, &RuleOptions::DEFAULT))
             .await
-            .expect("an answer");
-        assert_eq!(waits(), 4, "what need not be safe does not wait");
+            .expect("a reply");
+        assert_eq!(waits(), 4, "other charges do not wait");
     });
 }
 
 #[test]
-fn what_is_missing_is_reported_in_words_and_nothing_is_charged() {
+fn missing_support_is_reported_and_nothing_is_charged() {
     let check = |server: &TestRedis, options: &RuleOptions, want: &str| {
         on_runtime(async {
             let (bill, node) = (BillingRule::new(100), store(&server.url()).await);
@@ -223,11 +220,11 @@ fn what_is_missing_is_reported_in_words_and_nothing_is_charged() {
                 let reason = unacknowledged_reason(node.charge(&bill.set(7, options)).await);
                 assert!(reason.contains(want), "{reason}");
             }
-            let current_reason = node.unacknowledged().expect("it is told").to_string();
+            let current_reason = node.unacknowledged().expect("a reason").to_string();
             assert!(current_reason.contains(want), "{current_reason}");
             assert_eq!(bill.used(&node, 7).await, 0);
             let plain = node.charge(&bill.set(8, &RuleOptions::DEFAULT)).await;
-            assert!(plain.expect("an answer").admitted, "others go on");
+            assert!(plain.expect("a reply").admitted, "others are served");
         });
     };
     let old = primary(RedisProgram::Redis7, &[]);
@@ -253,7 +250,7 @@ fn a_replica_without_an_append_only_file_is_reported_as_such() {
 }
 
 #[test]
-fn a_refusal_need_not_be_safe_and_a_replica_that_comes_is_noticed() {
+fn a_denial_need_not_be_durable_and_a_new_replica_is_noticed() {
     let primary = primary(RedisProgram::Redis7, &[]);
     let mut replica = replica_of(&primary, RedisProgram::Redis7, &[]);
     on_runtime(async {
@@ -261,7 +258,7 @@ fn a_refusal_need_not_be_safe_and_a_replica_that_comes_is_noticed() {
         assert!(
             node.charge(&bill.set(7, &REPLICA))
                 .await
-                .expect("an answer")
+                .expect("a reply")
                 .admitted
         );
         replica.kill();
@@ -270,15 +267,12 @@ fn a_refusal_need_not_be_safe_and_a_replica_that_comes_is_noticed() {
                 .run_command(&["INFO", "replication"])
                 .contains("connected_slaves:0")
         });
-        // Sent before it is known that nobody acknowledges; its wait must not take long.
+        // Sent before the missing replica is known; its wait must not take long.
         let options = RuleOptions {
             budget: Some(Nanos::from_millis(200)),
             ..REPLICA
         };
-        let denied = node
-            .charge(&bill.set(7, &options))
-            .await
-            .expect("an answer");
+        let denied = node.charge(&bill.set(7, &options)).await.expect("a reply");
         assert!(!denied.admitted);
         let reason = unacknowledged_reason(node.charge(&bill.set(8, &options)).await);
         assert!(reason.contains("no replica is connected"), "{reason}");
@@ -292,8 +286,8 @@ fn a_refusal_need_not_be_safe_and_a_replica_that_comes_is_noticed() {
     });
 }
 
-/// A new connection gave a replica one millisecond to acknowledge what came before. Where that was too short,
-/// durable rules were decided without the store, and the log blamed a replica that was well.
+/// A new connection gave a replica one millisecond to acknowledge earlier writes. Where that was too short, durable
+/// rules were decided without the store, and the log blamed a replica that was healthy.
 #[test]
 fn a_replica_that_takes_a_moment_is_waited_for_on_a_new_connection() {
     let primary = primary(RedisProgram::Redis7, &[]);
@@ -312,7 +306,7 @@ fn a_replica_that_takes_a_moment_is_waited_for_on_a_new_connection() {
     });
 }
 
-/// Scripts that the server has lost are sent again on this way too.
+/// Scripts that the server has lost are sent again on durable connections too.
 #[test]
 fn lost_scripts_are_sent_again_and_charge_once() {
     let primary = primary(RedisProgram::Redis7, &[]);
@@ -320,16 +314,14 @@ fn lost_scripts_are_sent_again_and_charge_once() {
     on_runtime(async {
         let (bill, node) = (BillingRule::new(100), store(&primary.url()).await);
         for _ in 0..5 {
-            node.charge(&bill.set(7, &REPLICA))
-                .await
-                .expect("an answer");
+            node.charge(&bill.set(7, &REPLICA)).await.expect("a reply");
             direct(&primary, &["SCRIPT", "FLUSH"]);
         }
         assert_eq!(bill.used(&node, 7).await, 5);
     });
 }
 
-/// A durable rule is decided without its frozen replica, the others by the store as ever.
+/// A durable rule is decided without its frozen replica, other rules by the store as usual.
 #[test]
 fn with_a_frozen_replica_durable_rules_fall_back_and_no_others() {
     let primary = primary(RedisProgram::Redis7, &[]);
@@ -366,7 +358,7 @@ fn with_a_frozen_replica_durable_rules_fall_back_and_no_others() {
             let outcome = node.charge(&bill.set(subject, options)).await;
             outcome.expect("none fails").source
         };
-        // Each with a counter of its own: one that was decided locally stays so until it is charged.
+        // Each with a counter of its own: one that was decided locally stays local until its charge is written back.
         let mut subject = 1_000;
         let mut exact_soon = async || {
             let deadline = Instant::now() + Duration::from_secs(60);
@@ -382,7 +374,10 @@ fn with_a_frozen_replica_durable_rules_fall_back_and_no_others() {
             assert_eq!(decide(100 + i, &options).await, Source::Fallback);
             assert_eq!(decide(2, &RuleOptions::DEFAULT).await, Source::Exact);
         }
-        assert!(!opened.load(Ordering::SeqCst), "the store itself is well");
+        assert!(
+            !opened.load(Ordering::SeqCst),
+            "the store itself is healthy"
+        );
         replica.thaw();
         exact_soon().await;
     });

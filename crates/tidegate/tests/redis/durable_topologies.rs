@@ -1,9 +1,9 @@
-//! Durable charges on the ways that lead to several servers: after a failover, and while slots move.
+//! Durable charges on several servers: after a failover, and while hash slots move.
 
 use tidegate::stores::redis::{Redis, RedisStore};
 use tidegate_core::store::{Probe, ShardId, Shards, Store};
 use tidegate_core::subject::Fingerprint;
-use tidegate_parts::{SentinelGroup, TestCluster, TestRedis};
+use tidegate_testkit::{SentinelGroup, TestCluster, TestRedis};
 
 use crate::durable::{BillingRule, REPLICA, patient, unacknowledged_reason};
 use crate::{eventually, on_runtime};
@@ -14,7 +14,7 @@ fn on_port(servers: &[TestRedis], port: u16) -> &TestRedis {
     servers.find(|s| s.port() == port).expect("a server")
 }
 
-/// How often a server was told to wait for its replicas.
+/// The number of `WAIT` commands that a server has received.
 fn waits(server: &TestRedis) -> u64 {
     let stats = server.run_command(&["INFO", "commandstats"]);
     let mut calls = stats
@@ -25,7 +25,7 @@ fn waits(server: &TestRedis) -> u64 {
 }
 
 #[test]
-fn the_next_primary_is_waited_for_with_all_that_was_acknowledged() {
+fn the_next_primary_has_all_acknowledged_charges_and_is_waited_for() {
     let sentinels = SentinelGroup::start(1);
     on_runtime(async {
         let config = patient(&sentinels.url());
@@ -34,16 +34,16 @@ fn the_next_primary_is_waited_for_with_all_that_was_acknowledged() {
         let bill = BillingRule::new(100);
         for _ in 0..20 {
             let outcome = node.charge(&bill.set(7, &REPLICA)).await;
-            assert!(outcome.expect("an answer").admitted);
+            assert!(outcome.expect("a reply").admitted);
         }
         sentinels.fail_over();
         let next = on_port(&sentinels.servers, sentinels.primary());
-        // What it has is what was acknowledged: nothing else was sent.
+        // It has exactly the acknowledged charges: nothing else was sent.
         let fresh = RedisStore::open(&patient(&next.url())).expect("an address");
         fresh.ready().await;
         assert_eq!(bill.used(&fresh, 7).await, 20);
         sentinels.wait_until_stable();
-        eventually("a charge that the other acknowledged", async || {
+        eventually("a charge that the other server acknowledged", async || {
             node.charge(&bill.set(7, &REPLICA)).await.is_ok() && waits(next) > 1
         })
         .await;
@@ -51,14 +51,14 @@ fn the_next_primary_is_waited_for_with_all_that_was_acknowledged() {
     });
 }
 
-/// A node of a cluster that has met every primary.
+/// A node that is connected to every primary of the cluster.
 async fn connected_redis(cluster: &TestCluster) -> Redis {
     let at = cluster.servers[0].address();
     let config = patient(&format!("redis+cluster://{at}"));
     let redis = Redis::open(&config).expect("an address");
     eventually("every primary", async || redis.shard_ids().len() == 3).await;
     for id in redis.shard_ids() {
-        redis.shard(id).expect("a part").ready().await;
+        redis.shard(id).expect("a shard").ready().await;
     }
     redis
 }
@@ -68,12 +68,12 @@ fn shard_of(redis: &Redis, subject: u128) -> ShardId {
 }
 
 fn store_of(redis: &Redis, subject: u128) -> RedisStore {
-    redis.shard(shard_of(redis, subject)).expect("a part")
+    redis.shard(shard_of(redis, subject)).expect("a shard")
 }
 
 fn hash_slot_of(redis: &Redis, subject: u128) -> u16 {
     let hash_slot = store_of(redis, subject).hash_slot(Fingerprint::new(subject));
-    hash_slot.expect("a slot of the part").0
+    hash_slot.expect("a hash slot of the shard").0
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn each_primary_waits_for_its_own_replicas() {
         for subject in 1..60 {
             let store = store_of(&redis, subject);
             let outcome = store.charge(&bill.set(subject, &REPLICA)).await;
-            assert!(outcome.expect("an answer").admitted);
+            assert!(outcome.expect("a reply").admitted);
         }
         let primaries = cluster.primaries();
         for (_, port) in &primaries {
@@ -92,7 +92,7 @@ fn each_primary_waits_for_its_own_replicas() {
         }
         assert_eq!(redis.unacknowledged(), None);
 
-        // The one with the first slots loses its replica; it has nothing more to wait for.
+        // The primary of the first hash slots loses its replica, so no replica can acknowledge.
         let (alone, of) = (primaries[0].1, primaries[0].1.to_string());
         let follows = |s: &TestRedis| s.port() != alone && s.run_command(&["ROLE"]).contains(&of);
         let replica = cluster.servers.iter().position(follows);
@@ -112,7 +112,7 @@ fn each_primary_waits_for_its_own_replicas() {
             let store = store_of(&redis, subject);
             let charged = store.charge(&bill.set(subject, &REPLICA)).await;
             if shard_of(&redis, subject) != first {
-                assert!(charged.expect("an answer").admitted);
+                assert!(charged.expect("a reply").admitted);
                 continue;
             }
             let reason = unacknowledged_reason(charged);
@@ -124,9 +124,9 @@ fn each_primary_waits_for_its_own_replicas() {
     });
 }
 
-/// A slot on its way: what the old server does not have is asked for at the new one, and waited for there.
+/// A moving hash slot: a call for a record that the old server lacks is redirected to the new one, and waits there.
 #[test]
-fn a_charge_that_is_sent_on_is_waited_for_where_it_arrives() {
+fn a_redirected_charge_waits_on_the_server_that_runs_it() {
     let cluster = TestCluster::start();
     on_runtime(async {
         let (redis, bill) = (connected_redis(&cluster).await, BillingRule::new(100));
@@ -148,7 +148,7 @@ fn a_charge_that_is_sent_on_is_waited_for_where_it_arrives() {
         let store = store_of(&redis, subject);
         let charged = async || {
             let outcome = store.charge(&bill.set(subject, &REPLICA)).await;
-            assert!(outcome.expect("an answer").admitted);
+            assert!(outcome.expect("a reply").admitted);
             (waits(source), waits(target))
         };
         sets(target, ["IMPORTING", from]);

@@ -1,9 +1,9 @@
-//! Whether a store that lost its counts is noticed, and nodes know of each other.
+//! A store that lost its counts is noticed, and nodes know of each other.
 
 use tidegate_core::store::{Epoch, Heartbeat, NodeId, Probe};
 
 use super::{on_runtime, store};
-use tidegate_parts::{RedisProgram, TestRedis};
+use tidegate_testkit::{RedisProgram, TestRedis};
 
 fn heartbeat(node: u64, restored: Option<Epoch>) -> Heartbeat {
     Heartbeat {
@@ -17,12 +17,12 @@ fn nodes_see_each_other_and_what_each_has_restored() {
     on_runtime(async {
         let server = TestRedis::redis7();
         let (one, two) = (store(&server.url()).await, store(&server.url()).await);
-        let first = one.heartbeat(heartbeat(1, None)).await.expect("vitals");
+        let first = one.heartbeat(heartbeat(1, None)).await.expect("a status");
         assert_eq!(first.heartbeats, [heartbeat(1, None)]);
         let mut both = two
             .heartbeat(heartbeat(2, Some(first.epoch)))
             .await
-            .expect("vitals");
+            .expect("a status");
         both.heartbeats.sort_by_key(|heartbeat| heartbeat.node);
         assert_eq!(
             both.heartbeats,
@@ -44,22 +44,22 @@ fn lost_data_and_a_new_run_each_begin_a_new_epoch() {
         let first = store
             .heartbeat(heartbeat(1, None))
             .await
-            .expect("vitals")
+            .expect("a status")
             .epoch;
         assert_eq!(
             store
                 .heartbeat(heartbeat(1, None))
                 .await
-                .expect("vitals")
+                .expect("a status")
                 .epoch,
             first
         );
         let mut client = redis::Client::open(server.url()).expect("an address");
-        redis::cmd("FLUSHALL").exec(&mut client).expect("an answer");
+        redis::cmd("FLUSHALL").exec(&mut client).expect("a reply");
         let second = store
             .heartbeat(heartbeat(1, None))
             .await
-            .expect("vitals")
+            .expect("a status")
             .epoch;
         assert_ne!(second, first);
         assert_eq!(store.epoch(), Some(second));

@@ -1,5 +1,5 @@
-//! Every error a server can give, and what is done about it. Nothing is sent twice but a script that
-//! was missing, and no password is ever told.
+//! Every error of a server, and the action taken on it. Nothing is sent twice except a missing script, and no
+//! password is ever reported.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -13,17 +13,17 @@ use tidegate_core::units::Nanos;
 
 use crate::fake_server::{FakeBehaviour, FakeRedis};
 use crate::{charge, direct, limit, on_runtime, set, store};
-use tidegate_parts::{RedisProgram, TestRedis};
+use tidegate_testkit::{RedisProgram, TestRedis};
 
-/// What went wrong with one charge.
+/// The error of one charge.
 async fn charge_error(store: &RedisStore) -> (RedisStoreError, StoreError) {
     let (rule, limit) = (RuleName::new("api"), limit(Algorithm::TokenBucket, 10));
     let one = set([charge(1, &rule, 0, &limit)]);
-    let error = store.charge(&one).await.expect_err("a fault");
+    let error = store.charge(&one).await.expect_err("an error");
     let (StoreError::Unavailable { source, .. } | StoreError::Rejected { source, .. }) = &error;
     let redis_error = source
         .downcast_ref::<RedisStoreError>()
-        .expect("a fault")
+        .expect("an error")
         .clone();
     (redis_error, error)
 }
@@ -33,7 +33,7 @@ async fn start_fake(behaviour: FakeBehaviour) -> (FakeRedis, RedisStore) {
     let fake = FakeRedis::start(behaviour).await;
     let mut config = RedisConfig::new(&fake.url);
     config.connections = 1;
-    // Only silence is to be given up: all else is answered, however busy this machine is.
+    // Only silence times out: all other replies arrive, however busy this machine is.
     let (short, long) = (Duration::from_millis(300), Duration::from_secs(60));
     config.reply_timeout = if silent { short } else { long };
     let store = RedisStore::open(&config).expect("an address");
@@ -41,7 +41,7 @@ async fn start_fake(behaviour: FakeBehaviour) -> (FakeRedis, RedisStore) {
     (fake, store)
 }
 
-/// One answer of a server, and what must come of it.
+/// Checks one reply of a server and the resulting action.
 fn check(reply: &str, action: Action) {
     on_runtime(async {
         let (fake, store) = start_fake(FakeBehaviour::Bytes(format!("-{reply}\r\n"))).await;
@@ -106,13 +106,13 @@ fn a_missing_script_is_sent_once_as_text() {
         let (fake, store) = start_fake(FakeBehaviour::Bytes(reply)).await;
         let (rule, limit) = (RuleName::new("api"), limit(Algorithm::TokenBucket, 10));
         let one = set([charge(1, &rule, 0, &limit)]);
-        assert!(store.charge(&one).await.expect("an answer").admitted);
+        assert!(store.charge(&one).await.expect("a reply").admitted);
         assert_eq!(fake.by_hash.load(Ordering::SeqCst), 1);
         assert_eq!(fake.by_text.load(Ordering::SeqCst), 1);
     });
 }
 
-/// Whether the charge was made is not known: it must not be made again.
+/// Whether the charge was made is unknown: it must not be made again.
 #[test]
 fn a_closed_connection_ends_the_call_and_nothing_is_sent_again() {
     on_runtime(async {
@@ -132,7 +132,7 @@ fn silence_is_an_outage_and_nothing_is_sent_again() {
         let (redis_error, error) = charge_error(&store).await;
         assert_eq!(redis_error.action(), Action::FallBack);
         assert!(matches!(error, StoreError::Unavailable { waited, .. } if waited > Nanos::ZERO));
-        // It may arrive after it was given up.
+        // The call may arrive after it timed out.
         while fake.by_hash.load(Ordering::SeqCst) == 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -167,7 +167,7 @@ fn a_reply_without_the_call_id_ends_the_connection() {
 }
 
 #[test]
-fn a_limit_made_for_memory_is_refused_before_it_is_sent() {
+fn a_limit_made_for_memory_is_rejected_before_it_is_sent() {
     on_runtime(async {
         let (fake, store) = start_fake(FakeBehaviour::Close).await;
         let spec = Spec::new(Algorithm::TokenBucket, 7, Nanos::new(1_000_000_007));
@@ -179,9 +179,9 @@ fn a_limit_made_for_memory_is_refused_before_it_is_sent() {
     });
 }
 
-/// The same answers from real servers, as far as they can be provoked.
+/// The same errors from real servers, as far as they can be provoked.
 #[test]
-fn real_servers_say_what_the_table_knows() {
+fn real_servers_send_the_errors_in_the_table() {
     for program in RedisProgram::ALL {
         let server = TestRedis::start(program, &[]);
         on_runtime(async {
@@ -274,7 +274,7 @@ async fn try_charge_error(store: &RedisStore) -> Option<(RedisStoreError, ())> {
         .map(|redis_error| (redis_error.clone(), ()))
 }
 
-/// Rights are refused inside a script; what is missing is told.
+/// The server denies permissions inside a script; the missing one is reported.
 #[test]
 fn missing_permissions_are_reported() {
     for program in RedisProgram::ALL {

@@ -1,4 +1,4 @@
-//! A sentinel that says what it is told to say, true or not.
+//! A sentinel with configurable replies, true or not.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,12 +12,12 @@ pub(crate) struct FakeSentinel {
     published: broadcast::Sender<String>,
 }
 
-/// What it answers.
+/// The reply of the sentinel.
 #[derive(Clone, Debug)]
 pub(crate) enum FakeSentinelReply {
     /// The primary is on this port.
     Primary(u16),
-    /// This error, to everyone who comes in.
+    /// This error, to every client.
     Error(String),
 }
 
@@ -42,19 +42,19 @@ impl FakeSentinel {
         fake
     }
 
-    /// Says something else from now on.
+    /// Changes the reply.
     pub(crate) fn set_reply(&self, replies_with: FakeSentinelReply) {
         *self.reply.lock().expect("no panic") = replies_with;
     }
 
-    /// Publishes that the primary has moved; to how many.
+    /// Publishes that the primary has moved. Returns the number of subscribers.
     pub(crate) fn publish(&self, from: u16, to: u16) -> usize {
         let message = format!("counters 127.0.0.1 {from} 127.0.0.1 {to}");
         self.published.send(message).unwrap_or(0)
     }
 }
 
-/// A store's address with these sentinels.
+/// The URL of a store with these sentinels.
 pub(crate) fn url(sentinels: &[FakeSentinel]) -> String {
     let hosts = sentinels.iter().map(|s| format!("127.0.0.1:{}", s.port));
     let hosts: Vec<String> = hosts.collect();
@@ -103,7 +103,7 @@ fn push(parts: &[&str]) -> String {
     format!(">3\r\n{}", parts.collect::<String>())
 }
 
-/// Reads one command. Not cancel-safe, but what is published comes only between commands.
+/// Reads one command. Not cancel-safe, but messages are published only between commands.
 async fn read(stream: &mut BufReader<TcpStream>) -> Option<Vec<String>> {
     let mut parts = Vec::new();
     for _ in 0..length(stream).await? {

@@ -1,4 +1,4 @@
-//! A server that greets like a real one and answers every script call as it was told to.
+//! A server with a real handshake and a configurable reply to every script call.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-/// What it does when a script is called by its hash.
+/// The behaviour on a script call by hash.
 #[derive(Clone, Debug)]
 pub(crate) enum FakeBehaviour {
     /// Sends these bytes.
@@ -15,7 +15,7 @@ pub(crate) enum FakeBehaviour {
     Close,
     /// Replies to this and to every ping with a call id that no call has.
     OtherId,
-    /// Sends nothing any more on this connection: a later reply would answer this call.
+    /// Sends nothing any more on this connection: a later reply would be taken for the reply to this call.
     Silence,
 }
 
@@ -51,11 +51,11 @@ impl FakeRedis {
     }
 }
 
-/// Admitted at some time, no record found: zeros but for the time and the verdict, 1 as a double. The call
+/// The reply of an admitted charge without a record: zeros except for the time and the verdict, 1 as a double. The call
 /// id follows.
 const ADMITTED: &[u8] = b"\0\0\x01\0\0\x06\0\0\0\0\0\0\0\xf0\x3f\0\0\0\0";
 
-/// A string as a server sends it.
+/// A bulk string in RESP.
 fn bulk(bytes: &[u8]) -> Vec<u8> {
     let length = format!("${}\r\n", bytes.len());
     [length.as_bytes(), bytes, b"\r\n"].concat()
@@ -106,7 +106,7 @@ async fn serve(
     }
 }
 
-/// Reads one command; its words, at least one.
+/// Reads one command. Returns its words, at least one.
 async fn read(stream: &mut BufReader<TcpStream>) -> Option<Vec<Vec<u8>>> {
     let parts = length(stream).await?;
     let mut words = Vec::with_capacity(parts);

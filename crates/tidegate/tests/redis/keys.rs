@@ -1,4 +1,4 @@
-//! Which keys there are, what they cost, how long they last; addresses; the shared secret.
+//! The keys of a store, their cost and their expiry; URLs; the shared secret.
 
 use redis::Value;
 use tidegate::Secret;
@@ -12,7 +12,7 @@ use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Nanos;
 
 use crate::{charge, direct, info, limit, number, on_runtime, redis, set, store};
-use tidegate_parts::{RedisProgram, TestRedis};
+use tidegate_testkit::{RedisProgram, TestRedis};
 
 fn keys(server: &TestRedis) -> Vec<String> {
     let Value::Array(keys) = direct(server, &["KEYS", "*"]) else {
@@ -34,9 +34,9 @@ fn every_key_has_an_expiry_and_the_tag_of_its_subject() {
         for (i, algorithm) in (0..).zip(Algorithm::ALL) {
             let limit = limit(algorithm, 10);
             let one = set([charge(i, &rule, 0, &limit), charge(i, &rule, 1, &limit)]);
-            let charged = store.charge(&one).await.expect("an answer");
+            let charged = store.charge(&one).await.expect("a reply");
             assert!(charged.admitted && charged.snapshots.iter().all(|seen| !seen.existed));
-            let again = store.charge(&one).await.expect("an answer");
+            let again = store.charge(&one).await.expect("a reply");
             assert!(again.snapshots.iter().all(|seen| seen.existed));
             let refund = Refund {
                 id: i + 77,
@@ -44,9 +44,9 @@ fn every_key_has_an_expiry_and_the_tag_of_its_subject() {
                 expires_at: charged.at.plus(Nanos::from_secs(600)),
                 set: one.clone(),
             };
-            store.refund(&refund).await.expect("an answer");
+            store.refund(&refund).await.expect("a reply");
         }
-        let hold = PermitRequest {
+        let permit = PermitRequest {
             subject: Fingerprint::new(1),
             rule: &rule,
             holder: 1,
@@ -54,7 +54,7 @@ fn every_key_has_an_expiry_and_the_tag_of_its_subject() {
             ttl: Nanos::from_secs(600),
             options: &RuleOptions::DEFAULT,
         };
-        store.acquire(&hold).await.expect("an answer");
+        store.acquire(&permit).await.expect("a reply");
         let keys = keys(&server);
         assert_eq!(keys.len(), 15, "{keys:?}");
         for key in keys {
@@ -68,9 +68,9 @@ fn every_key_has_an_expiry_and_the_tag_of_its_subject() {
     });
 }
 
-/// However a reservation ends, its ledger expires, and one that was settled leaves none.
+/// However a reservation ends, its ledger expires, and a settled one leaves no member.
 #[test]
-fn every_ledger_has_an_expiry_whatever_becomes_of_its_members() {
+fn every_ledger_has_an_expiry_however_its_reservations_end() {
     let server = TestRedis::redis7();
     let (rule, limit) = (RuleName::new("tokens"), limit(Algorithm::FixedWindow, 100));
     let ledgers = || {
@@ -89,7 +89,7 @@ fn every_ledger_has_an_expiry_whatever_becomes_of_its_members() {
         let make = async |subject, id, ttl| {
             let one = set([charge(subject, &rule, 0, &limit)]);
             let reserve = Reserve { id, ttl, set: one };
-            store.reserve(&reserve).await.expect("an answer")
+            store.reserve(&reserve).await.expect("a reply")
         };
         let settle = async |subject, id, made: &Outcome, ttl, used| {
             let settle = Settle {
@@ -99,30 +99,30 @@ fn every_ledger_has_an_expiry_whatever_becomes_of_its_members() {
                 set: set([charge(subject, &rule, 0, &limit)]),
                 used,
             };
-            store.settle(&settle).await.expect("an answer")
+            store.settle(&settle).await.expect("a reply")
         };
         let minute = Nanos::from_secs(60);
         let open = make(1, 1, minute).await;
         assert_eq!(ledgers(), 1, "open");
-        let back = settle(1, 1, &open, minute, Used::Unknown).await;
-        assert_eq!((back, ledgers()), (Settled::Done, 1), "come back");
+        let refunded = settle(1, 1, &open, minute, Used::Unknown).await;
+        assert_eq!((refunded, ledgers()), (Settled::Done, 1), "refunded");
         let actual_use = Used::Known([7].into_iter().collect());
         let late = settle(1, 1, &open, minute, actual_use.clone()).await;
         assert_eq!((late, ledgers()), (Settled::Late, 0), "charged late");
         let open = make(1, 2, minute).await;
         let done = settle(1, 2, &open, minute, actual_use).await;
         assert_eq!((done, ledgers()), (Settled::Done, 0), "settled");
-        // Ended at once, so that the next one brings it back beside itself.
+        // Expires at once, so that the next one refunds it and both share a ledger.
         make(2, 3, Nanos::new(1_000)).await;
         make(2, 4, minute).await;
         assert_eq!(ledgers(), 1);
     });
 }
 
-/// All clients of a server wait for a script. One that goes through every reservation of a subject held
-/// them up for half a second.
+/// All clients of a server wait while a script runs. A script that scanned every reservation of a subject blocked them
+/// for half a second.
 #[test]
-fn a_reset_takes_as_many_commands_however_much_is_reserved() {
+fn a_reset_takes_the_same_number_of_commands_for_any_number_of_reservations() {
     let server = TestRedis::redis7();
     let (rule, limit) = (
         RuleName::new("tokens"),
@@ -143,30 +143,30 @@ fn a_reset_takes_as_many_commands_however_much_is_reserved() {
             for id in 0..reserved {
                 let (ttl, set) = (Nanos::from_secs(60), one());
                 let reserve = Reserve { id, ttl, set };
-                let made = store.reserve(&reserve).await.expect("an answer");
+                let made = store.reserve(&reserve).await.expect("a reply");
                 assert!(made.admitted);
             }
             let before = calls();
-            assert_eq!(store.reset(&one()).await.expect("an answer"), 1);
+            assert_eq!(store.reset(&one()).await.expect("a reply"), 1);
             calls() - before
         };
         assert_eq!(reset_of(1, 500).await, reset_of(2, 1).await);
     });
 }
 
-/// A flood of refusals costs a server no write, no replication and no memory; a peek neither.
+/// A flood of denials costs a server no write, no replication and no memory; neither does a peek.
 #[test]
-fn a_refusal_and_a_peek_write_nothing() {
+fn a_denial_and_a_peek_write_nothing() {
     for program in RedisProgram::ALL {
         let server = TestRedis::start(program, &[]);
         on_runtime(async {
             let store = store(&server.url()).await;
             let (rule, limit) = (RuleName::new("tight"), limit(Algorithm::SlidingWindow, 1));
             let one = set([charge(1, &rule, 0, &limit)]);
-            assert!(store.charge(&one).await.expect("an answer").admitted);
+            assert!(store.charge(&one).await.expect("a reply").admitted);
             for _ in 0..20 {
-                assert!(!store.charge(&one).await.expect("an answer").admitted);
-                assert!(!store.peek(&one).await.expect("an answer").admitted);
+                assert!(!store.charge(&one).await.expect("a reply").admitted);
+                assert!(!store.peek(&one).await.expect("a reply").admitted);
             }
             let writes = info(&server, "commandstats", "cmdstat_set:calls=");
             assert_eq!(writes, 1, "{program:?}");
@@ -177,7 +177,7 @@ fn a_refusal_and_a_peek_write_nothing() {
 }
 
 #[test]
-fn addresses_name_user_password_database_or_a_socket() {
+fn urls_contain_user_password_database_or_a_socket() {
     let server = TestRedis::start(RedisProgram::Redis7, &["--requirepass", "s3cret"]);
     let user = [
         "ACL",
@@ -215,7 +215,7 @@ fn addresses_name_user_password_database_or_a_socket() {
         for url in &urls {
             let store = store(url).await;
             let one = set([charge(5, &rule, 0, &limit)]);
-            let outcome = store.charge(&one).await.expect("an answer");
+            let outcome = store.charge(&one).await.expect("a reply");
             assert!(outcome.admitted);
             for text in [format!("{store:?}"), format!("{:?}", RedisConfig::new(url))] {
                 assert!(!text.contains("s3cret") && !text.contains("pa55"), "{text}");
@@ -226,14 +226,14 @@ fn addresses_name_user_password_database_or_a_socket() {
         let () = redis::cmd("SELECT")
             .arg(database)
             .query(&mut admin)
-            .expect("an answer");
+            .expect("a reply");
         let found: i64 = redis::cmd("DBSIZE").query(&mut admin).expect("a number");
         assert_eq!(found, records, "database {database}");
     }
 }
 
 #[test]
-fn bad_addresses_are_refused_at_once_and_not_repeated() {
+fn bad_urls_are_rejected_at_once_and_not_repeated() {
     on_runtime(async {
         for url in ["nonsense", "http://u:pa55@host", "redis://u:pa55@host/x"] {
             let rejected = RedisStore::open(&RedisConfig::new(url)).expect_err("no address");
@@ -257,7 +257,7 @@ fn nodes_of_one_store_share_one_secret() {
         let another = store.share_secret(Some(&own)).await;
         assert!(matches!(another, Err(SecretError::Another)));
 
-        // With a secret from a file the store learns only how to tell it.
+        // With a secret from a file the store has only a check value.
         direct(&server, &["FLUSHALL"]);
         let given = store.share_secret(Some(&own)).await.expect("the same");
         assert_eq!(given.fingerprint_key(), own.fingerprint_key());
@@ -283,12 +283,12 @@ fn nodes_of_one_store_share_one_secret() {
 }
 
 #[test]
-fn a_newcomer_waits_for_a_deleted_secret_only_while_another_node_gives_signs_of_life() {
+fn a_new_node_waits_for_a_deleted_secret_only_while_another_node_sends_heartbeats() {
     let server = TestRedis::redis7();
     on_runtime(async {
         let store = redis(&server.url()).await;
-        let awaits = async || store.awaits_secret().await.expect("an answer");
-        assert!(!awaits().await, "nobody has counted here");
+        let awaits = async || store.awaits_secret().await.expect("a reply");
+        assert!(!awaits().await, "no node has used the store");
         let secret = store.share_secret(None).await.expect("a secret");
         let heartbeat = |ago_ms: u64| {
             let Value::Array(time) = direct(&server, &["TIME"]) else {
@@ -309,7 +309,7 @@ fn a_newcomer_waits_for_a_deleted_secret_only_while_another_node_gives_signs_of_
         direct(&server, &["DEL", "tg:ctl:secret"]);
         assert!(awaits().await, "another node knows it");
         heartbeat(60_000);
-        assert!(!awaits().await, "that one is gone");
+        assert!(!awaits().await, "that node is gone");
         heartbeat(0);
         store
             .restore_secret(&secret, false)
@@ -321,7 +321,7 @@ fn a_newcomer_waits_for_a_deleted_secret_only_while_another_node_gives_signs_of_
     });
 }
 
-/// The line of docs/redis.md that makes a user, as words.
+/// The words of the line in docs/redis.md that creates a user.
 pub(crate) fn documented_user() -> Vec<String> {
     let page = include_str!("../../../../docs/redis.md");
     let lines = page.lines().map(str::trim);
@@ -346,24 +346,24 @@ fn the_documented_permissions_suffice_for_every_verb() {
     }
 }
 
-/// Asks a store everything it can be asked, about one subject.
+/// Calls every verb of a store, for one subject.
 pub(crate) async fn every_verb(store: &RedisStore, subject: u128) {
     let heartbeat = Heartbeat {
         node: NodeId(1),
         restored: None,
     };
-    store.heartbeat(heartbeat).await.expect("vitals");
+    store.heartbeat(heartbeat).await.expect("a status");
     let (rule, limit) = (RuleName::new("api"), limit(Algorithm::TokenBucket, 10));
     let one = set([charge(subject, &rule, 0, &limit)]);
     let outcome = store.charge(&one).await.expect("a charge");
     store.peek(&one).await.expect("a peek");
     store.force(&one).await.expect("a debt");
-    store.draw(&one.charges[0]).await.expect("a grant");
+    store.draw(&one.charges[0]).await.expect("a lease");
     let restore = Restore {
         charge: charge(subject, &rule, 0, &limit),
         state: outcome.snapshots[0].state.clone(),
     };
-    store.restore(&[restore]).await.expect("a seed");
+    store.restore(&[restore]).await.expect("a restore");
     let refund = Refund {
         id: 1,
         charged_at: outcome.at,
@@ -371,7 +371,7 @@ pub(crate) async fn every_verb(store: &RedisStore, subject: u128) {
         set: one.clone(),
     };
     store.refund(&refund).await.expect("a refund");
-    let hold = PermitRequest {
+    let permit = PermitRequest {
         subject: Fingerprint::new(subject),
         rule: &rule,
         holder: 1,
@@ -379,8 +379,8 @@ pub(crate) async fn every_verb(store: &RedisStore, subject: u128) {
         ttl: Nanos::from_secs(1),
         options: &RuleOptions::DEFAULT,
     };
-    store.acquire(&hold).await.expect("a slot");
-    store.release(&hold).await.expect("its end");
-    store.inspect(&one).await.expect("a look");
+    store.acquire(&permit).await.expect("a permit");
+    store.release(&permit).await.expect("a release");
+    store.inspect(&one).await.expect("an inspection");
     store.reset(&one).await.expect("a reset");
 }

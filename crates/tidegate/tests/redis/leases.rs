@@ -1,4 +1,4 @@
-//! Units drawn in advance from a real server, by two nodes that are asked for one key without a pause.
+//! Leases of a real server, by two nodes with a constant load on one key.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tidegate_core::subject::RuleName;
 use tidegate_core::units::Nanos;
 
 use crate::{charge, on_runtime, redis, set};
-use tidegate_parts::{RedisProgram, TestRedis};
+use tidegate_testkit::{RedisProgram, TestRedis};
 
 const LIMIT: u64 = 60_000;
 const LEASED: RuleOptions = RuleOptions {
@@ -23,7 +23,7 @@ const LEASED: RuleOptions = RuleOptions {
 
 type LeasingNode = Arc<Resilient<Redis, TokioRuntime>>;
 
-/// So many in one window, which begins now and which no test outlives: forty flow in during a lease.
+/// One window of `LIMIT`, which begins now and outlasts every test: forty units are added during a lease.
 fn limit() -> Limit {
     const WIDTH: u64 = 150_000;
     let width = Nanos::from_millis(WIDTH);
@@ -51,7 +51,7 @@ async fn node(url: &str) -> LeasingNode {
     };
     let runtime = TokioRuntime::new().expect("randomness");
     let node = resilient(redis(url).await, runtime, settings, watcher);
-    ready.recv().await.expect("the node meets its store");
+    ready.recv().await.expect("the node joins its store");
     Arc::new(node)
 }
 
@@ -63,28 +63,25 @@ fn one<'a>(rule: &'a RuleName, limit: &'a Limit) -> ChargeSet<'a> {
     }])
 }
 
-/// Asks until nothing is left for a while: how many passed, and how many of them by a lease.
+/// Charges until nothing remains for a while. Returns how many were allowed, and how many of them by a lease.
 async fn charge_until_denied(node: LeasingNode, rule: RuleName, limit: Limit) -> (u64, u64) {
-    let (mut passed, mut by_lease, mut denied) = (0, 0, 0);
+    let (mut allowed, mut by_lease, mut denied) = (0, 0, 0);
     while denied < 20 {
         let outcome = node.charge(&one(&rule, &limit)).await.expect("a decision");
-        match outcome.admitted {
-            true => {
-                (passed, denied) = (passed + 1, 0);
-                by_lease += u64::from(outcome.source == Source::Lease);
-                tokio::task::yield_now().await;
-            }
-            false => {
-                denied += 1;
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
+        if outcome.admitted {
+            (allowed, denied) = (allowed + 1, 0);
+            by_lease += u64::from(outcome.source == Source::Lease);
+            tokio::task::yield_now().await;
+        } else {
+            denied += 1;
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
-    (passed, by_lease)
+    (allowed, by_lease)
 }
 
 #[test]
-fn two_nodes_pass_the_limit_by_leases_and_not_one_more() {
+fn two_nodes_allow_the_limit_by_leases_and_no_more() {
     for program in [RedisProgram::Redis7, RedisProgram::Valkey9] {
         let server = TestRedis::start(program, &[]);
         on_runtime(async {
@@ -95,9 +92,9 @@ fn two_nodes_pass_the_limit_by_leases_and_not_one_more() {
                 let node = Arc::clone(&nodes[i % 2]);
                 tasks.spawn(charge_until_denied(node, rule.clone(), limit.clone()));
             }
-            let passed = tasks.join_all().await;
-            let all: u64 = passed.iter().map(|(passed, _)| passed).sum();
-            let by_lease: u64 = passed.iter().map(|(_, leased)| leased).sum();
+            let allowed = tasks.join_all().await;
+            let all: u64 = allowed.iter().map(|(allowed, _)| allowed).sum();
+            let by_lease: u64 = allowed.iter().map(|(_, leased)| leased).sum();
             assert!(all <= LIMIT, "{all} of {LIMIT} on {program:?}");
             assert!(all >= LIMIT / 100 * 98, "{all} of {LIMIT} on {program:?}");
             assert!(by_lease > 0, "all were exact on {program:?}");
@@ -111,7 +108,7 @@ fn two_nodes_pass_the_limit_by_leases_and_not_one_more() {
                 );
             }
             let found = nodes[0].inspect(&one(&rule, &limit)).await;
-            let found = found.expect("an answer")[0].expect("a counter");
+            let found = found.expect("a reply")[0].expect("a counter");
             assert_eq!(found.used, all, "{program:?}");
         });
     }

@@ -10,12 +10,12 @@ use tidegate_core::algorithms::{Algorithm, Limit};
 use tidegate_core::store::{ChargeSet, Counting, RuleOptions, Source, Store};
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::Nanos;
-use tidegate_parts::{RedisProgram, TestRedis};
+use tidegate_testkit::{RedisProgram, TestRedis};
 use tokio::sync::Notify;
 
 use crate::{charge, limit, on_runtime, redis, set};
 
-/// No test is to fail because a machine is slow.
+/// A budget that a slow machine does not exceed.
 const LENIENT: RuleOptions = RuleOptions {
     counting: Counting::Lenient,
     budget: Some(Nanos::from_secs(30)),
@@ -51,12 +51,12 @@ fn one<'a>(rule: &'a RuleName, limit: &'a Limit) -> ChargeSet<'a> {
 }
 
 async fn used(node: &LenientNode, set: &ChargeSet<'_>) -> u64 {
-    let found = node.inspect(set).await.expect("an answer");
+    let found = node.inspect(set).await.expect("a reply");
     found[0].as_ref().map_or(0, |inspection| inspection.used)
 }
 
 #[test]
-fn all_that_two_nodes_admit_is_in_the_store_when_they_leave() {
+fn the_store_has_all_that_two_nodes_admitted_when_they_leave() {
     let server = TestRedis::start(RedisProgram::Redis7, &[]);
     on_runtime(async {
         let nodes = [node(&server.url()).await, node(&server.url()).await];
@@ -75,7 +75,7 @@ fn all_that_two_nodes_admit_is_in_the_store_when_they_leave() {
             }
         }
         assert_eq!(admitted, 5_000);
-        assert!(here > 4_000, "{here} of 5,000 were decided here");
+        assert!(here > 4_000, "{here} of 5,000 were decided locally");
         for node in &nodes {
             node.drain().await;
         }

@@ -1,6 +1,6 @@
-//! The store on real servers by their own clocks: exactness among nodes, faults, size, keys.
+//! The Redis store on real servers with their own clocks: exactness among nodes, errors, size, keys.
 //!
-//! What needs the time moved is proven beside the scripts, in `src/stores/redis`.
+//! Tests that need to advance the time are beside the scripts, in `src/stores/redis`.
 
 mod cluster;
 mod cluster_rollback;
@@ -27,7 +27,7 @@ mod tls;
 #[path = "../described/words.rs"]
 #[allow(
     clippy::unwrap_used,
-    reason = "a word that cannot be read is a fault of the test"
+    reason = "a word that cannot be parsed is an error in the test"
 )]
 mod words;
 
@@ -41,9 +41,9 @@ use tidegate_core::store::{Charge, ChargeSet, Role, RuleOptions};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
-use tidegate_parts::TestRedis;
+use tidegate_testkit::TestRedis;
 
-/// A limit that no test outlives.
+/// A limit whose window outlasts every test.
 fn limit(algorithm: Algorithm, count: u64) -> Limit {
     let spec = Spec::new(algorithm, count, Nanos::from_secs(86_400 * 365));
     Limit::compile(&spec, Precision::Script).expect("a limit")
@@ -76,11 +76,11 @@ fn on_runtime<T>(test: impl Future<Output = T>) -> T {
 async fn store(url: &str) -> RedisStore {
     let store = RedisStore::open(&RedisConfig::new(url)).expect("an address");
     let ready = tokio::time::timeout(Duration::from_secs(60), store.ready());
-    ready.await.expect("a server that answers");
+    ready.await.expect("a server that replies");
     store
 }
 
-/// Asks until it is so; panics after a minute.
+/// Polls until `is_so` is true; panics after a minute.
 async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !is_so().await {
@@ -92,29 +92,30 @@ async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
 async fn redis(url: &str) -> Redis {
     let redis = Redis::open(&RedisConfig::new(url)).expect("an address");
     let ready = tokio::time::timeout(Duration::from_secs(60), redis.ready());
-    ready.await.expect("a server that answers");
+    ready.await.expect("a server that replies");
     redis
 }
 
-/// A command sent past the store.
+/// Sends a command directly to the server, past the store.
 fn direct(server: &TestRedis, command: &[&str]) -> Value {
     let client = redis::Client::open(server.url()).expect("an address");
     let mut connection = client.get_connection().expect("a server");
     let mut request = redis::cmd(command[0]);
     request.arg(&command[1..]);
-    request.query(&mut connection).expect("an answer")
+    request.query(&mut connection).expect("a reply")
 }
 
-/// Script calls that a server has had from its clients.
+/// The number of script calls that a server has received from its clients.
 fn script_calls(server: &TestRedis) -> u64 {
     let stats = server.run_command(&["INFO", "commandstats"]);
-    match stats.contains("cmdstat_evalsha:calls") {
-        true => number(&stats, "cmdstat_evalsha:calls"),
-        false => 0,
+    if stats.contains("cmdstat_evalsha:calls") {
+        number(&stats, "cmdstat_evalsha:calls")
+    } else {
+        0
     }
 }
 
-/// A number out of INFO.
+/// A number from INFO.
 fn info(server: &TestRedis, section: &str, name: &str) -> u64 {
     let Value::VerbatimString { text, .. } = direct(server, &["INFO", section]) else {
         let Value::BulkString(text) = direct(server, &["INFO", section]) else {

@@ -1,14 +1,14 @@
-//! Connections of one store that met two servers: only the one that was met last counts.
+//! Connections of one store to two servers: only replies of the server connected last count.
 
 use tidegate_core::algorithms::Algorithm;
 use tidegate_core::store::{Heartbeat, NodeId, Probe, Store};
 use tidegate_core::subject::RuleName;
-use tidegate_parts::{FaultProxy, TestRedis};
+use tidegate_testkit::{FaultProxy, TestRedis};
 
 use crate::{charge, eventually, limit, on_runtime, script_calls, set, store};
 
-/// A life was told by whichever connection stood first, not by the one that had answered: a node took
-/// the answer of a server that had lost its counts for one of the server before it.
+/// The epoch came from the first established connection, not from the one that had replied: a node took the reply of a
+/// server that had lost its counts for one of the server before it.
 #[test]
 fn an_epoch_is_that_of_the_connection_that_replies() {
     let (old, new) = (TestRedis::redis7(), TestRedis::redis7());
@@ -21,14 +21,14 @@ fn an_epoch_is_that_of_the_connection_that_replies() {
         };
         let (rule, limit) = (RuleName::new("api"), limit(Algorithm::TokenBucket, 1_000));
         let one = set([charge(1, &rule, 0, &limit)]);
-        eventually("both connections stand", async || {
-            format!("{store:?}").contains("standing: 2")
+        eventually("both connections", async || {
+            format!("{store:?}").contains("connected: 2")
         })
         .await;
-        let first = store.heartbeat(heartbeat).await.expect("vitals").epoch;
-        store.charge(&one).await.expect("an answer");
+        let first = store.heartbeat(heartbeat).await.expect("a status").epoch;
+        store.charge(&one).await.expect("a reply");
 
-        // One of the two connections is lost, and finds the other server in its place.
+        // One of the two connections is lost, and reconnects to the other server.
         proxy.set_target(new.address());
         let clients = old.run_command(&["CLIENT", "LIST", "TYPE", "normal"]);
         let id = |line: &str| Some(line.strip_prefix("id=")?.split(' ').next()?.to_owned());
@@ -47,13 +47,13 @@ fn an_epoch_is_that_of_the_connection_that_replies() {
         .await;
         let counted = script_calls(&old);
         for _ in 0..50 {
-            store.charge(&one).await.expect("an answer");
+            store.charge(&one).await.expect("a reply");
             assert_ne!(store.epoch(), Some(first));
         }
         assert_eq!(
             script_calls(&old),
             counted,
-            "the old server is asked no more"
+            "the old server receives no more calls"
         );
     });
 }

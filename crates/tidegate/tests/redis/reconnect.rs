@@ -1,4 +1,4 @@
-//! A server that goes and comes back: no call waits for it, and it is found again by itself.
+//! A server that stops and returns: no call waits for it, and the store reconnects on its own.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use tidegate_core::store::{Store, StoreError};
 use tidegate_core::subject::RuleName;
 
 use crate::{charge, eventually, limit, on_runtime, set, store};
-use tidegate_parts::{FaultProxy, RedisProgram, TestRedis};
+use tidegate_testkit::{FaultProxy, RedisProgram, TestRedis};
 
 #[test]
 fn a_server_that_returns_is_found_again() {
@@ -17,12 +17,12 @@ fn a_server_that_returns_is_found_again() {
         let store = store(&server.url()).await;
         let (rule, limit) = (RuleName::new("api"), limit(Algorithm::TokenBucket, 10));
         let one = set([charge(1, &rule, 0, &limit)]);
-        let outcome = store.charge(&one).await.expect("an answer");
+        let outcome = store.charge(&one).await.expect("a reply");
         assert!(!outcome.snapshots[0].existed);
 
         let port = server.port();
         server.kill();
-        // Each connection notices by a call that fails; after that calls fail without being sent.
+        // A failed call shows each connection the loss; after that calls fail without being sent.
         for _ in 0..20 {
             let lost = store.charge(&one).await;
             assert!(matches!(lost, Err(StoreError::Unavailable { .. })));
@@ -39,14 +39,14 @@ fn a_server_that_returns_is_found_again() {
         };
         assert!(
             outcome.admitted && !outcome.snapshots[0].existed,
-            "it came back empty"
+            "it returned empty"
         );
     });
 }
 
 #[test]
 fn a_store_starts_without_its_server() {
-    let port = tidegate_parts::free_port();
+    let port = tidegate_testkit::free_port();
     on_runtime(async {
         let config =
             tidegate::stores::redis::RedisConfig::new(&format!("redis://127.0.0.1:{port}"));
@@ -59,12 +59,12 @@ fn a_store_starts_without_its_server() {
         ));
         let _server = TestRedis::start_on(port, RedisProgram::Valkey9, &[]);
         let ready = tokio::time::timeout(Duration::from_secs(60), store.ready());
-        ready.await.expect("a server that answers");
-        assert!(store.charge(&one).await.expect("an answer").admitted);
+        ready.await.expect("a server that replies");
+        assert!(store.charge(&one).await.expect("a reply").admitted);
     });
 }
 
-/// No reply is given up within these tests: only pings can show that a connection is lost.
+/// No call times out within these tests: only pings can show that a connection is lost.
 const NEVER: Duration = Duration::from_secs(3_600);
 
 /// A store on one connection through a proxy.
@@ -81,8 +81,8 @@ async fn behind_proxy(server: &TestRedis) -> (FaultProxy, RedisStore) {
     (proxy, store)
 }
 
-/// A firewall that forgets a connection closes nothing. Three pings had to fail by the timeout of replies
-/// before the connection was given up: 18 s and more. How soon it is replaced is proven in `liveness`.
+/// A firewall that forgets a connection closes nothing. Three pings had to fail by the reply timeout before the
+/// connection was given up: 18 s and more. `liveness` tests how soon it is replaced.
 #[test]
 fn a_connection_that_is_lost_without_a_sign_is_replaced() {
     let server = TestRedis::redis7();
@@ -93,7 +93,7 @@ fn a_connection_that_is_lost_without_a_sign_is_replaced() {
             limit(Algorithm::TokenBucket, 1_000_000),
         );
         let one = set([charge(1, &rule, 0, &limit)]);
-        store.charge(&one).await.expect("an answer");
+        store.charge(&one).await.expect("a reply");
         let before = proxy.accepted();
         proxy.drop_silently();
         eventually("a charge on another connection", async || {
@@ -105,8 +105,8 @@ fn a_connection_that_is_lost_without_a_sign_is_replaced() {
     });
 }
 
-/// A server that pauses is as silent as a lost connection. What it charged is answered when it goes on,
-/// so its connection must not be given up.
+/// A server that pauses is as silent as a lost connection. It replies to earlier charges when it continues, so its
+/// connection must not be given up.
 #[test]
 fn a_server_that_pauses_keeps_its_connection_and_its_late_replies() {
     let server = TestRedis::redis7();
@@ -117,7 +117,7 @@ fn a_server_that_pauses_keeps_its_connection_and_its_late_replies() {
             limit(Algorithm::TokenBucket, 1_000_000),
         );
         let one = set([charge(1, &rule, 0, &limit)]);
-        store.charge(&one).await.expect("an answer");
+        store.charge(&one).await.expect("a reply");
         let before = proxy.accepted();
         server.freeze();
         let late = store.charge(&one);
@@ -127,6 +127,6 @@ fn a_server_that_pauses_keeps_its_connection_and_its_late_replies() {
         };
         let (late, ()) = tokio::join!(late, thaw);
         assert!(late.expect("a late reply").admitted);
-        assert!(store.charge(&one).await.expect("an answer").admitted);
+        assert!(store.charge(&one).await.expect("a reply").admitted);
     });
 }

@@ -1,8 +1,8 @@
-//! A connection that loses replies and goes on: no call may use the reply of another.
+//! A connection that loses replies and continues: no call may use the reply of another.
 //!
-//! A proxy that drops replies for a while and then forwards again leaves a connection out of step: each
-//! later reply arrives one or more calls too early. Such replies were believed, and the connection was used
-//! for as long as requests kept coming, because a ping took any reply for its own.
+//! A proxy that drops replies for a while and then forwards again shifts the replies of a connection: each later reply
+//! arrives one or more calls too early. Such replies were used, and the connection stayed in use for as long as
+//! requests kept coming, because a ping accepted any reply as its own.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,14 +13,14 @@ use tidegate_core::algorithms::{Algorithm, Limit};
 use tidegate_core::store::{ShardId, Shards, Store};
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::Cost;
-use tidegate_parts::{FaultProxy, ProxyFault, TestRedis};
+use tidegate_testkit::{FaultProxy, ProxyFault, TestRedis};
 use tokio::task::JoinSet;
 
 use crate::fake_server::{FakeBehaviour, FakeRedis};
 use crate::{charge, eventually, limit, on_runtime, redis, set, store};
 
 const CLIENTS: u64 = 40;
-/// Client `i` has used `i` times as much, so what a charge finds left shows whose it is.
+/// Client `i` has used `i` times as much, so what remains after a charge identifies the client.
 const APART: u64 = 100;
 const LIMIT: u64 = 2 * CLIENTS * APART;
 
@@ -40,7 +40,7 @@ impl MismatchClients {
         Arc::new(clients)
     }
 
-    /// What one charge finds left, if there is a reply that is used.
+    /// What remains after one charge, if its reply is used.
     async fn charge(&self, store: &RedisStore, client: u64, cost: u64) -> Option<u64> {
         let mut charge = charge(u128::from(client), &self.rule, 0, &self.limit);
         charge.cost = Cost::new(cost).expect("a cost");
@@ -48,7 +48,7 @@ impl MismatchClients {
         Some(outcome.readings[0].figures.remaining)
     }
 
-    /// Charges every client once, all at once. A reply that is used must be the client's own.
+    /// Charges every client once, all at the same time. A reply that is used must be the client's own.
     async fn charge_all(self: &Arc<Self>, store: &RedisStore) {
         let mut charges = JoinSet::new();
         for client in 1..=CLIENTS {
@@ -59,7 +59,7 @@ impl MismatchClients {
             let max = LIMIT - client * APART;
             assert!(
                 left.is_none_or(|left| (max - APART..max).contains(&left)),
-                "client {client} has {max} left at most and is said to have {left:?}"
+                "client {client} has at most {max} left, but the reply has {left:?}"
             );
         }
     }
@@ -74,7 +74,7 @@ async fn config(server: &TestRedis) -> (FaultProxy, RedisConfig) {
     (proxy, config)
 }
 
-/// Drops the reply of a call, and of pings that happen to be sent meanwhile.
+/// Drops the reply to a call, and to pings sent meanwhile.
 async fn drop_reply(proxy: &FaultProxy, call: impl Future<Output = bool>) {
     let muted = proxy.muted();
     proxy.set(ProxyFault::Mute);
@@ -101,7 +101,7 @@ fn no_charge_uses_the_reply_of_another() {
                 eventually("a reply", is_serving).await;
                 let accepted = proxy.accepted();
                 drop_reply(&proxy, is_serving()).await;
-                // Requests that keep coming kept the connection out of step.
+                // A stream of requests kept the mismatched connection in use.
                 eventually("another connection", async || {
                     clients.charge_all(&store).await;
                     proxy.accepted() > accepted
@@ -112,7 +112,7 @@ fn no_charge_uses_the_reply_of_another() {
     }
 }
 
-/// A node took the reply of a charge for the secret, and said that another program had written it.
+/// A node took the reply to a charge for the secret, and reported that another program had written it.
 #[test]
 fn no_plain_command_uses_the_reply_of_another() {
     let server = TestRedis::redis7();
@@ -145,8 +145,8 @@ fn no_plain_command_uses_the_reply_of_another() {
     });
 }
 
-/// The check of the secret waited for its timeout on a connection that was replaced long before, and then
-/// reported a failure of a store that served again.
+/// The check of the secret waited for its timeout on a connection that was replaced long before, and then reported a
+/// failure of a store that served again.
 #[test]
 fn a_plain_command_fails_when_its_connection_is_replaced() {
     let server = TestRedis::redis7();
@@ -169,7 +169,7 @@ fn a_plain_command_fails_when_its_connection_is_replaced() {
     });
 }
 
-/// The first ping that gets the reply of another call ends the connection, also where nothing else is sent.
+/// The first ping with the reply of another call ends the connection, also where nothing else is sent.
 #[test]
 fn a_ping_that_gets_another_reply_ends_the_connection() {
     on_runtime(async {

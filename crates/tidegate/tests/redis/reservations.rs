@@ -1,5 +1,5 @@
-//! Costs known only at the end, under limits in several slots of a real cluster: these are charged one after
-//! another, each at a time of its own, and settled all the same.
+//! Reservations under limits in several hash slots of a real cluster: these are charged one after another, each at a
+//! time of its own, and are all settled.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,11 +13,11 @@ use tidegate_core::store::{
 };
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
-use tidegate_parts::TestCluster;
+use tidegate_testkit::TestCluster;
 
 use crate::{charge, limit, on_runtime, set};
 
-/// Settled within twice this, or it is too late; waited for once.
+/// The lifetime of a reservation: settled within twice this, or it is too late. The test waits for it once.
 const LASTS: Nanos = Nanos::from_secs(5);
 const NARROW: RuleOptions = RuleOptions {
     specificity: 1,
@@ -26,7 +26,7 @@ const NARROW: RuleOptions = RuleOptions {
 
 type ReservingNode = Resilient<Redis, TokioRuntime>;
 
-/// A limit of somebody and one of everybody, in two slots.
+/// A narrow limit of one client and a wide one of all clients, in two hash slots.
 struct TwoShardRules {
     rule: RuleName,
     limit: Limit,
@@ -61,7 +61,7 @@ impl TwoShardRules {
             ttl: LASTS,
             set: self.set(cost),
         };
-        let outcome = node.reserve(&reserve).await.expect("an answer");
+        let outcome = node.reserve(&reserve).await.expect("a reply");
         assert!(outcome.admitted && outcome.source == Source::Exact);
         outcome
     }
@@ -74,11 +74,11 @@ impl TwoShardRules {
             set: self.set(100),
             used,
         };
-        node.settle(&settle).await.expect("an answer")
+        node.settle(&settle).await.expect("a reply")
     }
 
     async fn used(&self, node: &ReservingNode) -> [u64; 2] {
-        let found = node.inspect(&self.set(1)).await.expect("an answer");
+        let found = node.inspect(&self.set(1)).await.expect("a reply");
         [0, 1].map(|at| found[at].as_ref().map_or(0, |counter| counter.used))
     }
 }
@@ -95,7 +95,7 @@ async fn node(url: &str) -> (Redis, ReservingNode) {
     (redis, node)
 }
 
-/// Asks until it is so; panics after a minute.
+/// Polls until `is_so` is true; panics after a minute.
 async fn wait(what: &str, is_so: impl AsyncFn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !is_so().await {
@@ -108,10 +108,10 @@ fn known(narrow: u64, wide: u64) -> Used {
     Used::Known([narrow, wide].into_iter().collect())
 }
 
-/// The time of the charge was part of what a reservation was found by. Of limits in two slots only the one
-/// that was charged last was found, and all of the other came back at the end, although it had been used.
+/// The time of the charge was part of the key by which a reservation was found. Of limits in two hash slots only the
+/// one charged last was found, and all of the other was refunded at the end, although it had been used.
 #[test]
-fn limits_in_two_slots_are_settled_in_both() {
+fn limits_in_two_hash_slots_are_both_settled() {
     let cluster = TestCluster::start();
     let url = format!("redis+cluster://{}", cluster.servers[0].address());
     on_runtime(async {
@@ -120,34 +120,34 @@ fn limits_in_two_slots_are_settled_in_both() {
         let other = (3..).find(|other| shard_of(*other) != shard_of(1));
         let other = other.expect("a subject elsewhere");
         let same = (other + 1..).find(|same| shard_of(*same) == shard_of(2));
-        // In two servers, and in two slots of one.
+        // In two servers, and in two hash slots of one.
         let apart = TwoShardRules::new(1, other);
         let beside = TwoShardRules::new(2, same.expect("a subject beside it"));
         for pair in [&apart, &beside] {
             wait("both exact", async || {
-                let peeked = node.peek(&pair.set(1)).await.expect("an answer");
+                let peeked = node.peek(&pair.set(1)).await.expect("a reply");
                 peeked.source == Source::Exact
             })
             .await;
             let less = pair.reserve(&node, 1, 100).await;
             let more = pair.reserve(&node, 2, 100).await;
-            let unsaid = pair.reserve(&node, 3, 100).await;
+            let unknown = pair.reserve(&node, 3, 100).await;
             assert_eq!(pair.used(&node).await, [300, 300]);
             let done = pair.settle(&node, 1, &less, known(10, 20)).await;
             assert_eq!((done, pair.used(&node).await), (Settled::Done, [210, 220]));
             let done = pair.settle(&node, 2, &more, known(130, 140)).await;
             assert_eq!((done, pair.used(&node).await), (Settled::Done, [240, 260]));
-            let done = pair.settle(&node, 3, &unsaid, Used::Unknown).await;
+            let done = pair.settle(&node, 3, &unknown, Used::Unknown).await;
             assert_eq!((done, pair.used(&node).await), (Settled::Done, [140, 160]));
-            let late = pair.settle(&node, 3, &unsaid, known(5, 6)).await;
+            let late = pair.settle(&node, 3, &unknown, known(5, 6)).await;
             assert_eq!((late, pair.used(&node).await), (Settled::Late, [145, 166]));
-            wait("the end", async || {
-                let peeked = node.peek(&pair.set(1)).await.expect("an answer");
-                peeked.at > unsaid.at.plus(LASTS)
+            wait("the expiry", async || {
+                let peeked = node.peek(&pair.set(1)).await.expect("a reply");
+                peeked.at > unknown.at.plus(LASTS)
             })
             .await;
             pair.reserve(&node, 4, 1).await;
-            assert_eq!(pair.used(&node).await, [146, 167], "nothing comes back");
+            assert_eq!(pair.used(&node).await, [146, 167], "nothing is refunded");
         }
     });
 }

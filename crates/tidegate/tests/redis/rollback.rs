@@ -1,4 +1,4 @@
-//! A server that comes back with the data of an earlier moment: refunds and settlements since then are not in it.
+//! A server that returns with the data of an earlier moment: later refunds and settlements are missing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tidegate_core::store::{
 };
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::{Cost, Nanos};
-use tidegate_parts::{RedisProgram, ShiftedClock, TestRedis};
+use tidegate_testkit::{RedisProgram, ShiftedClock, TestRedis};
 
 use super::{charge, eventually, limit, on_runtime, set, store};
 
@@ -19,7 +19,7 @@ const LASTS: Nanos = Nanos::from_secs(600);
 const AFTER_END: Duration = Duration::from_secs(601);
 const ESTIMATE: u64 = 100;
 
-/// A server with a clock that can be moved, and a node that has charged and reserved there.
+/// A server with a clock that can be advanced, and a node that has charged and reserved there.
 struct RollbackFixture {
     server: TestRedis,
     clock: Arc<ShiftedClock>,
@@ -48,20 +48,20 @@ impl RollbackFixture {
         set([Charge { cost, ..charge }])
     }
 
-    /// A beat of the next millisecond, and the life that it finds.
+    /// Sends heartbeats until one is in a later millisecond. Returns its epoch.
     async fn heartbeat(&self) -> Epoch {
         let heartbeat = Heartbeat {
             node: NodeId(1),
             restored: None,
         };
         let mut found = Vec::new();
-        eventually("two beats", async || {
+        eventually("two heartbeats", async || {
             found.extend(self.node.heartbeat(heartbeat).await.ok());
             let millis = |at: Nanos| at.get() / 1_000_000;
             matches!(&found[..], [first, .., last] if millis(first.at) < millis(last.at))
         })
         .await;
-        found.pop().expect("a beat").epoch
+        found.pop().expect("a heartbeat").epoch
     }
 
     async fn reserve(&self, id: u128, cost: u64) -> Outcome {
@@ -111,9 +111,9 @@ impl RollbackFixture {
     }
 }
 
-/// What was settled was open again after the rollback, and its estimate came back by itself. Refunds were done twice.
+/// A settled reservation was open again after the rollback, and its estimate was refunded. Refunds were made twice.
 #[test]
-fn what_was_settled_or_refunded_since_the_snapshot_is_not_again() {
+fn settlements_and_refunds_since_the_snapshot_are_not_made_twice() {
     on_runtime(async {
         let mut rollback = RollbackFixture::new().await;
         let before = rollback.heartbeat().await;
@@ -138,16 +138,16 @@ fn what_was_settled_or_refunded_since_the_snapshot_is_not_again() {
         assert_eq!(rollback.settle(1, &reserved, 0).await, Settled::Already);
         assert_eq!(rollback.settle(2, &open, 0).await, Settled::Already);
         assert_eq!(rollback.refund(1, &charged).await, Refunded::Lapsed);
-        // The next reservation after their end refunds nothing of them.
+        // The next reservation after their expiry refunds nothing of them.
         rollback.clock.set_ahead(AFTER_END).expect("a clock");
         rollback.reserve(3, 1).await;
         assert_eq!(rollback.used().await, 2 * ESTIMATE + 2);
     });
 }
 
-/// From both sides: nothing is forgotten where nothing was lost.
+/// The opposite case: nothing lapses where nothing was lost.
 #[test]
-fn what_is_open_stays_open_when_a_restart_loses_nothing() {
+fn open_reservations_stay_open_when_a_restart_loses_nothing() {
     on_runtime(async {
         let mut rollback = RollbackFixture::new().await;
         rollback.heartbeat().await;
@@ -170,9 +170,9 @@ fn what_is_open_stays_open_when_a_restart_loses_nothing() {
     });
 }
 
-/// Nothing was refunded, and still what others did is not in the data.
+/// This node refunded nothing, but writes of other nodes may be missing from the data.
 #[test]
-fn a_missing_heartbeat_is_enough() {
+fn a_missing_heartbeat_is_enough_to_detect_a_rollback() {
     on_runtime(async {
         let mut rollback = RollbackFixture::new().await;
         rollback.heartbeat().await;
@@ -185,8 +185,8 @@ fn a_missing_heartbeat_is_enough() {
     });
 }
 
-/// The replication id changes with the first replica, and the connections stay. A node that connected again later took
-/// that for a rollback.
+/// The replication id changes with the first replica, and the connections stay. A node that reconnected later took that
+/// for a rollback.
 #[test]
 fn a_first_replica_makes_nothing_lapse() {
     on_runtime(async {
@@ -210,9 +210,9 @@ fn a_first_replica_makes_nothing_lapse() {
     });
 }
 
-/// A node that never met the server before is the first to find it, and has nothing to compare.
+/// A node that was never connected to the server before is the first to find it, and has nothing to compare.
 #[test]
-fn another_node_that_comes_first_hides_nothing() {
+fn a_new_node_that_comes_first_hides_no_rollback() {
     on_runtime(async {
         let mut rollback = RollbackFixture::new().await;
         rollback.heartbeat().await;
@@ -227,18 +227,18 @@ fn another_node_that_comes_first_hides_nothing() {
             node: NodeId(2),
             restored: None,
         };
-        let met = newcomer.heartbeat(heartbeat).await.expect("vitals").epoch;
-        assert_ne!(rollback.heartbeat().await, met, "a new epoch");
+        let found = newcomer.heartbeat(heartbeat).await.expect("a status").epoch;
+        assert_ne!(rollback.heartbeat().await, found, "a new epoch");
         assert_eq!(rollback.refund(1, &charged).await, Refunded::Lapsed);
-        newcomer.heartbeat(heartbeat).await.expect("vitals");
+        newcomer.heartbeat(heartbeat).await.expect("a status");
         assert_eq!(newcomer.epoch(), rollback.node.epoch());
     });
 }
 
-/// A heartbeat of a node that has restored what it remembers, in a later millisecond than all that was done before.
+/// A heartbeat of a node that has restored what it remembers, in a later millisecond than all earlier calls.
 async fn restored(rollback: &RollbackFixture) -> StoreStatus {
     let mut last = None;
-    eventually("a heartbeat of the life that is known", async || {
+    eventually("a heartbeat in the known epoch", async || {
         tokio::time::sleep(std::time::Duration::from_millis(2)).await;
         let heartbeat = Heartbeat {
             node: NodeId(1),
@@ -248,11 +248,11 @@ async fn restored(rollback: &RollbackFixture) -> StoreStatus {
         last.as_ref().map(|status| status.epoch) == heartbeat.restored && last.is_some()
     })
     .await;
-    last.expect("vitals")
+    last.expect("a status")
 }
 
-/// A restart that loses nothing in the middle of a loss made the loss final: heartbeats were taken for proof that what was
-/// not restored yet is there.
+/// A restart that loses nothing in the middle of a loss made the loss final: heartbeats were taken for proof that
+/// unrestored counts are there.
 #[test]
 fn heartbeats_are_proof_only_where_everything_was_restored_before() {
     on_runtime(async {

@@ -1,4 +1,4 @@
-//! The primary that sentinels know of: it is followed wherever it goes, whatever happens to either.
+//! The primary that sentinels know: the store follows it wherever it goes, whatever fails.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use tidegate::stores::redis::{Action, RedisConfig, RedisStore};
 use tidegate_core::algorithms::{Algorithm, Limit};
 use tidegate_core::store::{Store, StoreError};
 use tidegate_core::subject::RuleName;
-use tidegate_parts::{PRIMARY_NAME, RedisProgram, SentinelGroup, TestRedis, TestSentinel};
+use tidegate_testkit::{PRIMARY_NAME, RedisProgram, SentinelGroup, TestRedis, TestSentinel};
 
 use crate::fake_sentinel::{FakeSentinel, FakeSentinelReply, url};
 use crate::{charge, direct, eventually, limit, on_runtime, script_calls, set, store};
 
-/// A rule with one counter of a thousand, and a store to count it in.
+/// A rule with one counter of a thousand, and its store.
 struct SentinelCounter {
     store: RedisStore,
     rule: RuleName,
@@ -27,17 +27,17 @@ impl SentinelCounter {
         }
     }
 
-    /// Charges one; how many are left.
+    /// Charges one unit. Returns how many remain.
     async fn charge(&self) -> Result<u64, StoreError> {
         let one = set([charge(1, &self.rule, 0, &self.limit)]);
         let outcome = self.store.charge(&one).await?;
         Ok(outcome.readings[0].figures.remaining)
     }
 
-    /// Charges until there is an answer; how many are left then.
+    /// Charges until there is a reply. Returns how many remain then.
     async fn charge_at_last(&self) -> u64 {
         let mut left = 0;
-        eventually("an answer", async || match self.charge().await {
+        eventually("a reply", async || match self.charge().await {
             Ok(found) => {
                 left = found;
                 true
@@ -48,7 +48,7 @@ impl SentinelCounter {
         left
     }
 
-    /// The same until both connections answer. They take turns, so that one may be dead and nobody has
+    /// The same until both connections reply. They take turns, so that one may be dead without having been
     /// noticed.
     async fn charge_on_both(&self) -> u64 {
         loop {
@@ -60,10 +60,10 @@ impl SentinelCounter {
         }
     }
 
-    /// Every charge is answered, by the counter that stood at `left`.
+    /// Every charge has a reply, from the counter that had `left` remaining.
     async fn counts_on_from(&self, left: u64) {
         for i in 1..=20 {
-            assert_eq!(self.charge().await.expect("an answer"), left - i);
+            assert_eq!(self.charge().await.expect("a reply"), left - i);
         }
     }
 }
@@ -80,7 +80,7 @@ async fn wait_for_replicas(sentinels: &SentinelGroup) {
 }
 
 #[test]
-fn a_failover_that_was_ordered_is_followed() {
+fn a_requested_failover_is_followed() {
     let sentinels = SentinelGroup::start(1);
     on_runtime(async {
         let counter = SentinelCounter::of(store(&sentinels.url()).await);
@@ -92,11 +92,11 @@ fn a_failover_that_was_ordered_is_followed() {
             on_port(&sentinels, before),
             on_port(&sentinels, sentinels.primary()),
         );
-        eventually("the new primary is asked", async || {
+        eventually("a call to the new primary", async || {
             counter.charge().await.is_ok() && script_calls(new) > 0
         })
         .await;
-        // The old one stays a primary for seconds, until the sentinels make it a replica.
+        // The old server stays a primary for seconds, until the sentinels make it a replica.
         let (left, calls_before) = (counter.charge_at_last().await, script_calls(old));
         counter.counts_on_from(left).await;
         assert_eq!(script_calls(old), calls_before);
@@ -111,17 +111,17 @@ fn the_next_primary_is_found_when_one_is_killed() {
         counter.counts_on_from(1_000).await;
         wait_for_replicas(&sentinels).await;
         sentinels.servers[0].kill();
-        // Nothing is admitted twice meanwhile: what was counted is still counted.
+        // Nothing is admitted twice meanwhile: earlier charges are still counted.
         let left = counter.charge_at_last().await;
         assert_eq!(left, 979);
         counter.counts_on_from(left).await;
     });
 }
 
-/// A primary that stood still was replaced, and does not know it when it goes on: it still calls itself
-/// a primary, and connections to it still stand.
+/// A frozen primary is replaced, and does not know it when it continues: it still reports itself as a primary, and
+/// connections to it are still established.
 #[test]
-fn a_frozen_primary_is_never_counted_on_again() {
+fn a_frozen_primary_is_never_used_again() {
     let sentinels = SentinelGroup::start(1);
     on_runtime(async {
         let counter = SentinelCounter::of(store(&sentinels.url()).await);
@@ -133,7 +133,7 @@ fn a_frozen_primary_is_never_counted_on_again() {
         assert_eq!(left, 979);
         old.thaw();
         counter.counts_on_from(left).await;
-        // Nor by those who connect anew, however much it calls itself a primary.
+        // Nor by new connections, although it reports itself as a primary.
         let new = on_port(&sentinels, sentinels.primary());
         for _ in 0..5 {
             new.run_command(&["CLIENT", "KILL", "TYPE", "normal"]);
@@ -145,7 +145,7 @@ fn a_frozen_primary_is_never_counted_on_again() {
 }
 
 #[test]
-fn one_sentinel_is_enough_and_none_takes_nothing_away() {
+fn one_sentinel_is_enough_and_the_loss_of_all_ends_no_connection() {
     let mut sentinels = SentinelGroup::start(1);
     on_runtime(async {
         let counter = SentinelCounter::of(store(&sentinels.url()).await);
@@ -158,16 +158,16 @@ fn one_sentinel_is_enough_and_none_takes_nothing_away() {
             let left = counter.charge_on_both().await;
             counter.counts_on_from(left).await;
         }
-        eventually("both connections stand", async || {
-            format!("{:?}", counter.store).contains("standing: 2")
+        eventually("both connections", async || {
+            format!("{:?}", counter.store).contains("connected: 2")
         })
         .await;
         sentinels.kill(2);
         let left = counter.charge_at_last().await;
         counter.counts_on_from(left).await;
-        // A connection that is lost now is not made anew: nobody knows where the primary is.
+        // A connection that is lost now is not replaced: no sentinel knows where the primary is.
         cut(&sentinels);
-        eventually("a fault of the sentinels", async || {
+        eventually("an error of the sentinels", async || {
             let _lost = counter.charge().await;
             let redis_error = counter.store.last_error();
             redis_error.is_some_and(|redis_error| redis_error.to_string().starts_with("sentinel: "))
@@ -186,7 +186,7 @@ fn a_name_that_no_sentinel_knows_is_reported() {
     let url = sentinels.url().replace("/counters", "/other");
     on_runtime(async {
         let store = RedisStore::open(&RedisConfig::new(&url)).expect("an address");
-        eventually("told", async || {
+        eventually("the error", async || {
             let redis_error = store.last_error();
             redis_error
                 .is_some_and(|redis_error| redis_error.to_string().starts_with("unknown primary"))
@@ -195,7 +195,7 @@ fn a_name_that_no_sentinel_knows_is_reported() {
     });
 }
 
-/// Three sentinels that all say the same.
+/// Three sentinels with the same reply.
 async fn fakes(reply: FakeSentinelReply) -> Vec<FakeSentinel> {
     let mut fakes = Vec::new();
     for _ in 0..3 {
@@ -212,8 +212,8 @@ fn a_lying_sentinel_does_not_win_over_two_others() {
         fakes[0].set_reply(FakeSentinelReply::Primary(wrong.port()));
         let counter = SentinelCounter::of(store(&url(&fakes)).await);
         counter.counts_on_from(1_000).await;
-        // Neither by what it publishes nor to those who connect anew.
-        eventually("someone listens", async || {
+        // Neither by its publications nor for new connections.
+        eventually("a subscriber", async || {
             fakes[0].publish(right.port(), wrong.port()) > 0
         })
         .await;
@@ -223,7 +223,7 @@ fn a_lying_sentinel_does_not_win_over_two_others() {
         counter.counts_on_from(left).await;
         assert_eq!(script_calls(&wrong), 0);
 
-        // Two that agree do win, with and without a hint: then it was the other one that was stale.
+        // Two that agree do win, with and without a hint: then the third one is stale.
         fakes[1].set_reply(FakeSentinelReply::Primary(wrong.port()));
         eventually("the other server", async || {
             counter.charge().await.is_ok_and(|left| left == 999)
@@ -234,7 +234,7 @@ fn a_lying_sentinel_does_not_win_over_two_others() {
 }
 
 #[test]
-fn a_single_sentinel_is_believed() {
+fn a_single_sentinel_is_trusted() {
     let server = TestRedis::redis7();
     on_runtime(async {
         let only = FakeSentinel::start(FakeSentinelReply::Primary(server.port())).await;
@@ -245,14 +245,14 @@ fn a_single_sentinel_is_believed() {
 }
 
 #[test]
-fn a_server_that_calls_itself_a_replica_is_not_counted_on() {
+fn a_server_that_reports_itself_as_a_replica_is_not_used() {
     let primary = TestRedis::redis7();
     let of = primary.port().to_string();
     let replica = TestRedis::start(RedisProgram::Redis7, &["--replicaof", "127.0.0.1", &of]);
     on_runtime(async {
         let fakes = fakes(FakeSentinelReply::Primary(replica.port())).await;
         let store = RedisStore::open(&RedisConfig::new(&url(&fakes))).expect("an address");
-        eventually("told", async || {
+        eventually("the error", async || {
             let redis_error = store.last_error();
             redis_error.is_some_and(|redis_error| redis_error.code() == "no primary")
         })
@@ -263,7 +263,7 @@ fn a_server_that_calls_itself_a_replica_is_not_counted_on() {
     });
 }
 
-/// As `docs/redis.md` has it.
+/// The user in `docs/redis.md`.
 fn documented_user() -> Vec<String> {
     let page = include_str!("../../../../docs/redis.md");
     let mut lines = page.lines().map(str::trim);
@@ -282,10 +282,10 @@ fn every_sentinel_can_be_queried_with_the_documented_permissions() {
         assert_eq!(sentinel.run_command(&user), "OK", "{program:?}");
         sentinel.run_command(&["ACL", "SETUSER", "default", "resetpass", ">other"]);
         on_runtime(async {
-            let place = format!("127.0.0.1:{}/{PRIMARY_NAME}", sentinel.port);
+            let address = format!("127.0.0.1:{}/{PRIMARY_NAME}", sentinel.port);
             let login = "sentinel_user=tidegate-sentinel&sentinel_pass=pa55";
             let counter =
-                SentinelCounter::of(store(&format!("redis+sentinel://{place}?{login}")).await);
+                SentinelCounter::of(store(&format!("redis+sentinel://{address}?{login}")).await);
             counter.counts_on_from(1_000).await;
             let clients = sentinel.run_command(&["-a", "other", "CLIENT", "LIST"]);
             let mut ours = clients.lines().filter(|line| line.contains("tidegate"));
@@ -295,12 +295,12 @@ fn every_sentinel_can_be_queried_with_the_documented_permissions() {
 }
 
 #[test]
-fn no_password_is_printed_whoever_rejects_it() {
+fn no_password_is_printed_when_a_sentinel_or_a_server_rejects_it() {
     let server = TestRedis::start(RedisProgram::Redis7, &["--requirepass", "right"]);
     on_runtime(async {
-        let refusing = FakeSentinelReply::Error("WRONGPASS planted-s3cret is wrong".to_owned());
+        let rejecting = FakeSentinelReply::Error("WRONGPASS planted-s3cret is wrong".to_owned());
         let [sentinels, open] = [
-            fakes(refusing).await,
+            fakes(rejecting).await,
             fakes(FakeSentinelReply::Primary(server.port())).await,
         ];
         for (fakes, begins) in [(sentinels, "sentinel: "), (open, "authentication failed")] {
@@ -308,12 +308,12 @@ fn no_password_is_printed_whoever_rejects_it() {
             let url = format!("{url}?sentinel_user=s&sentinel_pass=planted-s3cret");
             let config = RedisConfig::new(&url);
             let store = RedisStore::open(&config).expect("an address");
-            eventually("refused", async || {
+            eventually("a rejection", async || {
                 let redis_error = store.last_error();
                 redis_error.is_some_and(|redis_error| redis_error.action() == Action::NeedsOperator)
             })
             .await;
-            let redis_error = store.last_error().expect("a fault");
+            let redis_error = store.last_error().expect("an error");
             let text = format!("{redis_error} {redis_error:?} {store:?} {config:?}");
             assert!(text.starts_with(begins), "{text}");
             assert!(!text.contains("planted-s3cret"), "{text}");

@@ -1,4 +1,4 @@
-//! What one subject costs a server: the growth of its memory, keys and expiry included.
+//! The memory that one subject needs on a server, including keys and expiry.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tidegate_core::subject::RuleName;
 use tidegate_core::units::Nanos;
 
 use crate::{charge, direct, info, on_runtime, set};
-use tidegate_parts::{RedisProgram, TestRedis};
+use tidegate_testkit::{RedisProgram, TestRedis};
 
 const SUBJECTS: u128 = 100_000;
 
@@ -17,7 +17,7 @@ const SUBJECTS: u128 = 100_000;
 fn bytes(program: RedisProgram, algorithm: Algorithm, rates: u8) -> u64 {
     let server = TestRedis::start(program, &[]);
     on_runtime(async {
-        // As long as it takes: sizes do not depend on the speed of this machine.
+        // A long timeout: sizes do not depend on the speed of this machine.
         let store = RedisStore::open(&RedisConfig {
             reply_timeout: Duration::from_secs(60),
             ..RedisConfig::new(&server.url())
@@ -25,7 +25,7 @@ fn bytes(program: RedisProgram, algorithm: Algorithm, rates: u8) -> u64 {
         let store = store.expect("an address");
         store.ready().await;
         let rule = RuleName::new("search");
-        // Long enough that no counter expires while they are counted.
+        // Long enough that no counter expires during the test.
         let limits: Vec<Limit> = (0..u64::from(rates))
             .map(|rate| {
                 let window = Nanos::from_secs(3_600 * (1 + 23 * rate));
@@ -36,7 +36,7 @@ fn bytes(program: RedisProgram, algorithm: Algorithm, rates: u8) -> u64 {
         let fill = async |subjects: std::ops::Range<u128>| {
             let sets: Vec<ChargeSet<'_>> = subjects
                 .map(|subject| {
-                    // Spread as fingerprints are.
+                    // Distributed like fingerprints.
                     let id = subject.wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835);
                     let limits = (0..).zip(&limits);
                     set(limits.map(|(rate, limit)| charge(id, &rule, rate, limit)))
@@ -45,7 +45,7 @@ fn bytes(program: RedisProgram, algorithm: Algorithm, rates: u8) -> u64 {
             for batch in sets.chunks(500) {
                 let batch: Vec<&ChargeSet<'_>> = batch.iter().collect();
                 for outcome in store.charge_each(&batch).await {
-                    assert!(outcome.expect("an answer").admitted);
+                    assert!(outcome.expect("a reply").admitted);
                 }
             }
         };
@@ -68,7 +68,7 @@ fn one_rate_of_a_subject_fits_two_hundred_bytes() {
     ] {
         let one = bytes(RedisProgram::Redis7, algorithm, 1);
         assert!(one <= 200, "{algorithm}: {one} bytes");
-        assert!(one >= 100, "{algorithm}: {one} bytes cannot be all of it");
+        assert!(one >= 100, "{algorithm}: {one} bytes are too few");
     }
 }
 

@@ -1,4 +1,4 @@
-//! An encrypted way to the server, and what is said when it cannot be trusted.
+//! Encrypted connections to a server, and the errors when it cannot be trusted.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use tidegate::stores::redis::{Action, RedisConfig, RedisStore, RedisStoreError};
 use tidegate_core::algorithms::Algorithm;
 use tidegate_core::store::Store;
 use tidegate_core::subject::RuleName;
-use tidegate_parts::{
+use tidegate_testkit::{
     PRIMARY_NAME, RedisProgram, TestAuthority, TestCertificate, TestRedis, TestSentinel, free_port,
 };
 
@@ -41,11 +41,11 @@ impl TlsServer {
 async fn counts(store: &RedisStore) {
     let (rule, limit) = (RuleName::new("api"), limit(Algorithm::TokenBucket, 10));
     let one = set([charge(1, &rule, 0, &limit)]);
-    let outcome = store.charge(&one).await.expect("an answer");
+    let outcome = store.charge(&one).await.expect("a reply");
     assert!(outcome.admitted);
 }
 
-/// What is said of a server that is never connected to, until an operator does something.
+/// The text of the error for a server that cannot be connected to until an operator acts.
 async fn connect_error_text(url: &str) -> String {
     let redis_error = connect_error(url).await;
     assert_eq!(redis_error.action(), Action::NeedsOperator, "{redis_error}");
@@ -54,12 +54,12 @@ async fn connect_error_text(url: &str) -> String {
 
 async fn connect_error(url: &str) -> RedisStoreError {
     let store = RedisStore::open(&RedisConfig::new(url)).expect("an address");
-    eventually("refused", async || store.last_error().is_some()).await;
-    store.last_error().expect("a fault")
+    eventually("an error", async || store.last_error().is_some()).await;
+    store.last_error().expect("an error")
 }
 
 #[test]
-fn a_server_that_a_given_authority_vouches_for_is_counted_on() {
+fn a_server_with_a_certificate_of_the_given_authority_is_used() {
     let encrypted = TlsServer::start(&["localhost", "127.0.0.1"], "no");
     on_runtime(async {
         for host in ["localhost", "127.0.0.1"] {
@@ -71,7 +71,7 @@ fn a_server_that_a_given_authority_vouches_for_is_counted_on() {
 }
 
 #[test]
-fn a_server_that_nobody_vouches_for_is_refused_and_the_option_named() {
+fn a_server_with_an_unknown_authority_is_rejected_and_the_option_named() {
     let encrypted = TlsServer::start(&["localhost"], "no");
     on_runtime(async {
         let other = TestAuthority::new();
@@ -87,7 +87,7 @@ fn a_server_that_nobody_vouches_for_is_refused_and_the_option_named() {
 }
 
 #[test]
-fn a_certificate_for_another_name_is_refused() {
+fn a_certificate_for_another_name_is_rejected() {
     let encrypted = TlsServer::start(&["elsewhere.example"], "no");
     on_runtime(async {
         let text = connect_error_text(&encrypted.url("localhost")).await;
@@ -96,7 +96,7 @@ fn a_certificate_for_another_name_is_refused() {
 }
 
 #[test]
-fn a_server_that_asks_for_a_certificate_is_shown_one() {
+fn a_server_that_requires_a_client_certificate_receives_one() {
     let encrypted = TlsServer::start(&["localhost"], "yes");
     let own = encrypted.authority.sign(&["client.example"]);
     let with = |TestCertificate { certificate, key }: &TestCertificate| {
@@ -108,7 +108,7 @@ fn a_server_that_asks_for_a_certificate_is_shown_one() {
         let text = connect_error_text(&encrypted.url("localhost")).await;
         assert!(text.contains("`?cert=FILE&key=FILE`"), "{text}");
         let foreign = TestAuthority::new().sign(&["client.example"]);
-        // Its files are gone with the authority: that is said when the store is opened.
+        // Its files are removed with the authority: opening the store reports that.
         let error = RedisStore::open(&RedisConfig::new(&with(&foreign))).expect_err("no file");
         assert!(error.to_string().contains("`cert`"), "{error}");
     });
@@ -118,14 +118,14 @@ fn a_server_that_asks_for_a_certificate_is_shown_one() {
 fn a_server_without_tls_is_distinguished_from_one_with() {
     let server = TestRedis::redis7();
     on_runtime(async {
-        // It takes the beginning for that of a command, and waits for the rest.
+        // It reads the handshake as the beginning of a command, and waits for the rest.
         let error = connect_error(&format!("rediss://127.0.0.1:{}", server.port())).await;
         assert!(error.to_string().contains("write redis://"), "{error}");
     });
 }
 
 #[test]
-fn what_is_no_certificate_is_refused_when_the_store_is_opened() {
+fn an_invalid_certificate_is_rejected_when_the_store_is_opened() {
     let authority = TestAuthority::new();
     let own = authority.sign(&["client.example"]);
     fs::write(authority.file(), "-----BEGIN CERTIFICATE-----\nplanted\n").expect("a file");
@@ -134,7 +134,7 @@ fn what_is_no_certificate_is_refused_when_the_store_is_opened() {
         let url = format!("rediss://localhost?ca={}", ca.display());
         let error = RedisStore::open(&RedisConfig::new(&url)).expect_err("no certificate");
         assert!(error.to_string().contains("PEM"), "{error}");
-        // A certificate where the key should be.
+        // A certificate instead of the key.
         let file = own.certificate.display();
         let url = format!("rediss://localhost?cert={file}&key={file}");
         let error = RedisStore::open(&RedisConfig::new(&url)).expect_err("no key");
@@ -143,7 +143,7 @@ fn what_is_no_certificate_is_refused_when_the_store_is_opened() {
 }
 
 #[test]
-fn sentinels_and_the_server_they_tell_of_are_both_reached_by_tls() {
+fn sentinels_and_the_server_they_name_are_both_reached_by_tls() {
     let encrypted = TlsServer::start(&["127.0.0.1"], "no");
     let port = free_port();
     let shown = encrypted.authority.sign(&["127.0.0.1"]);

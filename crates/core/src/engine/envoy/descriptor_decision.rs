@@ -1,4 +1,4 @@
-//! A described request on its way to a decision: every limit that decides it, and when each is asked about.
+//! The state of a described request until its decision: every limit that decides it, and the phase of each.
 
 use std::borrow::Cow;
 
@@ -15,14 +15,14 @@ use crate::store::{Charge, ChargeSet, LimitReading, Outcome, Role, Source};
 use crate::subject::FingerprintKey;
 use crate::units::{Cost, Nanos};
 
-/// A described request on its way to a decision.
+/// A described request before its decision.
 #[derive(Debug)]
 pub struct DescriptorDecision<'r> {
     /// Every limit that decides: those of rules, then those of descriptors.
     pub(super) plan: ChargePlan<'r>,
-    /// How many of them are of rules.
+    /// The number of rule limits among them.
     pub(super) native_count: usize,
-    /// When each is asked about, and what was said.
+    /// The phase of each, and its reading.
     pub(super) progress: SmallVec<[ChargeProgress; 4]>,
     pub(super) descriptors: SmallVec<[DescriptorState<'r>; 4]>,
     pub(super) refunds: SmallVec<[RefundProgress<'r>; 1]>,
@@ -30,9 +30,9 @@ pub struct DescriptorDecision<'r> {
     pub(super) domain_known: bool,
     pub(super) enforce_mode: EnforceMode,
     pub(super) options: DescriptorOptions,
-    /// How limits of descriptors are computed.
+    /// The arithmetic of descriptor limits.
     precision: Precision,
-    /// Whether a budget has room whatever a store says.
+    /// Whether a budget has room regardless of the store.
     pub(super) has_passing_quota: bool,
     pub(super) interim: InterimDecision,
 }
@@ -44,14 +44,14 @@ pub(super) struct DescriptorState<'r> {
     pub(super) figures_at: FiguresIndex,
 }
 
-/// Where the figures of a descriptor are.
+/// The place of a descriptor's figures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum FiguresIndex {
-    /// Nowhere: nothing is asked about it.
+    /// None: no store call is about it.
     None,
     /// With a charge of the plan.
     Charge(usize),
-    /// With what is given back.
+    /// With a refund.
     Refund(usize),
 }
 
@@ -59,10 +59,10 @@ pub(super) enum FiguresIndex {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChargeProgress {
     pub(super) phase: ChargePhase,
-    /// Whether it is charged even if the request is refused.
+    /// Whether it is charged even if the request is denied.
     pub(super) charged_on_denial: bool,
     pub(super) reading: LimitReading,
-    /// What was left before it was charged.
+    /// The units left before its charge.
     pub(super) remaining_before: u64,
     /// Whether it has been charged.
     pub(super) charged: bool,
@@ -72,18 +72,18 @@ pub(super) struct ChargeProgress {
     pub(super) at_limit: bool,
 }
 
-/// When a limit is asked about.
+/// The phase in which a limit is evaluated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ChargePhase {
-    /// Never: it refuses everything.
+    /// Never: it denies everything.
     Never,
-    /// First, and nothing is spent.
+    /// First, without a charge.
     Peek,
-    /// Then.
+    /// After all peeks.
     Charge,
 }
 
-/// Something to be given back, and how it stood before and after.
+/// A refund, with the figures before and after it.
 #[derive(Debug)]
 pub(super) struct RefundProgress<'r> {
     pub(super) set: ChargeSet<'r>,
@@ -91,7 +91,7 @@ pub(super) struct RefundProgress<'r> {
     pub(super) figures: Figures,
 }
 
-/// What is known of the decision so far.
+/// The decision so far.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InterimDecision {
     pub(super) admitted: bool,
@@ -122,8 +122,8 @@ pub(super) const NO_FIGURES: Figures = Figures {
 };
 
 impl<'r> DescriptorDecision<'r> {
-    /// Finds every limit that `request` and its description must pass, unless a list decides. `now`
-    /// only ends expiring entries of the lists.
+    /// Finds every limit that `request` and its description must pass, unless a list decides. `now` is only used to
+    /// expire entries of the lists.
     pub fn new(
         rules: &'r RuleSet,
         enforce_mode: EnforceMode,
@@ -133,9 +133,10 @@ impl<'r> DescriptorDecision<'r> {
         options: DescriptorOptions,
         now: impl FnOnce() -> Nanos,
     ) -> Self {
-        let native_mode = match options.all_shadow {
-            true => EnforceMode::AllShadow,
-            false => enforce_mode,
+        let native_mode = if options.all_shadow {
+            EnforceMode::AllShadow
+        } else {
+            enforce_mode
         };
         let plan = plan(rules, native_mode, key, request, Purpose::Check, now);
         let native_count = plan.set.charges.len();
@@ -174,7 +175,7 @@ impl<'r> DescriptorDecision<'r> {
         decision
     }
 
-    /// The list that decides, if one does; then there is nothing to ask.
+    /// The decision of a list, if there is one; then no store call is needed.
     pub fn listed(&self) -> Option<ListDecision> {
         self.plan.listed
     }
@@ -184,17 +185,17 @@ impl<'r> DescriptorDecision<'r> {
         self.plan.set.max_wait
     }
 
-    /// Sets how long the caller still waits, for the questions that follow.
+    /// Sets how long the caller still waits, for the store calls that follow.
     pub fn set_max_wait(&mut self, max_wait: Option<Nanos>) {
         self.plan.set.max_wait = max_wait;
     }
 
-    /// A hash of who asks.
+    /// A hash of the client.
     pub fn client(&self) -> u64 {
         self.plan.client_hash
     }
 
-    /// Finds a place for the figures of a descriptor.
+    /// Adds a descriptor and assigns a place for its figures.
     fn add_descriptor(
         &mut self,
         rules: &'r RuleSet,
@@ -245,7 +246,7 @@ impl<'r> DescriptorDecision<'r> {
         }
     }
 
-    /// Enters a charge into the plan.
+    /// Adds a charge to the plan.
     fn add_charge(
         &mut self,
         rules: &'r RuleSet,
@@ -287,8 +288,8 @@ impl<'r> DescriptorDecision<'r> {
         FiguresIndex::Charge(self.progress.len() - 1)
     }
 
-    /// The limit of a charge, raised by one: a check for one unit passes unless its counter is above the
-    /// limit. The largest that there is stays as it is.
+    /// The limit of a charge, raised by one: a check for one unit passes unless its counter is above the limit. The
+    /// maximum limit stays unchanged.
     pub(super) fn raised_limit(&self, limited: &MatchedLimit<'_>, charge: &Charge<'_>) -> Limit {
         let requests = u32::try_from(charge.limit.capacity()).unwrap_or(u32::MAX);
         window(requests.saturating_add(1), limited.unit, self.precision)
@@ -330,7 +331,7 @@ impl<'r> DescriptorDecision<'r> {
         }
     }
 
-    /// Whether a limit is never told to be over.
+    /// Whether a limit is never reported as over.
     pub(super) fn is_shadow(&self, limited: &MatchedLimit<'_>) -> bool {
         limited.shadow || self.enforce_mode == EnforceMode::AllShadow
     }
@@ -339,8 +340,8 @@ impl<'r> DescriptorDecision<'r> {
         limited.quota || self.options.all_quota
     }
 
-    /// Whether a descriptor is a budget that cannot be over: then no budget refuses. Where all are
-    /// budgets, what has no limit is such a one, but what is unlimited is none.
+    /// Whether a descriptor is a budget that cannot be over: then no budget denies. Where all descriptors are budgets,
+    /// one without a limit is such a budget, but an unlimited one is not.
     fn is_passing_quota(&self, matched: &DescriptorMatch<'_>, hits: Hits) -> bool {
         match matched {
             DescriptorMatch::Unlimited => false,
@@ -353,12 +354,13 @@ impl<'r> DescriptorDecision<'r> {
     }
 }
 
-/// A call of which every descriptor only looks, or gives back, spends nothing of the rules either.
+/// If every descriptor only checks or refunds, the call charges no native rule either.
 fn native_phase(described: &DescribedRequest<'_>) -> ChargePhase {
-    let spends = |hits| matches!(hits, Hits::Charge(_) | Hits::Used(_));
-    match described.descriptors.iter().any(|d| spends(d.hits)) {
-        true => ChargePhase::Charge,
-        false => ChargePhase::Peek,
+    let charges = |hits| matches!(hits, Hits::Charge(_) | Hits::Used(_));
+    if described.descriptors.iter().any(|d| charges(d.hits)) {
+        ChargePhase::Charge
+    } else {
+        ChargePhase::Peek
     }
 }
 

@@ -1,4 +1,4 @@
-//! The limit of each descriptor: found in the tree of its domain, or brought along.
+//! The limit of each descriptor: found in the tree of its domain, or provided by the request.
 
 use std::borrow::Cow;
 
@@ -12,12 +12,12 @@ use crate::envoy::{
 use crate::rules::{DescriptorLookup, Domain, RateClass, RuleSet, stats_key, window};
 use crate::subject::{Fingerprint, FingerprintKey};
 
-/// What there is for a descriptor.
+/// The limit found for a descriptor.
 #[derive(Debug)]
 pub(super) enum DescriptorMatch<'r> {
-    /// No limit, because nothing is known of it.
+    /// No limit, because no node matches.
     Unmatched,
-    /// No limit, because a node says so or another limit takes the place of its own.
+    /// No limit, because a node exempts it or another limit replaces it.
     Exempt,
     /// A limit without bounds.
     Unlimited,
@@ -32,7 +32,7 @@ pub(super) struct MatchedLimit<'r> {
     pub(super) requests: u32,
     pub(super) unit: Unit,
     pub(super) limit: Cow<'r, Limit>,
-    /// Where its rule stands.
+    /// The position of its rule.
     pub(super) rule: u32,
     pub(super) name: Option<&'r str>,
     pub(super) shadow: bool,
@@ -42,13 +42,13 @@ pub(super) struct MatchedLimit<'r> {
 }
 
 impl MatchedLimit<'_> {
-    /// Whether it refuses everything, so that no store need be asked.
+    /// Whether it denies everything, so that no store call is needed.
     pub(super) fn denies_all(&self) -> bool {
         self.requests == 0
     }
 }
 
-/// What there is for each descriptor of a request, in order; nothing if no file names its domain.
+/// The match of each descriptor of a request, in order; `None` if no file names its domain.
 pub(super) fn match_each<'r>(
     rules: &'r RuleSet,
     key: &FingerprintKey,
@@ -82,9 +82,9 @@ struct Search<'r, 's> {
     rules: &'r RuleSet,
     domain: &'r Domain,
     key: &'s FingerprintKey,
-    /// Room to join a key and a value in.
+    /// A buffer for a joined key and value.
     joined: String,
-    /// The names of limits whose place another takes.
+    /// The names of replaced limits.
     replaced: SmallVec<[&'r str; 2]>,
 }
 
@@ -128,14 +128,14 @@ impl<'r> Search<'r, '_> {
         subject::descriptor_fingerprint(self.key, prefix, &self.domain.name, entries, shared)
     }
 
-    /// A limit of the request's own. It has no name and no mode.
+    /// A limit from the request. It has no name and no mode.
     fn override_limit(
         &self,
         limit_override: DescriptorOverride,
         entries: &[DescriptorEntry<'_>],
     ) -> MatchedLimit<'r> {
         let precision = self.rules.descriptors.precision;
-        // Values of clients are no names of statistics: they may be personal, and there is no end to them.
+        // Values from clients are no stats keys: they may be personal, and their number is unbounded.
         let keys = entries.iter().map(|(key, _)| (*key, None));
         MatchedLimit {
             subject: self.subject(entries, &[]),
@@ -156,7 +156,7 @@ impl<'r> Search<'r, '_> {
     }
 }
 
-/// As people would write the rate.
+/// The rate in the notation of a rules file.
 pub(super) fn rate_text(limited: &MatchedLimit<'_>) -> Box<str> {
     crate::rules::rate_text(limited.requests, limited.unit)
 }

@@ -1,9 +1,9 @@
-//! A request that Envoy describes: by which limits its descriptors are decided, what a store must be
-//! asked, in which order, and what the answers mean.
+//! A request with Envoy descriptors: the limits that decide its descriptors, the store calls, their order, and the
+//! meaning of the replies.
 //!
-//! Kept true: what may refuse without spending is asked first; the limits that are left are charged in
-//! one step with those of the rules that apply to the request, all or none; what a refused request pays
-//! nevertheless comes last. Pure: the limiter does the asking.
+//! Invariant: limits that may deny without a charge come first; the remaining limits are charged in one step with
+//! those of the rules that apply to the request, all or none; the charges of a denied request come last. Pure: the
+//! limiter makes the calls.
 
 mod descriptor_decision;
 mod descriptor_match;

@@ -1,4 +1,4 @@
-//! The questions that decide a described request, one after another, and what the answers change.
+//! The store calls that decide a described request, in order, and the state that the replies change.
 
 use std::borrow::Cow;
 
@@ -12,24 +12,24 @@ use crate::envoy::{ChargeOnDenial, ZeroHits};
 use crate::store::{Charge, ChargeSet, Outcome, Role, Source};
 use crate::units::Cost;
 
-/// What a store is to be asked.
+/// A store call.
 #[derive(Debug)]
 pub enum StoreCall<'a, 'r> {
-    /// Nothing.
+    /// No call.
     None,
-    /// What it would say.
+    /// A peek.
     Peek(Cow<'a, ChargeSet<'r>>),
-    /// To charge.
+    /// A charge.
     Charge(Cow<'a, ChargeSet<'r>>),
 }
 
 impl<'r> DescriptorDecision<'r> {
-    /// What is to be given back, before anything is asked: each on its own.
+    /// The refunds, made before any other call: each on its own.
     pub fn refunds(&self) -> impl Iterator<Item = &ChargeSet<'r>> {
         self.refunds.iter().map(|refunding| &refunding.set)
     }
 
-    /// Takes how the `at`-th of what is given back stood before and stands after.
+    /// Records the state before and after the `at`-th refund.
     pub fn record_refund(&mut self, at: usize, before: &Outcome, after: &Outcome) {
         self.interim.record(after);
         let remaining = |outcome: &Outcome| outcome.readings.first().map(|r| r.figures);
@@ -38,7 +38,7 @@ impl<'r> DescriptorDecision<'r> {
         refunding.figures = remaining(after).unwrap_or(NO_FIGURES);
     }
 
-    /// What is asked first: who only wants to know whether anything is left.
+    /// The first call: a peek for descriptors that only check whether any units are left.
     pub fn peek_phase(&self) -> StoreCall<'_, 'r> {
         match self.select_charges(|entry, _| entry.phase == ChargePhase::Peek) {
             None => StoreCall::None,
@@ -46,14 +46,13 @@ impl<'r> DescriptorDecision<'r> {
         }
     }
 
-    /// Takes the answer to [`DescriptorDecision::peek_phase`].
+    /// Records the reply to [`DescriptorDecision::peek_phase`].
     pub fn record_peek(&mut self, outcome: &Outcome) {
         self.interim.record(outcome);
         self.apply_outcome(outcome, |entry, _| entry.phase == ChargePhase::Peek, false);
     }
 
-    /// What is asked then: all that is to be charged. If the request is refused already, only how it
-    /// stands.
+    /// The second call: all charges. If the request is denied already, only a peek.
     pub fn charge_phase(&mut self) -> StoreCall<'_, 'r> {
         self.interim.admitted = self.may_still_pass();
         let has_passing_quota =
@@ -68,13 +67,13 @@ impl<'r> DescriptorDecision<'r> {
         if has_passing_quota && set.charges.iter().any(|charge| charge.role == Role::Quota) {
             let quotas = set.to_mut().charges.iter_mut();
             for charge in quotas.filter(|charge| charge.role == Role::Quota) {
-                charge.role = Role::Shadow; // charged if it fits, and refuses nothing
+                charge.role = Role::Shadow; // charged if it fits, and denies nothing
             }
         }
         StoreCall::Charge(set)
     }
 
-    /// Takes the answer to [`DescriptorDecision::charge_phase`].
+    /// Records the reply to [`DescriptorDecision::charge_phase`].
     pub fn record_charge(&mut self, outcome: &Outcome) {
         self.interim.record(outcome);
         let charged = self.interim.admitted && outcome.admitted;
@@ -86,8 +85,8 @@ impl<'r> DescriptorDecision<'r> {
         );
     }
 
-    /// What is asked before the last step, where it makes a difference: whether counters of which nothing
-    /// is left are at their limits or above. A denial that was only remembered costs no call.
+    /// The call before the last, where it makes a difference: whether exhausted counters are at their limits or above.
+    /// A denial from the deny cache costs no call.
     pub fn exceeded_phase(&self) -> Option<ChargeSet<'r>> {
         let is_needed = self.options.zero_hits == ZeroHits::OverAboveLimit
             && self.interim.source != Source::DenyCache;
@@ -105,7 +104,7 @@ impl<'r> DescriptorDecision<'r> {
         Some(self.plan.set.subset(raised))
     }
 
-    /// Takes the answer to [`DescriptorDecision::exceeded_phase`].
+    /// Records the reply to [`DescriptorDecision::exceeded_phase`].
     pub fn record_exceeded(&mut self, outcome: &Outcome) {
         let exhausted: SmallVec<[usize; 4]> = self.exhausted_limits().map(|(at, _)| at).collect();
         for (at, reading) in exhausted.into_iter().zip(&outcome.readings) {
@@ -113,7 +112,7 @@ impl<'r> DescriptorDecision<'r> {
         }
     }
 
-    /// The limits of descriptors that deny because nothing is left of them, and where their charges are.
+    /// The limits of descriptors that deny because nothing is left of them, and the indexes of their charges.
     fn exhausted_limits(&self) -> impl Iterator<Item = (usize, &MatchedLimit<'r>)> {
         self.descriptors.iter().filter_map(|case| {
             let (DescriptorMatch::Limited(limited), FiguresIndex::Charge(at)) =
@@ -128,14 +127,14 @@ impl<'r> DescriptorDecision<'r> {
         })
     }
 
-    /// What is charged at last, whether it fits or not.
+    /// The last call: charges that are made even beyond the limit.
     pub fn force_phase(&self) -> Option<Cow<'_, ChargeSet<'r>>> {
         self.select_charges(|entry, at| self.is_force_charged(entry, at))
     }
 
-    /// Takes the answer to [`DescriptorDecision::force_phase`]. It is newer than a denial that was only remembered. But a
-    /// limit that passed when the store was asked is reported as it was then, less what it is charged
-    /// now: a charge that a store in shards made for it and refunds may still be counted in this answer.
+    /// Records the reply to [`DescriptorDecision::force_phase`]. It is newer than a denial from the deny cache. But a
+    /// limit that passed in the charge phase is reported with its figures of then, less the present charge: a charge
+    /// that a store with shards made for it and refunds may still be counted in this reply.
     pub fn record_force(&mut self, outcome: &Outcome) {
         let remembered = self.interim.source == Source::DenyCache;
         let mut readings = outcome.readings.iter();
@@ -156,9 +155,9 @@ impl<'r> DescriptorDecision<'r> {
         }
     }
 
-    /// A limit of which nothing is left stays over whatever is added, unless it has to be told from one
-    /// that is exceeded. To write it under the smaller of two limits would forget what the larger has
-    /// counted, which is more than this limit.
+    /// A limit of which nothing is left stays over whatever is added, unless it must be distinguished from one that is
+    /// exceeded. Writing it under the smaller of two limits would lose units counted under the larger, which exceed
+    /// this limit.
     fn is_force_charged(&self, progress: &ChargeProgress, at: usize) -> bool {
         let fits = progress.reading.verdict.allows();
         let left = progress.remaining_before > 0 || progress.at_limit;
@@ -172,7 +171,7 @@ impl<'r> DescriptorDecision<'r> {
             }
     }
 
-    /// Whether nothing that was asked about or refuses everything stands in the way.
+    /// Whether no peeked limit and no limit that denies everything stands in the way.
     fn may_still_pass(&self) -> bool {
         let charges = self.plan.set.charges.iter().zip(&self.progress);
         let mut before = charges.filter(|(_, entry)| entry.phase != ChargePhase::Charge);
@@ -182,12 +181,12 @@ impl<'r> DescriptorDecision<'r> {
         let is_quota = |charge: &Charge<'_>| charge.role == Role::Quota;
         let any_quota = self.plan.set.charges.iter().any(is_quota);
         let room = self.has_passing_quota
-            || quotas.any(|turn| self.quotas(turn).any(|allows| allows))
+            || quotas.any(|phase| self.quotas(phase).any(|allows| allows))
             || self.quotas(ChargePhase::Charge).next().is_some();
         !denied && (room || !any_quota)
     }
 
-    /// What the budgets of one turn have said.
+    /// The verdicts of the budgets of one phase.
     fn quotas(&self, phase: ChargePhase) -> impl Iterator<Item = bool> {
         let charges = self.plan.set.charges.iter().zip(&self.progress);
         charges
@@ -195,7 +194,7 @@ impl<'r> DescriptorDecision<'r> {
             .map(|(_, entry)| entry.reading.verdict.allows())
     }
 
-    /// The charges that `selects` wants; nothing if there are none.
+    /// The charges for which `selects` is true; `None` if there are none.
     fn select_charges(
         &self,
         selects: impl Fn(&ChargeProgress, usize) -> bool,

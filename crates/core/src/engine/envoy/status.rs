@@ -1,4 +1,4 @@
-//! What a described request is told in the end: the decision, and a word about each descriptor.
+//! The response to a described request: the decision, and the status of each descriptor.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::store::{LimitReading, Outcome, Role};
 use crate::units::Nanos;
 
 impl<'r> DescriptorDecision<'r> {
-    /// The decision of a list, and what each descriptor is told of it.
+    /// The decision of a list, and the status of each descriptor.
     pub fn decide_by_list(
         &self,
         rules: &'r Arc<RuleSet>,
@@ -37,7 +37,7 @@ impl<'r> DescriptorDecision<'r> {
         response
     }
 
-    /// What all answers come to. `now` is asked for if no store has told the time.
+    /// The response, from all replies. `now` is called if no reply had a time.
     pub fn finish(
         self,
         rules: &'r Arc<RuleSet>,
@@ -85,8 +85,7 @@ impl<'r> DescriptorDecision<'r> {
         }
     }
 
-    /// Whether descriptors with these statuses deny a request: a limit that is over, or budgets that all
-    /// are.
+    /// Whether descriptors with these statuses deny a request: any limit is over, or all budgets are.
     fn would_deny(&self, statuses: &[Status<'_>]) -> bool {
         let limited = || statuses.iter().filter(|status| status.limit.is_some());
         let over = limited().any(|status| status.over_limit && !status.quota);
@@ -128,10 +127,10 @@ impl<'r> DescriptorDecision<'r> {
                 )
             }
         };
-        let watched = self.is_shadow(limited);
+        let shadow = self.is_shadow(limited);
         Status {
-            over_limit: denied && !watched,
-            shadow_over_limit: denied && watched,
+            over_limit: denied && !shadow,
+            shadow_over_limit: denied && shadow,
             limit: Some(StatusLimit {
                 requests: limited.requests,
                 unit: Some(limited.unit),
@@ -155,19 +154,19 @@ impl<'r> DescriptorDecision<'r> {
     }
 }
 
-/// What is left of a limit, when `left` is of what its counter was charged under.
+/// The units left of a limit, when `counter_left` units are left of the limit that its counter was charged under.
 fn remaining_of(limited: &MatchedLimit<'_>, capacity: u64, counter_left: u64) -> u32 {
     let used = u32::try_from(capacity.saturating_sub(counter_left)).unwrap_or(u32::MAX);
     enforced(limited).saturating_sub(used)
 }
 
-/// How many a limit lets pass: as many as are written, but no more than a window can count.
+/// The effective limit: as written, but at most what a window can count.
 fn enforced(limited: &MatchedLimit<'_>) -> u32 {
     let counted = u32::try_from(limited.limit.capacity()).unwrap_or(u32::MAX);
     limited.requests.min(counted)
 }
 
-/// What the rules beside descriptors say, by the limit of theirs that binds.
+/// The status of the native rules, by the binding limit among theirs.
 fn native_status<'r>(rules: &'r RuleSet, decision: &Decision, count: usize) -> Option<Status<'r>> {
     let reports = &decision.reports[..count];
     let allows =

@@ -1,7 +1,7 @@
-//! From what sources say to trees and rules: checks, merges, and names every limit.
+//! Compiles domain configs into trees and rules: checks, merges and names every limit.
 //!
-//! Every limit becomes a rule, so that decisions, metrics and logs have a name for it: the path of its
-//! node. For limits that come with a request each domain has one rule more.
+//! Every limit becomes a rule named by the path of its node, so that decisions, metrics and logs have a name for it.
+//! Each domain has one more rule for limits that requests bring along.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::rules::rule::{By, Mode, Rates, Rule, RuleKind};
 use crate::store::RuleOptions;
 use crate::subject::RuleName;
 
-/// Puts `configs` together. Their rules go behind those in `rules`.
+/// Compiles `configs`. Their rules are appended to `rules`.
 pub(crate) fn compile(
     configs: &[DomainConfig],
     options: &ParseOptions,
@@ -42,9 +42,9 @@ pub(crate) fn compile(
 }
 
 impl Descriptors {
-    /// The domain that `config` is of, made if it is the first.
+    /// The domain of `config`, created if it does not exist yet.
     fn domain_for(&mut self, config: &DomainConfig) -> &mut Domain {
-        let next = self.domains.len() as u32; // there are fewer files than that
+        let next = self.domains.len() as u32; // there are fewer files than `u32::MAX`
         let at = *self
             .by_name
             .entry(config.domain.as_str().into())
@@ -65,13 +65,13 @@ struct DescriptorCompiler<'c> {
     options: &'c ParseOptions,
     rules: &'c mut Vec<Rule>,
     errors: &'c mut RuleErrors,
-    /// Limits that are written alike are one.
+    /// Equal limits share one entry.
     rates: FxHashMap<(u32, Unit), Arc<Rates>>,
 }
 
-/// Where a node stands in its tree.
+/// Position of a node in its tree.
 struct NodeContext<'w> {
-    /// What its path begins with.
+    /// Path so far: the domain and composite keys, joined by dots.
     path: &'w str,
     location: &'w SourceLocation,
     keys: &'w [&'w str],
@@ -92,12 +92,12 @@ impl DescriptorCompiler<'_> {
         let domain = descriptors.domain_for(config);
         if known && !self.options.merge_domains {
             let message = format!(
-                "has the domain {}, which stands in {} too; keep it in one file, or have domains merged",
+                "has the domain {}, which is in {} too; keep it in one file, or merge domains (`--merge-domains`)",
                 quoted(&config.domain),
                 domain.location
             );
             self.error(&config.location, 0, message);
-            // Only to see what else is wrong.
+            // Compiled only to find further errors.
             return self.compile_level(
                 &config.descriptors,
                 &context,
@@ -236,7 +236,7 @@ impl DescriptorCompiler<'_> {
         }
     }
 
-    /// The rule that stands for a limit; its position.
+    /// Adds the rule of a limit and returns its position.
     fn add_limit_rule(
         &mut self,
         node: &DescriptorConfig,
@@ -253,25 +253,26 @@ impl DescriptorCompiler<'_> {
         self.push_rule(Rule {
             kind: RuleKind::Descriptor,
             by: Arc::new(By::All(keys.collect())),
-            mode: match node.shadow_mode {
-                true => Mode::Shadow,
-                false => Mode::Enforce,
+            mode: if node.shadow_mode {
+                Mode::Shadow
+            } else {
+                Mode::Enforce
             },
             options: RuleOptions {
-                specificity: context.keys.len() as u8, // at most MOST_LEVELS
+                specificity: context.keys.len() as u8, // at most MAX_LEVELS
                 ..RuleOptions::DEFAULT
             },
             ..Rule::with_defaults(RuleName::new(context.path), location, rates)
         })
     }
 
-    /// The rule that stands for limits that come with requests of `domain`.
+    /// Adds the rule for limits that requests of `domain` bring along, and returns its position.
     fn add_override_rule(&mut self, domain: &Domain) -> u32 {
         let name = RuleName::new(&format!("{}.override", domain.name));
         self.push_rule(Rule {
             kind: RuleKind::RequestOverride,
             options: RuleOptions {
-                specificity: MAX_LEVELS as u8, // as narrow as any
+                specificity: MAX_LEVELS as u8, // as specific as any
                 ..RuleOptions::DEFAULT
             },
             ..Rule::with_defaults(name, domain.location.clone(), Arc::default())
@@ -279,7 +280,7 @@ impl DescriptorCompiler<'_> {
     }
 
     fn push_rule(&mut self, rule: Rule) -> u32 {
-        let at = self.rules.len() as u32; // fewer than nodes, of which a file has less than that
+        let at = self.rules.len() as u32; // fewer than nodes, of which a file has fewer than `u32::MAX`
         self.rules.push(rule);
         at
     }
@@ -306,13 +307,13 @@ impl DescriptorCompiler<'_> {
     }
 }
 
-/// As a rules file would write it.
+/// The rate in the form of a rules file.
 pub(crate) fn rate_text(requests: u32, unit: Unit) -> Box<str> {
     format!("{requests}/{}", unit.name()).into()
 }
 
-/// The window in which `requests` per `unit` are counted. One of none at all has room for one and must
-/// never be asked; one of more than a counter holds has as much as it holds.
+/// The window in which `requests` per `unit` are counted. A limit of 0 requests gets a window with room for one,
+/// which must never be charged. A limit above the maximum count of a window gets that maximum.
 pub(crate) fn window(requests: u32, unit: Unit, precision: Precision) -> Limit {
     let spec = Spec::new(
         Algorithm::FixedWindow,

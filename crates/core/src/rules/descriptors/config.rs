@@ -1,6 +1,6 @@
-//! What a source says of a domain, before anything is checked.
+//! Domain configs as a source provides them, before any check.
 //!
-//! A file in YAML and a resource of xDS both become this, so that both go through the same checks.
+//! A YAML file and an xDS resource both become a [`DomainConfig`], so that both go through the same checks.
 
 use crate::envoy::Metadata;
 use crate::rules::diagnostics::SourceLocation;
@@ -8,54 +8,54 @@ use crate::rules::diagnostics::SourceLocation;
 /// A domain, or a part of one, from one source.
 #[derive(Clone, PartialEq, Debug)]
 pub struct DomainConfig {
-    /// Where it stands: a file, or the name of a resource.
+    /// Source location: a file, or the name of a resource.
     pub location: SourceLocation,
-    /// Its name.
+    /// Name of the domain.
     pub domain: String,
-    /// The top of its tree.
+    /// Top level of the tree.
     pub descriptors: Vec<DescriptorConfig>,
 }
 
 /// One node of the tree.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct DescriptorConfig {
-    /// The line it stands on; 0 if there are no lines.
+    /// Line of the node; 0 if the source has no lines.
     pub line: u32,
-    /// The key of an entry.
+    /// Key of a descriptor entry.
     pub key: String,
-    /// Its value, or a pattern; empty for any value.
+    /// Value of the entry, or a pattern; empty for any value.
     pub value: String,
-    /// Its limit, if it has one.
+    /// Limit of the node, if it has one.
     pub limit: Option<LimitConfig>,
-    /// Whether it never refuses.
+    /// Whether the node never denies.
     pub shadow_mode: bool,
-    /// Whether it is one of several budgets.
+    /// Whether the node is one of several budgets.
     pub quota_mode: bool,
-    /// Whether it is counted under every value of a request.
+    /// Whether the statistics name has the request's value of every entry.
     pub detailed_metric: bool,
-    /// Whether it is counted under its own value of a request.
+    /// Whether the statistics name has the request's value of this entry.
     pub value_to_metric: bool,
-    /// Whether all values that match its pattern share one counter.
+    /// Whether all values that match the pattern share one counter.
     pub share_threshold: bool,
-    /// What callers are told along.
+    /// Metadata that responses carry.
     pub metadata: Option<Metadata>,
-    /// The nodes for the entry that follows.
+    /// Nodes for the next entry.
     pub descriptors: Vec<DescriptorConfig>,
 }
 
 /// The limit of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LimitConfig {
-    /// The line it stands on; 0 if there are no lines.
+    /// Line of the limit; 0 if the source has no lines.
     pub line: u32,
-    /// Requests per unit; none at all refuses everything.
+    /// Requests per unit; 0 denies everything.
     pub requests_per_unit: u32,
-    /// The name of the unit; empty if none is written.
+    /// Name of the unit; empty if none is written.
     pub unit: String,
-    /// Whether there is no limit after all.
+    /// Whether requests are unlimited.
     pub unlimited: bool,
-    /// By which others replace it, and callers are told of it; empty for none.
+    /// Name by which other limits replace this one and which responses carry; empty for none.
     pub name: String,
-    /// The names of those it takes the place of.
+    /// Names of the limits that this one replaces.
     pub replaces: Vec<String>,
 }

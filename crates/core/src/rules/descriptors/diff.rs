@@ -1,28 +1,29 @@
-//! Limits that no longer hold for some descriptors that they held for.
+//! Descriptor limits that a new rule set lifts for some descriptors.
 //!
-//! Descriptors are led down both trees: for every node of either, one that ends on it. What the old tree limits and the new
-//! one does not was freed: the limit is gone, another node hides it, or an unlimited one replaces it.
+//! Both trees are searched for one sample descriptor per node of either tree. A limit is lifted where the old tree
+//! limits the sample and the new one does not: the limit is gone, another node hides it, or an unlimited node
+//! replaces it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::tree::{DescriptorLevel, DescriptorNode, Descriptors, Domain, NodeLimit};
 
-/// How many nodes are compared before it gives up, patterns included: a fraction of a second.
+/// The comparison stops after this many nodes, patterns included: a fraction of a second.
 const MAX_STEPS: usize = 4_000_000;
 
-/// Stands for a value, or a part of one, that no file has.
+/// Stands for a value, or a part of one, that no file contains.
 const ANY_VALUE: &str = "\0";
 
-/// What was freed.
+/// The limits that were lifted.
 #[derive(Debug, Default)]
 pub(crate) struct LiftedRules {
-    /// The rules of limits in the old trees.
+    /// The rules of these limits in the old trees.
     pub(crate) rules: BTreeSet<u32>,
-    /// Whether the trees were too large to be compared to the end.
+    /// Whether the trees were too large to be compared completely.
     pub(crate) is_truncated: bool,
 }
 
-/// What `after` frees of what `before` limits. Two patterns that overlap only in part are not compared.
+/// The limits of `before` that `after` lifts. Two patterns that overlap only in part are not compared.
 pub(crate) fn lifted_rules(before: &Descriptors, after: &Descriptors) -> LiftedRules {
     let mut diff = TreeDiff {
         lifted: LiftedRules::default(),
@@ -43,7 +44,7 @@ pub(crate) fn lifted_rules(before: &Descriptors, after: &Descriptors) -> LiftedR
 
 struct TreeDiff<'a> {
     lifted: LiftedRules,
-    /// Names of limits that one more node replaces without a limit, in this domain.
+    /// Names of limits that one more unlimited node replaces in this domain.
     replaced: BTreeSet<&'a str>,
     steps: usize,
     buffer: String,
@@ -77,7 +78,7 @@ impl TreeDiff<'_> {
     }
 }
 
-/// The key and a value of an entry that ends on a node, unless another one hides it.
+/// Key and value of an entry that matches a node, unless another node hides it.
 fn sample(node: &DescriptorNode) -> (&str, String) {
     let (key, rest) = node.composite_key.split_at(node.key_len);
     let value = rest.strip_prefix('_').unwrap_or(ANY_VALUE);
@@ -90,8 +91,8 @@ fn enforced(node: &DescriptorNode) -> Option<(u32, &NodeLimit)> {
     Some((limited.counted?.rule, limited))
 }
 
-/// Names of limits that a node which does not deny takes the place of, or a node whose own place is taken so; and the path of
-/// that node.
+/// Names of limits that a node which does not deny replaces, directly or through other replaced limits, each with the
+/// path of the node that replaces it.
 fn replacers(domain: &Domain) -> BTreeSet<(&str, &str)> {
     fn collect<'a>(
         level: &'a DescriptorLevel,

@@ -1,8 +1,8 @@
-//! The limits of the Envoy reference service: its files read unchanged, checked, merged and found.
+//! Limits of the Envoy reference service: its files are read unchanged, checked, merged and looked up.
 //!
-//! Each source gives [`DomainConfig`]s, which are put together into one tree per domain. Whoever is
-//! described by entries is led down that tree; native rules are never found this way, nor these by the
-//! attributes of a request. What they count and what they decide is the engine's business.
+//! Each source provides [`DomainConfig`]s, which are compiled into one tree per domain. The entries of a descriptor
+//! are looked up in that tree. Native rules are never found this way, and descriptor limits are never found by the
+//! attributes of a request. Counting and deciding belong to the engine.
 
 mod compile;
 mod config;
@@ -30,21 +30,21 @@ pub(crate) use tree::{DescriptorLookup, Descriptors, Domain};
 use crate::envoy::Unit;
 use crate::subject::RuleName;
 
-/// The most levels of a tree, and so the most entries that find anything. Of the files people
-/// publish the deepest has five.
+/// Maximum number of levels in a tree, and so of entries that can match. The deepest of the published files has five
+/// levels.
 pub(crate) const MAX_LEVELS: usize = 12;
 
-/// The most that a window counts: twice that must fit its counter, because debt is kept.
+/// Maximum count of a window. Twice that must fit its counter, because debt is recorded.
 const MAX_COUNT: u64 = (u32::MAX / 2) as u64;
 
-/// How many of `requests` a window counts.
+/// The count of a window for a limit of `requests`.
 pub(crate) fn window_count(requests: u32) -> u64 {
     u64::from(requests).clamp(1, MAX_COUNT)
 }
 
-/// Under which name descriptors are counted per `unit`. It is not that of their rule: a limit that
-/// comes with a request counts together with a written one of the same unit, and a count outlives the
-/// name and the size of the limit it was made under.
+/// Counter name of descriptors per `unit`. It is not the name of their rule: a limit that a request brings along
+/// counts together with a written one of the same unit, and a count outlives the name and the size of the limit under
+/// which it was made.
 pub(crate) fn counter_name(unit: Unit) -> &'static RuleName {
     static NAMES: LazyLock<[RuleName; 7]> =
         LazyLock::new(|| Unit::ALL.map(|unit| RuleName::new(&format!("envoy/{}", unit.name()))));

@@ -1,9 +1,9 @@
 //! Reads a file of the reference service.
 //!
-//! As there, an unknown name is a fault anywhere but in `metadata`, lists hold mappings only, and a number
-//! with a fraction must be in quotes. Unlike there, all faults of a file are reported, a name given twice
-//! is one of them, and so is a known name at the wrong level: a `unit` beside `key`, and not within
-//! `rate_limit`, would be a limit that is not there.
+//! As in the reference service, an unknown name is an error anywhere but in `metadata`, lists hold mappings only, and
+//! a number with a fraction must be in quotes. Unlike there, all errors of a file are reported. A name given twice is
+//! an error, and so is a known name at the wrong level: a `unit` beside `key` instead of within `rate_limit` would be
+//! a limit that does not exist.
 
 use super::config::{DescriptorConfig, DomainConfig, LimitConfig};
 use super::{MAX_LEVELS, scalar};
@@ -12,7 +12,7 @@ use crate::rules::diagnostics::quoted;
 use crate::rules::fields::{Reporter, closest_name};
 use crate::rules::yaml::{YamlNode, YamlValue};
 
-/// A kind of mapping, and so a level of the file.
+/// A kind of mapping, which is also a level of the file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Section {
     Top,
@@ -29,7 +29,7 @@ impl Section {
         Section::Replaced,
     ];
 
-    /// Its fields. All together are the names that the reference service knows.
+    /// Fields of this level. The fields of all levels are the names that the reference service knows.
     fn fields(self) -> &'static [&'static str] {
         match self {
             Section::Top => &["domain", "descriptors"],
@@ -54,7 +54,7 @@ impl Section {
         self.fields().contains(&field)
     }
 
-    /// The kind of the mappings that `field` holds, if it holds any.
+    /// Kind of the mappings that `field` holds, if it holds any.
     fn child(self, field: &str) -> Option<Section> {
         match field {
             "descriptors" => Some(Section::Descriptor),
@@ -65,7 +65,7 @@ impl Section {
         }
     }
 
-    /// What is wrong with a field that is none of this level, and what to write.
+    /// The error for a field that does not belong to this level.
     fn misplaced(self, field: &str) -> String {
         let here = match self {
             Section::Top => "at the top",
@@ -73,7 +73,7 @@ impl Section {
             Section::RateLimit => "in `rate_limit`",
             Section::Replaced => "in `replaces`",
         };
-        // Of two levels that have it the inner one: `descriptors` in a limit is meant for its descriptor.
+        // If two levels have the field, the inner one is meant: `descriptors` in a limit belongs to its descriptor.
         let levels = [Section::Top, Section::Descriptor, Section::RateLimit];
         let Some(owner) = levels.into_iter().rfind(|level| level.has(field)) else {
             return self.unknown(field);
@@ -98,7 +98,7 @@ impl Section {
     }
 }
 
-/// Whether the file with this root is of the reference service, not one of ours.
+/// Whether the file with this root is a file of the reference service and not a native rules file.
 pub(crate) fn is_descriptor_file(root: YamlNode<'_>) -> bool {
     let YamlValue::Map(mut pairs) = root.kind() else {
         return false;
@@ -120,10 +120,10 @@ pub(crate) fn read(root: YamlNode<'_>, report: &mut Reporter<'_>) -> DomainConfi
     }
 }
 
-/// How deep aliases may lead: deeper than any tree that is taken.
+/// Maximum depth that aliases may reach: deeper than any accepted tree.
 const MAX_DEPTH: usize = 4 * MAX_LEVELS;
 
-/// Reports the faults of a mapping and of those within it, `depth` mappings down.
+/// Reports the errors of a mapping and of the mappings within it. `depth` counts the mappings above it.
 fn check_mapping(node: YamlNode<'_>, section: Section, depth: usize, report: &mut Reporter<'_>) {
     let YamlValue::Map(pairs) = node.kind() else {
         return;
@@ -134,7 +134,10 @@ fn check_mapping(node: YamlNode<'_>, section: Section, depth: usize, report: &mu
     let mut seen: Vec<(&str, u32)> = Vec::new();
     for (name, value) in pairs {
         let Some(text) = name.text() else {
-            report.error(name.line(), "has a field whose name is no text");
+            report.error(
+                name.line(),
+                "has a field whose name is not a text; write a name",
+            );
             continue;
         };
         if let Some((_, line)) = seen.iter().find(|(known, _)| *known == text) {
@@ -196,10 +199,10 @@ fn check_value(
     }
 }
 
-/// Under this name a mapping takes the fields of another that it does not have itself.
+/// Key by which a mapping takes the fields of another that it does not have itself.
 const MERGE: &str = "<<";
 
-/// The fields of a mapping. One that is no mapping has none.
+/// Fields of a mapping, merged ones included. A node that is not a mapping has none.
 #[derive(Clone, Copy)]
 struct MergedFields<'d>(YamlNode<'d>);
 
@@ -317,8 +320,8 @@ fn read_replaces(node: Option<YamlNode<'_>>, report: &mut Reporter<'_>) -> Vec<S
     names.collect()
 }
 
-/// A text, or whatever scalar as it is written; empty if nothing is. For what is no text stands one that
-/// leads to no second fault.
+/// A text, or any other scalar as written; empty if absent. A node that is not a scalar is an error, and gives a text
+/// that causes no second error.
 fn read_text(node: Option<YamlNode<'_>>, field: &str, report: &mut Reporter<'_>) -> String {
     match node.map(|node| (node, node.kind())) {
         None | Some((_, YamlValue::Null)) => String::new(),
@@ -376,7 +379,7 @@ fn read_metadata(node: Option<YamlNode<'_>>, report: &mut Reporter<'_>) -> Optio
     match values {
         Ok(values) => (!values.is_empty()).then_some(Metadata::Map(values)),
         Err(line) => {
-            let message = "has metadata that callers cannot be told; write a mapping of names";
+            let message = "has metadata that responses cannot carry; write a mapping of names";
             report.error(line, message);
             None
         }

@@ -1,5 +1,5 @@
-//! What a scalar means in the YAML that the reference service reads, which is version 1.1: `yes` is a
-//! bool, `010` is eight, and quotes make a text of anything.
+//! Scalars in the YAML 1.1 that the reference service reads: `yes` is a bool, `010` is eight, and quotes make a text
+//! of anything.
 
 use crate::envoy::Metadata;
 use crate::rules::yaml::{Pairs, YamlNode, YamlValue};
@@ -18,7 +18,7 @@ pub(super) fn parse_bool(text: &str) -> Option<bool> {
     FALSE_WORDS.contains(&text).then_some(false)
 }
 
-/// A whole number, with `_` between digits wherever one likes.
+/// Parses an integer, with `_` between digits in any place.
 pub(super) fn parse_integer(text: &str) -> Option<i128> {
     let (negative, digits) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
@@ -40,7 +40,7 @@ pub(super) fn parse_integer(text: &str) -> Option<i128> {
     Some(if negative { -number } else { number })
 }
 
-/// Any other number.
+/// Parses any other number.
 pub(super) fn parse_float(text: &str) -> Option<f64> {
     let sign = text.trim_start_matches(['-', '+']);
     match sign {
@@ -51,14 +51,14 @@ pub(super) fn parse_float(text: &str) -> Option<f64> {
     }
     let digits = text.replace('_', "");
     let numeric = |c: char| c.is_ascii_digit() || matches!(c, '.' | 'e' | 'E' | '+' | '-');
-    match digits.chars().all(numeric) {
-        true => digits.parse().ok(),
-        false => None,
+    if digits.chars().all(numeric) {
+        digits.parse().ok()
+    } else {
+        None
     }
 }
 
-/// What callers are to be told along. An error, with its line, where a name is no text or there is no
-/// depth left.
+/// Metadata that responses carry. The error is the line where a name is not a text or the depth is used up.
 pub(super) fn metadata(node: YamlNode<'_>, depth: usize) -> Result<Metadata, u32> {
     let depth = depth.checked_sub(1).ok_or(node.line())?;
     Ok(match node.kind() {
@@ -81,7 +81,7 @@ pub(super) fn map(pairs: Pairs<'_>, depth: usize) -> Result<Vec<(Box<str>, Metad
     for (name, value) in pairs {
         let text = name.text().ok_or(name.line())?;
         let value = metadata(value, depth)?;
-        // Of a name given twice the last counts.
+        // If a name is given twice, the last value counts.
         match values.iter_mut().find(|(known, _)| **known == *text) {
             Some((_, known)) => *known = value,
             None => values.push((text.into(), value)),

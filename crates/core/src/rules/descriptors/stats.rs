@@ -1,10 +1,10 @@
-//! The names under which the reference service counts what becomes of descriptors.
+//! Names under which the reference service counts the outcomes of descriptors.
 
 use std::borrow::Cow;
 
 use crate::envoy::MAX_STATS_BYTES;
 
-/// A domain and entries, as `domain.key_value.key`. At most [`MAX_STATS_BYTES`] of it.
+/// A domain and entries as `domain.key_value.key`, cut to [`MAX_STATS_BYTES`].
 pub(crate) fn stat_key<'e>(
     domain: &str,
     entries: impl Iterator<Item = (&'e str, Option<&'e str>)>,
@@ -24,13 +24,14 @@ pub(crate) fn stat_key<'e>(
     text
 }
 
-/// A name as servers of metrics take it: `:` and `|` become `_`, and so do the dots of an IPv4
-/// address, which would read as levels.
+/// A name in the form that metrics servers accept: `:` and `|` become `_`, and so do the dots of an IPv4 address,
+/// which would read as levels.
 pub fn stat_name(name: &str) -> Cow<'_, str> {
     let odd = |c: char| matches!(c, ':' | '|');
-    let plain: Cow<'_, str> = match name.contains(odd) {
-        true => name.replace(odd, "_").into(),
-        false => name.into(),
+    let plain: Cow<'_, str> = if name.contains(odd) {
+        name.replace(odd, "_").into()
+    } else {
+        name.into()
     };
     let mut out = String::new();
     let (mut rest, mut from) = (&*plain, 0);
@@ -47,7 +48,7 @@ pub fn stat_name(name: &str) -> Cow<'_, str> {
     out.into()
 }
 
-/// Four groups of one to three digits with dots between: the first there are.
+/// The range of the first four groups of one to three digits with dots between them.
 fn first_address(text: &str) -> Option<std::ops::Range<usize>> {
     let bytes = text.as_bytes();
     (0..bytes.len()).find_map(|start| Some(start..address_at(bytes, start)?))

@@ -1,8 +1,8 @@
-//! The limits of all domains as trees, and the way down them.
+//! Descriptor limits of all domains as trees, and the lookup in them.
 //!
-//! Each level is a hash of joined keys, and a list of those with a `*` in the order of the files. There
-//! is one step per entry and no way back: a value of its own that leads nowhere hides the pattern and
-//! the bare key beside it, as in the reference service.
+//! Each level is a hash of composite keys, and a list of those with a `*` in file order. A lookup takes one step per
+//! entry and never backtracks: an exact value that leads nowhere hides the pattern and the bare key beside it, as in
+//! the reference service.
 
 use std::sync::Arc;
 
@@ -15,14 +15,14 @@ use crate::rules::diagnostics::SourceLocation;
 use crate::rules::glob::segment_matches;
 use crate::rules::parse_options::ParseOptions;
 
-/// Every domain.
+/// All domains.
 #[derive(Clone, Debug)]
 pub(crate) struct Descriptors {
     pub(crate) domains: Vec<Domain>,
     pub(crate) by_name: FxHashMap<Box<str>, u32>,
-    /// How limits that come with a request are computed.
+    /// Precision of limits that come with a request.
     pub(crate) precision: Precision,
-    /// What their counters are kept apart by, if anything.
+    /// Prefix that keeps their counters apart from others in the same store; empty for none.
     pub(crate) prefix: Arc<str>,
 }
 
@@ -30,24 +30,24 @@ pub(crate) struct Descriptors {
 #[derive(Clone, Debug)]
 pub(crate) struct Domain {
     pub(crate) name: Box<str>,
-    /// The first place that names it.
+    /// The first source location that names the domain.
     pub(crate) location: SourceLocation,
     pub(crate) root: DescriptorLevel,
-    /// The rule that stands for limits which come with a request.
+    /// The rule for limits that come with a request.
     pub(crate) override_rule: u32,
 }
 
-/// The nodes for one entry, in the order of the files.
+/// Nodes for one entry, in file order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DescriptorLevel {
     pub(crate) nodes: Vec<DescriptorNode>,
     by_key: FxHashMap<Box<str>, u32>,
-    /// Those with a `*`.
+    /// Nodes with a `*`.
     patterns: Vec<u32>,
 }
 
 impl DescriptorLevel {
-    /// Whether any node of it, or below, has a limit that counts.
+    /// Whether a node of this level, or below it, has a limit that counts.
     pub(crate) fn has_limits(&self) -> bool {
         let counts = |limited: &NodeLimit| limited.counted.is_some();
         let limits = |node: &DescriptorNode| {
@@ -57,12 +57,12 @@ impl DescriptorLevel {
     }
 }
 
-/// One node.
+/// One node of a tree.
 #[derive(Clone, Debug)]
 pub(crate) struct DescriptorNode {
-    /// Its key, or key and value joined by `_`.
+    /// The key, or key and value joined by `_`.
     pub(crate) composite_key: Box<str>,
-    /// How much of that is the key.
+    /// Length of the key within `composite_key`, in bytes.
     pub(crate) key_len: usize,
     pub(crate) location: SourceLocation,
     pub(crate) limit: Option<NodeLimit>,
@@ -72,14 +72,14 @@ pub(crate) struct DescriptorNode {
     pub(crate) metadata: Option<Metadata>,
 }
 
-/// What a node says about requests that end on it.
+/// The limit for descriptors that end on a node.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeLimit {
-    /// Domain and joined keys, separated by dots.
+    /// Domain and composite keys, joined by dots.
     pub(crate) path: Box<str>,
-    /// How much; nothing if it is unlimited.
+    /// The limit that counts; `None` if unlimited.
     pub(crate) counted: Option<CountedLimit>,
-    /// As written, also where it means nothing.
+    /// As written, even where it has no meaning.
     pub(crate) requests_per_unit: u32,
     pub(crate) name: Option<Box<str>>,
     pub(crate) replaces: Box<[Box<str>]>,
@@ -92,30 +92,30 @@ pub(crate) struct NodeLimit {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct CountedLimit {
     pub(crate) unit: Unit,
-    /// The rule that stands for it.
+    /// Position of its rule.
     pub(crate) rule: u32,
 }
 
-/// The end of the way down.
+/// Result of a lookup.
 #[derive(Debug)]
 pub(crate) enum DescriptorLookup<'r> {
-    /// No limit: no node, or one that has none and leads on.
+    /// No limit: no node matches, or the node has no limit but has children.
     NotFound,
-    /// A node without a limit and without nodes below it: it lets pass what others would stop.
+    /// A node without a limit and without children: it exempts descriptors that other nodes would limit.
     Exempt,
     /// A limit.
     Limit(LimitMatch<'r>),
 }
 
-/// A limit that was found for the entries of a descriptor.
+/// The limit that the entries of a descriptor match.
 #[derive(Debug)]
 pub(crate) struct LimitMatch<'r> {
     pub(crate) limit: &'r NodeLimit,
-    /// The patterns that stand for values in the counter's name, by entry.
+    /// Patterns that replace values in the counter's name, by entry.
     pub(crate) shared_patterns: SmallVec<[(usize, &'r str); 2]>,
-    /// Its metadata, unless the way it is counted under loses it.
+    /// Metadata of the node, unless the name under which it is counted loses it.
     pub(crate) metadata: Option<&'r Metadata>,
-    /// The text it is counted under, if that is not its path.
+    /// The name under which it is counted, if that is not its path.
     pub(crate) stat_key: Option<String>,
 }
 
@@ -136,12 +136,12 @@ impl Descriptors {
 }
 
 impl DescriptorLevel {
-    /// Adds a node, unless there is one of its key: then that.
+    /// Adds a node. The error is the existing node with the same composite key.
     pub(crate) fn add(&mut self, node: DescriptorNode) -> Result<(), &DescriptorNode> {
         if let Some(known) = self.by_key.get(&node.composite_key) {
             return Err(&self.nodes[*known as usize]);
         }
-        let at = self.nodes.len() as u32; // a file has fewer nodes than that
+        let at = self.nodes.len() as u32; // a file has fewer nodes than `u32::MAX`
         if node.composite_key.contains('*') {
             self.patterns.push(at);
         }
@@ -150,7 +150,7 @@ impl DescriptorLevel {
         Ok(())
     }
 
-    /// The node for one entry. `joined` is room to join it in.
+    /// The node for one entry. `buffer` is scratch space for joining key and value.
     pub(crate) fn find(
         &self,
         key: &str,
@@ -160,18 +160,18 @@ impl DescriptorLevel {
         self.step(key, value, buffer).map(|(node, _)| node)
     }
 
-    /// How many keys are compared to find it if none of its own is there.
+    /// Number of keys compared in a lookup without an exact match.
     pub(crate) fn step_cost(&self) -> usize {
         1 + self.patterns.len()
     }
 
-    /// Whether there is a node of the same key and value.
+    /// Whether there is a node with the same key and value.
     pub(crate) fn has(&self, node: &DescriptorNode) -> bool {
         let same = self.by_key.get(&node.composite_key);
         same.is_some_and(|at| self.nodes[*at as usize].key_len == node.key_len)
     }
 
-    /// As `find`, and how the node was found.
+    /// As `find`, with how the node was matched.
     fn step(
         &self,
         key: &str,
@@ -193,7 +193,7 @@ impl DescriptorLevel {
     }
 }
 
-/// How a node was found.
+/// How a node was matched.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum MatchedBy {
     Value,
@@ -202,7 +202,7 @@ enum MatchedBy {
 }
 
 impl Domain {
-    /// The limit of a descriptor with these entries.
+    /// The limit for a descriptor with these entries.
     pub(crate) fn find(
         &self,
         entries: &[DescriptorEntry<'_>],
@@ -230,21 +230,21 @@ impl Domain {
     }
 }
 
-/// What the way down has to remember.
+/// State of one lookup.
 #[derive(Default)]
 struct DescriptorWalk<'r> {
     shared_patterns: SmallVec<[(usize, &'r str); 2]>,
-    /// What each entry is counted under, if not under its node's key.
+    /// The value that the statistics name has for each entry.
     stat_values: SmallVec<[StatValue<'r>; 4]>,
     renamed: bool,
 }
 
-/// The value that the name of a counter of events has for one entry.
+/// The value that the statistics name has for one entry.
 #[derive(Clone, Copy)]
 enum StatValue<'r> {
-    /// None: only the key.
+    /// No value, only the key.
     Key,
-    /// The request's own.
+    /// The request's own value.
     Value,
     /// A pattern.
     Pattern(&'r str),
@@ -304,7 +304,7 @@ impl<'r> DescriptorWalk<'r> {
         } else {
             None
         };
-        // The reference service makes such a limit anew for the name it counts under, and forgets this.
+        // The reference service creates a new limit for the name it counts under, and drops the metadata.
         let leaf = node.children.nodes.is_empty();
         let lost = if limited.detailed_metric {
             leaf

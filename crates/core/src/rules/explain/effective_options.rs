@@ -1,5 +1,4 @@
-//! What else a rule does with the requests it counts: how nodes count together, who may use how much, who
-//! is slowed down, how many may be open.
+//! Effective options of a rule for one request: counting mode, ceiling of its priority, delays and concurrency.
 
 use std::fmt;
 
@@ -12,31 +11,31 @@ use crate::rules::rule::{Rates, Rule};
 use crate::store::Counting;
 use crate::units::{Cost, Nanos};
 
-/// How a rule handles one request, apart from its rates.
+/// Options of a rule for one request, apart from its rates.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EffectiveOptions {
-    /// How the counts of all nodes come together.
+    /// How the counts of all nodes are combined.
     pub counting: Counting,
-    /// Of each rate, what it gives up for units to be drawn in advance.
+    /// What each leased rate gives up for its leases.
     pub leases: Vec<LeasedRate>,
-    /// What requests like this may use of each rate, where priorities differ.
+    /// What requests of this priority may use of each rate, if priorities differ.
     pub ceiling: Option<EffectiveCeiling>,
-    /// From where on requests are delayed.
+    /// When requests are delayed, and for how long.
     pub soft: Option<SoftLimit>,
-    /// How many may be open at once.
+    /// How many requests may be in flight at once.
     pub concurrent: Option<Concurrency>,
-    /// What the request costs, where the rule counts in a unit.
+    /// Cost of the request, if the rule counts in a unit.
     pub unit_cost: Option<UnitCost>,
 }
 
-/// What a request costs in the unit of a rule.
+/// Cost of a request in the unit of a rule.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnitCost {
     /// The unit.
     pub unit: Box<str>,
-    /// How much of it.
+    /// Number of units.
     pub cost: u64,
-    /// Whether the request says so, or what is absent counts as one.
+    /// Whether the request states the cost. An unstated cost counts as one.
     pub stated: bool,
 }
 
@@ -50,25 +49,25 @@ impl UnitCost {
     }
 }
 
-/// A rate of which units are drawn in advance.
+/// A rate from which leases are drawn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LeasedRate {
-    /// How long they may wait to be used.
+    /// Lifetime of a lease: how long its units may wait to be used.
     pub duration: Nanos,
-    /// The burst as it was written; nothing for a window, which gives nothing up.
+    /// The burst as written; `None` for a window, which gives nothing up.
     pub burst: Option<u64>,
-    /// What can be used at once.
+    /// How many units can be used at once.
     pub capacity: u64,
 }
 
 /// How much of a rule's rates a request may use.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EffectiveCeiling {
-    /// By its priority.
+    /// Priority of the request.
     pub priority: Priority,
-    /// That part of each rate.
+    /// Fraction of each rate that this priority may use.
     pub fraction: Permille,
-    /// In units, of how many, for each rate.
+    /// For each rate, the units that it may use and all units.
     pub units: Vec<(u64, u64)>,
 }
 
@@ -111,7 +110,7 @@ fn leased_rate(limit: &Limit, text: &str) -> Option<LeasedRate> {
     })
 }
 
-/// A line for each thing that is not as usual.
+/// Prints one line for each option that differs from the default.
 impl fmt::Display for EffectiveOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(UnitCost { unit, cost, stated }) = &self.unit_cost {
@@ -129,7 +128,7 @@ impl fmt::Display for EffectiveOptions {
             let (threshold, max_delay) = (soft.threshold(), soft.max_delay());
             write!(
                 f,
-                "\n  soft: delayed from {threshold} in use on, by {max_delay} when all is"
+                "\n  soft: delayed from {threshold} of the limit on, by up to {max_delay}"
             )?;
         }
         if self.counting != Counting::Exact {

@@ -1,11 +1,11 @@
-//! Values by a pattern with `*`, filed by the fixed text before or after its wildcards.
+//! Values keyed by a pattern with `*`, indexed by the fixed text before or after its wildcards.
 //!
-//! What is found fits the fixed part only. There are as many lookups as there are different lengths
-//! of fixed parts, at most as many as the text is long.
+//! A hit matches the fixed part only. There is one hash lookup per distinct length of fixed parts, and at most as
+//! many as the text is long.
 
 use rustc_hash::FxHashMap;
 
-/// Values by the longer fixed end of a pattern; patterns without one together.
+/// Values by the longer fixed end of a pattern. Patterns without a fixed end share one value.
 #[derive(Clone, Debug)]
 pub(super) struct AffixMap<T> {
     prefixes: Vec<(usize, FxHashMap<Box<str>, T>)>,
@@ -24,7 +24,7 @@ impl<T> Default for AffixMap<T> {
 }
 
 impl<T: Default> AffixMap<T> {
-    /// The value for patterns with the same fixed part as `pattern`, made if absent.
+    /// The value for patterns with the same fixed part as `pattern`, created if absent.
     pub(super) fn entry(&mut self, pattern: &str) -> &mut T {
         let start = pattern.split('*').next().unwrap_or("");
         let end = pattern.rsplit('*').next().unwrap_or("");
@@ -48,7 +48,7 @@ impl<T: Default> AffixMap<T> {
 }
 
 impl<T> AffixMap<T> {
-    /// Tells the values of all patterns whose fixed part `text` has.
+    /// Visits the values of all patterns whose fixed start or end `text` has.
     pub(super) fn find<'m>(&'m self, text: &str, visit: &mut impl FnMut(&'m T)) {
         self.unanchored.iter().for_each(&mut *visit);
         for (length, values) in &self.prefixes {

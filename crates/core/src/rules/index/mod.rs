@@ -1,8 +1,8 @@
-//! Finds the rules that may apply to a request without looking at the others.
+//! Index from a request to the rules that may apply to it.
 //!
-//! Each rule is filed once, under its most selective condition: the one whose values the fewest
-//! other rules share. What is found still has to be checked in full, because a pattern is filed by
-//! a part of its text only. Rules without a condition that can be filed are looked at every time.
+//! Each rule is indexed once, under its most selective condition: the one whose values the fewest other rules share.
+//! A candidate still has to be checked in full, because a pattern is indexed by a part of its text only. Rules
+//! without an indexable condition are candidates for every request.
 
 mod affix;
 #[cfg(test)]
@@ -24,7 +24,7 @@ use crate::request::Request;
 /// Positions of rules. Most values belong to a few rules.
 pub(crate) type RulePositions = SmallVec<[u32; 4]>;
 
-/// Rules by what their conditions ask for.
+/// Rules by the values that their conditions accept.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RuleIndex {
     unindexed: Vec<u32>,
@@ -35,7 +35,7 @@ pub(crate) struct RuleIndex {
 }
 
 impl RuleIndex {
-    /// Files the rules with these matches, by position.
+    /// Indexes the rules with these matches, by position.
     pub(crate) fn new<'m>(matches: impl Iterator<Item = &'m Match> + Clone) -> Self {
         let frequencies = ValueFrequencies::new(matches.clone());
         let mut index = RuleIndex::default();
@@ -45,7 +45,7 @@ impl RuleIndex {
             let ranked = matching.all.iter().filter(is_indexable);
             let ranked = ranked.map(|c| (frequencies.max_frequency(c), c));
             match ranked.min_by_key(|(frequency, _)| *frequency) {
-                Some((Some(crowd), condition)) if crowd < MATCH_ALL_WEIGHT => {
+                Some((Some(frequency), condition)) if frequency < MATCH_ALL_WEIGHT => {
                     index.insert(rule, condition);
                 }
                 _ => index.unindexed.push(rule),
@@ -54,7 +54,7 @@ impl RuleIndex {
         index
     }
 
-    /// Tells the rules that may apply to `request`, in any order, some of them more than once.
+    /// Visits the rules that may apply to `request`, in any order, some of them more than once.
     pub(crate) fn find(&self, request: &Request<'_>, visit: &mut impl FnMut(u32)) {
         self.unindexed.iter().copied().for_each(&mut *visit);
         if let Some(ip) = request.ip {
@@ -114,12 +114,12 @@ impl RuleIndex {
     }
 }
 
-/// The crowd of a pattern that matches everything.
+/// Weight of a pattern that matches everything.
 const MATCH_ALL_WEIGHT: u32 = u32::MAX;
-/// A pattern is filed by a part of its text and so drags others along: weigh it.
+/// Weight of other patterns. They are indexed by a part of their text, so a lookup also finds some that do not match.
 const GLOB_WEIGHT: u32 = 8;
 
-/// How many rules ask for each value. Values meet by hash: a collision costs time, not truth.
+/// How many rules accept each value. Values are compared by hash: a collision costs time, not correctness.
 struct ValueFrequencies(FxHashMap<u64, u32>);
 
 impl ValueFrequencies {
@@ -131,7 +131,7 @@ impl ValueFrequencies {
         ValueFrequencies(sizes)
     }
 
-    /// The largest crowd a rule filed under `condition` would stand in.
+    /// The largest weighted number of rules that share one value of `condition`.
     fn max_frequency(&self, condition: &Condition) -> Option<u32> {
         let mut max_weight = None;
         for_each_value(condition, |value, weight| {
@@ -142,7 +142,7 @@ impl ValueFrequencies {
     }
 }
 
-/// Tells the hash and the weight of every value that a condition asks for.
+/// Visits the hash and the weight of every value that a condition accepts.
 fn for_each_value(condition: &Condition, mut visit: impl FnMut(u64, u32)) {
     let name = condition.attribute.name();
     let hashed = |value: &dyn Fn(&mut FxHasher)| {

@@ -1,4 +1,4 @@
-//! Few rules are looked at, however many there are, and none that applies is missed.
+//! Few rules are checked, however many there are, and none that applies is missed.
 
 use std::fmt::Write;
 
@@ -30,7 +30,7 @@ fn examined(set: &RuleSet, request: &Request<'_>) -> usize {
     count
 }
 
-/// Of 10,000 rules, `request` must find rule 7, and look at few others.
+/// Of 10,000 rules, `request` must find rule 7 and check few others.
 #[track_caller]
 fn check(matching: impl Fn(usize) -> String, request: &Request<'_>) {
     let set = rules(matching);
@@ -40,7 +40,7 @@ fn check(matching: impl Fn(usize) -> String, request: &Request<'_>) {
             .contains(&position)
     );
     let examined = examined(&set, request);
-    assert!(examined <= 12, "{examined} of {MANY} rules were looked at");
+    assert!(examined <= 12, "{examined} of {MANY} rules were checked");
 }
 
 fn path(path: &'static str) -> Request<'static> {

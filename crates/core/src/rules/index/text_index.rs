@@ -7,11 +7,11 @@ use super::affix::AffixMap;
 use super::trie::Trie;
 use crate::rules::glob::Glob;
 
-/// The rules that ask for texts of one attribute.
+/// The rules that accept texts of one attribute.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TextIndex {
     literals: FxHashMap<Box<str>, RulePositions>,
-    /// Patterns by segments.
+    /// Patterns matched by segments.
     path_globs: Option<Box<Trie>>,
     /// Patterns in which `*` is any text.
     text_globs: AffixMap<RulePositions>,

@@ -1,8 +1,8 @@
-//! Patterns with segments (`/a/*/b-*/**/z`), filed segment by segment.
+//! Patterns with segments (`/a/*/b-*/**/z`), indexed segment by segment.
 //!
-//! An edge takes one segment: a fixed one by hash, one with `*` by its fixed start or end. At the
-//! first `**` filing ends: what follows may begin anywhere, so that the rule is filed there by the
-//! last segment of its pattern. Each pattern stands in one place and is found at most once.
+//! An edge consumes one segment: a fixed one by hash, one with `*` by its fixed start or end. Indexing ends at the
+//! first `**`, because what follows may begin anywhere: the rule is stored there by the last segment of its pattern.
+//! Each pattern is stored in one place and is found at most once.
 
 use rustc_hash::FxHashMap;
 
@@ -16,7 +16,7 @@ pub(super) struct Trie {
     nodes: Vec<TrieNode>,
 }
 
-/// What may follow the segments so far.
+/// The continuations after the segments so far.
 #[derive(Clone, Debug, Default)]
 struct TrieNode {
     fixed: FxHashMap<Box<str>, u32>,
@@ -27,10 +27,10 @@ struct TrieNode {
     wildcards: Option<Box<TrieWildcards>>,
 }
 
-/// What few steps have.
+/// Fields that few nodes have.
 #[derive(Clone, Debug, Default)]
 struct TrieWildcards {
-    /// Segments with a `*`. Zero, the root, stands for none yet.
+    /// Segments with a `*`. Zero, the root, means none yet.
     wild: AffixMap<u32>,
     /// Patterns with a `**` here, by their last segment.
     last_fixed: FxHashMap<Box<str>, RulePositions>,
@@ -61,7 +61,7 @@ impl Trie {
     }
 
     fn child(&mut self, at: usize, segment: &str) -> usize {
-        let next = self.nodes.len() as u32; // as many as segments in a file of 16 MiB
+        let next = self.nodes.len() as u32; // at most the segments in a file of 16 MiB
         let here = &mut self.nodes[at];
         let known = if segment.contains('*') {
             let wild = here.wildcards.get_or_insert_default().wild.entry(segment);

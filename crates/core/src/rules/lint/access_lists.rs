@@ -1,11 +1,11 @@
-//! Entries of lists that hold nobody any more, or nearly everybody.
+//! Entries of lists that cover no clients any more, or nearly all of them.
 
 use crate::rules::access_lists::{AccessList, LintCandidate, ListEntry, ListTarget, is_wide};
 use crate::rules::diagnostics::{SourceLocation, Warning, quoted};
 use crate::rules::rule_set::RuleSet;
 use crate::units::Nanos;
 
-/// Warns of `trusted_proxies` and `allow` that hold a large part of all addresses.
+/// Warns about entries of `trusted_proxies` and `allow` that cover a large part of all addresses.
 pub(super) fn check(set: &RuleSet, warnings: &mut Vec<Warning>) {
     let proxies = set.identity.trusted_proxies.iter();
     if let (Some(net), Some(location)) = (
@@ -31,8 +31,8 @@ pub(super) fn check(set: &RuleSet, warnings: &mut Vec<Warning>) {
     check_overridden(set, warnings);
 }
 
-/// Warns of entries of `block` that `allow` leaves without effect. An `allow` within a blocked network, or one
-/// that ends before the block does, is an exception that is meant.
+/// Warns about entries of `block` that `allow` leaves without effect. An `allow` within a blocked network, or one
+/// that expires before the block does, is an intended exception.
 fn check_overridden(set: &RuleSet, warnings: &mut Vec<Warning>) {
     if set.allow.is_empty() {
         return;
@@ -51,7 +51,7 @@ fn check_overridden(set: &RuleSet, warnings: &mut Vec<Warning>) {
     }
 }
 
-/// Warns of entries that have ended at `now`.
+/// Warns about entries that have expired at `now`.
 pub(super) fn check_ended(set: &RuleSet, now: Nanos, warnings: &mut Vec<Warning>) {
     for (field, list) in access_lists(set) {
         let ended =
@@ -72,7 +72,7 @@ pub(super) fn access_lists(set: &RuleSet) -> [(&'static str, &AccessList); 2] {
     [("allow", &set.allow), ("block", &set.block)]
 }
 
-/// A warning about no rule in particular.
+/// A warning about no particular rule.
 pub(super) fn file_warning(location: &SourceLocation, message: String) -> Warning {
     Warning {
         location: location.clone(),

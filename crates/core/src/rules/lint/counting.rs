@@ -1,4 +1,4 @@
-//! Ways of counting, weighing and slowing down that come to nothing where they stand.
+//! Counting modes, priorities and delays that have no effect where they are written.
 
 use super::all_rates;
 use crate::algorithms::{Algorithm, Limit};
@@ -12,7 +12,7 @@ pub(super) fn check(rule: &Rule, warn: &mut impl FnMut(String)) {
     options_without_rate(rule, warn);
 }
 
-/// A node leases only what it expects to use of it: so many at once.
+/// A node leases only what it expects to use, and at least this many units at once.
 const MIN_UNITS_PER_LEASE: u128 = 8;
 
 fn never_leased(rule: &Rule, warn: &mut impl FnMut(String)) {
@@ -42,7 +42,7 @@ fn lenient_and_strict(rule: &Rule, warn: &mut impl FnMut(String)) {
     );
     if strict && rule.options.counting == Counting::Lenient {
         warn(format!(
-            "has counting lenient with algorithm {}, which is for limits that nobody may pass; write \
+            "has counting lenient with algorithm {}, which is for limits that are never exceeded; write \
              `counting: exact`, or `algorithm: sliding-window`",
             rule.algorithm
         ));
@@ -52,8 +52,8 @@ fn lenient_and_strict(rule: &Rule, warn: &mut impl FnMut(String)) {
 fn concurrency_without_rate(rule: &Rule, warn: &mut impl FnMut(String)) {
     if rule.concurrent.is_some() && has_no_limits(rule) {
         warn(
-            "has `concurrent` and no rate: only acquire and release count it, and whoever only asks \
-             passes; write a rate beside it unless all acquire"
+            "has `concurrent` and no rate: only acquire and release count it, so that every check \
+             passes; write a rate beside it unless all callers acquire"
                 .to_owned(),
         );
     }
@@ -68,7 +68,7 @@ fn options_without_rate(rule: &Rule, warn: &mut impl FnMut(String)) {
     for (_, field) in fields.into_iter().filter(|(is_set, _)| *is_set) {
         if has_no_limits(rule) {
             warn(format!(
-                "has `{field}`, but no rate that it could be about; remove it"
+                "has `{field}`, but no rate that it could apply to; remove it"
             ));
         }
     }

@@ -1,6 +1,6 @@
-//! Names of API keys in rules and lists that no key is listed under.
+//! Names of API keys in rules and lists that the keys file does not list.
 //!
-//! The keys file changes and is read apart from the rules, so a name that it does not list yet is no error.
+//! The keys file changes and is read separately from the rules, so a name that it does not list yet is not an error.
 
 use super::access_lists::{access_lists, file_warning};
 use crate::rules::access_lists::ListTarget;
@@ -12,7 +12,7 @@ use crate::rules::subject::split_values;
 
 use std::net::IpAddr;
 
-/// Warns of each name for which `is_listed` does not hold.
+/// Warns about each name for which `is_listed` is false.
 pub(super) fn check(set: &RuleSet, is_listed: &impl Fn(&str) -> bool, warnings: &mut Vec<Warning>) {
     visit(set, &mut |use_of_key| {
         if !is_listed(use_of_key.name) {
@@ -21,7 +21,7 @@ pub(super) fn check(set: &RuleSet, is_listed: &impl Fn(&str) -> bool, warnings: 
     });
 }
 
-/// Warns of overrides for the digest of a key that has a name: its requests are counted under the name.
+/// Warns about overrides for the digest of a key that has a name: its requests are counted under the name.
 pub(super) fn check_digests<'k>(
     set: &RuleSet,
     name_of: &impl Fn(&str) -> Option<&'k str>,
@@ -41,7 +41,7 @@ pub(super) fn check_digests<'k>(
     }
 }
 
-/// Every name of a key that rules and lists write.
+/// Every name of a key in rules and lists.
 pub(in crate::rules) fn names(set: &RuleSet) -> Vec<String> {
     let mut names = Vec::new();
     visit(set, &mut |use_of_key| {
@@ -110,7 +110,7 @@ fn visit_rule(rule: &Rule, each: &mut impl FnMut(KeyUse<'_>)) {
     });
 }
 
-/// Visits each override, and the value in it that stands for a key or for an address.
+/// Visits each override, and the value in it that identifies a key or an address.
 fn visit_overrides(rule: &Rule, each: &mut impl FnMut(&str, &str)) {
     let By::All(parts) = rule.by() else { return };
     let mut overrides: Vec<_> = rule.overrides.keys().collect();

@@ -1,4 +1,4 @@
-//! Names that nothing declares: right, or misspelt so that nobody notices.
+//! Undeclared names: correct, or misspelt without anybody noticing.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::rules::headers;
 use crate::rules::rule::{Rule, RuleKind};
 use crate::rules::rule_set::RuleSet;
 
-/// Warns once of each name, at the first rule that uses it.
+/// Warns once about each name, at the first rule that uses it.
 pub(super) fn check(set: &RuleSet, warnings: &mut Vec<Warning>) {
     let mut seen = BTreeSet::new();
     let native = |rule: &&Rule| rule.kind == RuleKind::Match;
@@ -39,7 +39,7 @@ pub(super) fn check(set: &RuleSet, warnings: &mut Vec<Warning>) {
     check_units(set, warnings);
 }
 
-/// What is called `name` elsewhere.
+/// The built-in attribute that other programs call `name`.
 fn built_in_equivalent(name: &str) -> Option<&'static str> {
     match name {
         "uri" | "url" | "request_uri" | "uri_path" | "url_path" | "pathname" | "route"
@@ -51,7 +51,7 @@ fn built_in_equivalent(name: &str) -> Option<&'static str> {
     }
 }
 
-/// Where some units are declared, all are meant to be.
+/// Warns about undeclared units. If some units are declared, all should be.
 fn check_units(set: &RuleSet, warnings: &mut Vec<Warning>) {
     if set.declared.units.is_empty() {
         return;

@@ -6,7 +6,7 @@ use crate::algorithms::Limit;
 use crate::rules::rule::{RateClass, Rule};
 use crate::rules::rule_set::RuleSet;
 
-/// Warns where the first tier has more than every other tier of a rule.
+/// Warns if the first tier has more than every other tier of a rule.
 pub(super) fn check(rule: &Rule, set: &RuleSet, warn: &mut impl FnMut(String)) {
     let [first, others @ ..] = set.tiers() else {
         return;

@@ -13,7 +13,7 @@ pub(super) fn check(set: &RuleSet, warnings: &mut Vec<Warning>) {
     for rule in set.rules().iter().filter(|rule| rule.mode != Mode::Off) {
         if let Some(condition) = find_contradiction(rule) {
             let message = format!(
-                "can never apply: its match wants {0} to be {1}, and its `not` refuses just that; \
+                "can never apply: its match requires {0} to be {1}, and its `not` excludes just that; \
                  change one of them",
                 condition.attribute.name(),
                 condition.matcher
@@ -42,7 +42,7 @@ pub(super) fn check(set: &RuleSet, warnings: &mut Vec<Warning>) {
     }
 }
 
-/// The paths a rule asks for, as written.
+/// The paths that a rule requires, as written.
 pub(super) fn paths(rule: &Rule) -> impl Iterator<Item = &str> {
     let path = |condition: &&Condition| condition.attribute.name() == "path";
     let path_conditions = rule.matching.all.iter().filter(path);
@@ -93,7 +93,7 @@ fn excludes_everything(condition: &Condition) -> String {
     )
 }
 
-/// A condition all of whose values the `not` of the same rule refuses.
+/// A condition whose values are all excluded by the `not` of the same rule.
 fn find_contradiction(rule: &Rule) -> Option<&Condition> {
     rule.matching.all.iter().find(|condition| {
         let exclusions = rule.matching.none.iter();
@@ -102,8 +102,8 @@ fn find_contradiction(rule: &Rule) -> Option<&Condition> {
     })
 }
 
-/// Whether `wide` holds wherever `narrow` does. A glob is covered by itself, by "anything", and a path by `/a/**` above
-/// it; others may be covered too and are not looked into.
+/// Whether `wide` holds wherever `narrow` does. A glob is covered by itself and by a glob that matches everything,
+/// and a path by `/a/**` above it. Other globs may be covered too and are not analysed.
 fn covers(wide: &Condition, narrow: &Condition) -> bool {
     if wide.attribute != narrow.attribute {
         return false;

@@ -1,6 +1,6 @@
 //! Token bucket, leaky bucket, leaky queue: in any interval `D` at most `B + D * L / W`.
 //!
-//! That sentence is the whole oracle. A cost fits when no interval that ends now would hold more.
+//! That sentence is the whole oracle. A cost fits when no interval that ends now would exceed it.
 
 use tidegate_core::units::{Nanos, Tick};
 
@@ -11,7 +11,7 @@ pub(super) struct BucketOracle {
     count: i128,
     window: i128,
     burst: i128,
-    /// Of a queue.
+    /// The maximum delay of a queue.
     max_delay: Option<i128>,
     tick: Tick,
     list: Vec<OracleAdmission>,
@@ -45,8 +45,8 @@ impl BucketOracle {
         newest(&self.list).map_or(now, |newest| now.max(newest))
     }
 
-    /// What is used and has not drained, times `window`: over every interval that ends now, what it
-    /// admitted less what drained in it.
+    /// The units used that have not drained, times `window`: the maximum, over every interval that ends now, of the
+    /// units admitted less the units drained in it.
     fn backlog(&self, at: i128) -> i128 {
         let mut admitted = 0;
         let mut max = 0;
@@ -95,7 +95,7 @@ impl LimitOracle for BucketOracle {
         if self.max_delay.is_none() || backlog == 0 {
             return Nanos::ZERO;
         }
-        // While time stands still for the queue, it stands still for those who wait in it.
+        // While time stands still for the queue, it stands still for the requests in it.
         let from = now.max(nanos(self.tick, at));
         nanos(self.tick, at + self.drains_in(backlog)).since(from)
     }

@@ -1,5 +1,5 @@
-//! Fixed window: at most `L` in each window of a grid. With a guard, what is admitted in the last `g`
-//! of a window counts in the next one too.
+//! Fixed window: at most `L` in each window of a grid. With a guard, units admitted in the last `g` of a window count
+//! in the next one too.
 
 use tidegate_core::algorithms::Window;
 use tidegate_core::units::{Nanos, Tick};
@@ -23,7 +23,7 @@ enum OracleGrid {
     Edges(Vec<i128>),
 }
 
-/// An admission: the end of its window, and whether the guard held it.
+/// An admission: the end of its window, and whether it was in the guard.
 struct GuardedAdmission {
     end: i128,
     guarded: bool,
@@ -58,7 +58,7 @@ impl FixedWindowOracle {
         }
     }
 
-    /// Beginning and end of the window that holds `at`.
+    /// Start and end of the window that contains `at`.
     fn window(&self, at: i128) -> (i128, i128) {
         match &self.grid {
             OracleGrid::Aligned { width, phase } => {
@@ -84,8 +84,7 @@ impl FixedWindowOracle {
         self.list.iter().map(|charged| charged.end).max()
     }
 
-    /// Time is at least the beginning of the newest admission's window, or of its guard if that
-    /// holds something.
+    /// Time is at least the start of the newest admission's window, or of its guard if that has admissions.
     fn effective(&self, now: Nanos) -> i128 {
         let now = ticks(self.tick, now);
         let Some(end) = self.newest_window_end() else {
@@ -123,8 +122,8 @@ impl LimitOracle for FixedWindowOracle {
         self.effective(now) - ticks(self.tick, now)
     }
 
-    /// What the newest window holds moves to `now`, and is guarded there if `now` is; but what the
-    /// window before it handed on was never this window's to guard.
+    /// The admissions of the newest window move to `now`, and are guarded there if `now` is; but units carried over
+    /// from the window before were never this window's to guard.
     fn set_back(&mut self, now: Nanos) {
         let Some(newest) = self.newest_window_end() else {
             return;

@@ -36,7 +36,7 @@ impl SlidingLogOracle {
         (at + self.grain - 1).div_euclid(self.grain) * self.grain
     }
 
-    /// The newest stamp shows only in which grain it was made: time is at least its beginning.
+    /// The newest stamp shows only the grain in which it was made: time is at least the start of that grain.
     fn effective(&self, now: Nanos) -> i128 {
         let now = ticks(self.tick, now);
         newest(&self.list).map_or(now, |newest| now.max(newest - self.grain + 1))
@@ -51,7 +51,7 @@ impl LimitOracle for SlidingLogOracle {
     }
 
     fn record(&mut self, now: Nanos, units: u64) {
-        // What was out of view at a charge does not come back, though the clock may.
+        // Admissions out of view at a charge do not return, though the clock may.
         let seen = self.effective(now);
         self.list.retain(|a| a.at > seen - self.width);
         let (at, units) = (self.stamp(seen), units.into());

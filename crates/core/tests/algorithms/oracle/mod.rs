@@ -1,9 +1,9 @@
-//! Slow, obviously right answers.
+//! Slow, obviously correct results.
 //!
-//! An oracle keeps the plain list of what was admitted and defines one thing, how much more may be
-//! admitted at an instant, straight from the definition of its algorithm. Verdict, retry, reset and
-//! `more_after` follow from that by their own definitions (`agreement`). Nothing here shares a formula
-//! with the shipped code: no levels, no counters, no reduced units; all numbers are `i128`.
+//! An oracle keeps the plain list of admissions and defines one thing, the units that may still be admitted at an
+//! instant, straight from the definition of its algorithm. Verdict, retry, reset and `more_after` follow from that by
+//! their own definitions (`agreement`). Nothing here shares a formula with the shipped code: no levels, no counters,
+//! no reduced units; all numbers are `i128`.
 
 mod bucket;
 mod fixed;
@@ -19,9 +19,9 @@ use crate::case::LimitCase;
 pub(crate) trait LimitOracle {
     /// The largest cost that may be admitted at `now`, by the definition.
     fn room(&self, now: Nanos) -> u64;
-    /// Takes note of an admission, whether there was room or not.
+    /// Records an admission, whether there was room or not.
     fn record(&mut self, now: Nanos, units: u64);
-    /// How far before the newest admission `now` lies, as far as the algorithm can tell.
+    /// How far `now` lies before the newest admission, as far as the algorithm can tell.
     fn ahead(&self, now: Nanos) -> i128;
     /// The clock was set back for good: the newest admission is now.
     fn set_back(&mut self, now: Nanos);
@@ -45,7 +45,7 @@ pub(crate) fn of(case: &LimitCase) -> Box<dyn LimitOracle> {
     }
 }
 
-/// Whether the clock was set back further than is borne, and if so, moves the oracle there.
+/// Whether the clock was set back by more than the tolerance. If so, moves the oracle there.
 pub(crate) fn apply_step_back(oracle: &mut dyn LimitOracle, tick: Tick, now: Nanos) -> bool {
     let stepped = oracle.ahead(now) > ticks(tick, CLOCK_TOLERANCE);
     if stepped {
@@ -64,10 +64,10 @@ fn nanos(tick: Tick, at: i128) -> Nanos {
 }
 
 fn units(room: i128) -> u64 {
-    u64::try_from(room.max(0)).expect("no limit is larger than its count")
+    u64::try_from(room.max(0)).expect("the room never exceeds the count")
 }
 
-/// One admission: when, in ticks, and how much.
+/// One admission: its time, in ticks, and its units.
 #[derive(Clone, Copy)]
 struct OracleAdmission {
     at: i128,

@@ -1,5 +1,5 @@
-//! Sliding window: this aligned window's admissions, plus those of the one before weighed by the part
-//! of it still in view.
+//! Sliding window: the admissions of this aligned window, plus those of the previous one weighted by the part of it
+//! still in view.
 
 use tidegate_core::units::{Nanos, Tick};
 
@@ -28,7 +28,7 @@ impl SlidingWindowOracle {
         at.div_euclid(self.width)
     }
 
-    /// Time is at least the beginning of the newest admission's window.
+    /// Time is at least the start of the newest admission's window.
     fn effective(&self, now: Nanos) -> i128 {
         let now = ticks(self.tick, now);
         newest(&self.list).map_or(now, |newest| now.max(self.window(newest) * self.width))

@@ -1,5 +1,5 @@
-//! Strict window: time is cut into tenths of the window, rounded up; what was admitted in this tenth
-//! and the ten before it counts in full.
+//! Strict window: time is divided into tenths of the window, rounded up; units admitted in this tenth and the ten
+//! before it count in full.
 
 use tidegate_core::units::{Nanos, Tick};
 
@@ -28,7 +28,7 @@ impl StrictWindowOracle {
         at.div_euclid(self.sub_window)
     }
 
-    /// Time is at least the beginning of the newest admission's part.
+    /// Time is at least the start of the newest admission's sub-window.
     fn effective(&self, now: Nanos) -> i128 {
         let now = ticks(self.tick, now);
         newest(&self.list).map_or(now, |newest| {

@@ -1,4 +1,4 @@
-//! Who may use the admin listener.
+//! Access control of the admin listener.
 
 use http::request::Parts;
 use http::uri::Authority;
@@ -12,35 +12,35 @@ use crate::edges::http::error::ApiError;
 use crate::edges::http::wire::InputError;
 use crate::listen_address::{EndpointAddress, ListenAddress};
 
-/// Tokens shorter than this can be guessed.
+/// Shorter tokens can be guessed.
 const MIN_TOKEN_LEN: usize = 16;
 
-/// What a caller must show.
+/// The conditions that a request to the admin listener must meet.
 #[derive(Clone)]
 pub(crate) struct AdminAccess {
     token: Option<AdminTokenDigest>,
     hosts: Vec<String>,
 }
 
-/// A token, kept as its digest.
+/// A token, stored as its digest.
 #[derive(Clone)]
 struct AdminTokenDigest([u8; 32]);
 
-/// Why the admin listener cannot be opened as asked.
+/// Why the admin listener cannot be opened as configured.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AdminAccessError {
-    /// Anyone on the network could use it.
+    /// Any machine on the network could use it.
     #[error(
         "--admin {place} can be reached from other machines; set --admin-token-file, or listen on loopback"
     )]
     Exposed { place: String },
-    /// The file with the token cannot be used.
+    /// The token file cannot be used.
     #[error("{file}: {reason}")]
     TokenFile { file: String, reason: String },
 }
 
 impl AdminAccess {
-    /// The guard for a listener at `address`, before it opens.
+    /// Access control for a listener at `address`, before it opens.
     pub(crate) fn new(
         address: &ListenAddress,
         token_file: Option<&Path>,
@@ -56,11 +56,11 @@ impl AdminAccess {
         Ok(AdminAccess { token, hosts })
     }
 
-    /// Whether this request may be answered.
+    /// Checks that this request may be served.
     pub(crate) fn authorize(&self, peer: &EndpointAddress, parts: &Parts) -> Result<(), ApiError> {
         let authority = request_authority(parts)?;
         let host = authority.as_deref().map(host_without_port);
-        // A page cannot know the token, so with one only configured names narrow the hosts further.
+        // A web page cannot know the token. With a token the host is therefore checked only against configured names.
         let must_check_host = matches!(peer, EndpointAddress::Tcp(_))
             && (self.token.is_none() || !self.hosts.is_empty());
         if must_check_host && !host.is_some_and(|host| self.is_allowed_host(host)) {
@@ -125,8 +125,8 @@ fn read_token(file: &Path) -> Result<AdminTokenDigest, AdminAccessError> {
     Ok(AdminTokenDigest(Sha256::digest(token).into()))
 }
 
-/// The authority that the request is addressed to: `host:port`, in lower case. That of the target counts before that
-/// of the header, as in RFC 9112, 3.2.2.
+/// The authority that the request is addressed to: `host:port`, in lower case. The authority of the target takes
+/// precedence over that of the header, as in RFC 9112, 3.2.2.
 ///
 /// # Errors
 /// Two `Host` lines: another reader of the request may take the other one.
@@ -136,7 +136,7 @@ fn request_authority(parts: &Parts) -> Result<Option<String>, ApiError> {
     if lines.next().is_some() {
         return Err(InputError {
             field: "host".to_owned(),
-            reason: "more than one line, send one".to_owned(),
+            reason: "has more than one line; send one".to_owned(),
         }
         .into());
     }
@@ -145,7 +145,6 @@ fn request_authority(parts: &Parts) -> Result<Option<String>, ApiError> {
     Ok(authority.map(str::to_ascii_lowercase))
 }
 
-/// The host alone.
 fn host_without_port(authority: &str) -> &str {
     match authority.rsplit_once(':') {
         Some((host, port)) if port.bytes().all(|b| b.is_ascii_digit()) => host,
@@ -178,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_an_attacker_points_at_loopback_is_refused() {
+    fn a_host_name_that_an_attacker_points_at_loopback_is_rejected() {
         let access = AdminAccess::new(
             &address("127.0.0.1:8082"),
             None,
@@ -209,9 +208,9 @@ mod tests {
         assert_eq!(check(&access, "GET", &[]), Err(ApiError::UnknownHost));
     }
 
-    /// The first line alone was looked at, and the authority of the target not at all where there was a line.
+    /// Only the first line was checked, and the authority of the target not at all where there was a line.
     #[test]
-    fn a_request_with_two_hosts_is_judged_by_none_that_an_attacker_hides() {
+    fn a_request_with_two_hosts_cannot_hide_the_one_of_an_attacker() {
         let access = AdminAccess::new(&address("127.0.0.1:8082"), None, &[]).unwrap();
         for pair in [["localhost", "evil.example"], ["evil.example", "localhost"]] {
             let two = check(&access, "GET", &pair.map(|host| ("host", host)));
@@ -249,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_loopback_a_token_is_needed_and_checked() {
+    fn other_than_on_loopback_a_token_is_required_and_checked() {
         let wide = address("0.0.0.0:8082");
         assert!(AdminAccess::new(&wide, None, &[]).is_err());
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -1,7 +1,7 @@
-//! A door for scrapers alone: the page of metrics, to whoever asks, and nothing else.
+//! A listener for scrapers: the metrics page, without authentication, and nothing else.
 //!
-//! The reference service has one; its deployments are scraped there. Nothing can be changed here, and
-//! no client is named, so there is no token.
+//! The reference service has one, and its deployments are scraped there. It cannot change anything and shows no client,
+//! so there is no token.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,11 +17,10 @@ use crate::net::connection::{HttpHandler, HttpResponse};
 use crate::net::unread_responses::ConnectionUnread;
 use crate::service::Service;
 
-/// The listener for scrapers.
 #[derive(Clone)]
 pub(crate) struct MetricsListener {
     pub(crate) service: Arc<Service>,
-    /// Where the page is.
+    /// The path of the page.
     pub(crate) path: Arc<str>,
 }
 

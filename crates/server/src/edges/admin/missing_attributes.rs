@@ -1,10 +1,10 @@
 //! Attributes without which a rule has no counter to inspect or reset.
 //!
-//! A rule that matches a path does not apply to a subject that is given without one. Its counters were left
-//! out of the answer without a word; now the answer names the rule and what to add.
+//! A rule that matches a path does not apply to a subject that is given without one. Its counters were silently left
+//! out of the response. Now the response names the rule and the attributes to add.
 //!
-//! A reset of one client also leaves alone counters that other clients share, and names their rules here: one
-//! `by: global`, and one by an attribute that is absent together with the address that would stand for it.
+//! A reset of one client also leaves counters alone that other clients share, and names their rules here: rules `by:
+//! global`, and rules by an attribute that is absent together with the address that would replace it.
 
 use serde_json::{Value, json};
 use tidegate_core::rules::{Applicability, Explanation, RuleView, SubjectPart};
@@ -14,15 +14,14 @@ pub(super) fn for_inspect(explanation: &Explanation) -> Vec<Value> {
     to_json(explanation, missing_of_rule)
 }
 
-/// The same for a reset, with the rules whose counter other clients share. Of `by: global` no attribute is
-/// missing.
+/// Those rules for a reset, and the rules whose counter other clients share. With `by: global` no attribute is missing.
 pub(super) fn for_reset(explanation: &Explanation) -> Vec<Value> {
     to_json(explanation, |view| {
         missing_of_rule(view).or_else(|| shared_counter(view))
     })
 }
 
-/// The same for a reset of the rule named `rule` alone.
+/// Those rules for a reset of the rule named `rule` alone.
 pub(super) fn for_rule_reset(rule: &str, explanation: &Explanation) -> Vec<Value> {
     to_json(explanation, |view| {
         (view.rule.as_str() == rule)
@@ -67,7 +66,7 @@ fn shared_counter(view: &RuleView) -> Option<Vec<&str>> {
     (view.subject.is_empty() || !absent.is_empty()).then_some(absent)
 }
 
-/// Whether one of the wanted attributes counts, and not the address in their place.
+/// Whether one of the wanted attributes is counted, and not the address in their place.
 fn is_present(part: &SubjectPart) -> bool {
     let counts = |name| part.counted.as_deref() == Some(name);
     part.wanted.split('|').any(counts)
@@ -81,7 +80,7 @@ mod tests {
     use tidegate_core::units::Nanos;
 
     #[test]
-    fn rules_that_lack_attributes_are_named_and_others_are_not() {
+    fn only_rules_that_lack_attributes_are_named() {
         let text = "version: 1\nrules:\n\
                     - { name: login, by: [ip, account], match: { path: /login }, rate: 5/hour }\n\
                     - { name: each, by: ip, rate: 5/hour }\n\
@@ -132,7 +131,7 @@ mod tests {
             for_rule_reset("login", &explanation),
             [json!({"rule": "login", "attributes": ["path"]})]
         );
-        // The address stands in for the organisation, and it has a counter of its own.
+        // The address replaces the organisation, and it has a counter of its own.
         request.ip = Some("203.0.113.9".parse().unwrap());
         assert_eq!(
             json!(for_reset(&rules.explain(&request, now))),

@@ -1,9 +1,9 @@
-//! The operator's door: metrics, the rules in force, one client's state.
+//! The admin listener: metrics, the active rules, and the state of one client.
 //!
-//! Loopback unless a token is set. `access` decides who may ask, `serve` answers; `metrics_listener` is a
-//! door of its own, for metrics alone. A web page that an
-//! operator happens to visit can reach loopback too: the host must be one of ours, a request from
-//! another origin is refused, and nothing here allows cross-origin reading.
+//! It listens on loopback unless a token is set. `access` authorizes requests and `serve` handles them.
+//! `metrics_listener` is a listener of its own, for metrics alone. A web page that an operator happens to visit can
+//! reach loopback too. So the host must be configured, a request from another origin is rejected, and no response
+//! allows cross-origin reading.
 
 pub(crate) mod access;
 pub(crate) mod metrics_listener;

@@ -1,20 +1,19 @@
-//! How the store of this node is, for `/readyz?verbose`.
+//! The condition of this node's store, for `/readyz?verbose`.
 //!
-//! A node without its store is ready: it decides by its share of each limit. So is one whose durable counts
-//! are not safe: a probe that took it out of service would leave fewer nodes with the same store. The verbose
-//! page names the cause of a failure without address, user or secret.
+//! A node without its store is ready: it decides by its share of each limit. So is a node whose durable counts are not
+//! safe: a probe that took it out of service would leave fewer nodes with the same store. The verbose page names the
+//! cause of a failure without address, user or secret.
 
 use serde_json::{Value, json};
 
 use crate::any_store::StoreCondition;
 
-/// Whether the caller wants to know how the store is: `?verbose`, `?verbose=1`.
+/// Whether the caller wants the condition of the store: `?verbose`, `?verbose=1`.
 pub(super) fn is_verbose(query: Option<&str>) -> bool {
     let mut names = query.unwrap_or_default().split('&');
     names.any(|pair| pair.split('=').next() == Some("verbose"))
 }
 
-/// How the store is.
 pub(super) fn store_json(condition: &StoreCondition) -> Value {
     let outage = condition.outage.as_ref().map(|outage| {
         json!({

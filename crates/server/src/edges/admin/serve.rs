@@ -32,7 +32,6 @@ use crate::service::Service;
 
 static WRONG_TOKEN: RateLimitedLog = RateLimitedLog::new();
 
-/// The admin listener.
 #[derive(Clone)]
 pub(crate) struct AdminListener {
     pub(crate) service: Arc<Service>,
@@ -125,7 +124,7 @@ impl AdminListener {
         }
     }
 
-    /// Whether this node is ready, and if it is wanted how its store is.
+    /// Whether this node is ready, and the condition of its store if the caller wants it.
     fn readiness(&self, id: &DecisionId, condition: Option<&StoreCondition>) -> HttpResponse {
         let readiness = self.service.readiness();
         let mut page = readiness.body();
@@ -135,7 +134,7 @@ impl AdminListener {
         json_response(readiness.status_code(), page.to_string().into(), id)
     }
 
-    /// The limits of descriptor files, as the reference service lists them.
+    /// The limits of descriptor files, in the format of the reference service.
     fn descriptor_limits(&self) -> HttpResponse {
         let policy = self.service.limiter.policy().get();
         let listing = policy.rules.config_dump().to_string();
@@ -162,7 +161,7 @@ impl AdminListener {
         })
     }
 
-    /// Answers with what came of it.
+    /// Reloads the rules and responds with the result.
     async fn reload(&self, id: &DecisionId) -> Result<HttpResponse, ApiError> {
         let (policy_watcher, service) =
             (Arc::clone(&self.policy_watcher), Arc::clone(&self.service));
@@ -192,7 +191,7 @@ impl AdminListener {
         Ok(ok_response(id, &body))
     }
 
-    /// Resets the counters of one client, or that of one rule if it is named.
+    /// Resets the counters of one client, or only that of the rule named in the query.
     async fn reset(
         &self,
         id: &DecisionId,
@@ -205,7 +204,7 @@ impl AdminListener {
         let (missing, counters) = if let Some(rule) = rule {
             let mut views = explanation.rules.iter();
             if !views.any(|view| view.rule.as_str() == rule) {
-                return Err(invalid_rule("no rule in force has this name"));
+                return Err(invalid_rule("no active rule has this name"));
             }
             let missing = missing_attributes::for_rule_reset(rule, &explanation);
             (missing, view.reset_rule(rule, check_request.request).await)
@@ -220,7 +219,7 @@ impl AdminListener {
     }
 }
 
-/// Every figure of this process, as Prometheus reads them.
+/// All metrics of this process, in the Prometheus text format.
 pub(super) fn metrics_page(service: &Service) -> HttpResponse {
     service
         .metrics
@@ -273,7 +272,7 @@ fn usage_json(usage: &LimitUsage) -> Value {
     })
 }
 
-/// `ip=203.0.113.9&user=a` as the body of a request. `+` and `%XX` are decoded.
+/// `ip=203.0.113.9&user=a` as the body of a request. Decodes `+` and `%XX`.
 fn query_attributes(query: &str) -> Result<String, ApiError> {
     let mut attributes = serde_json::Map::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -283,8 +282,8 @@ fn query_attributes(query: &str) -> Result<String, ApiError> {
     Ok(json!({"attributes": attributes}).to_string())
 }
 
-/// The rule that a query such as `rule=ceiling` names. Anything else is rejected: a misspelt parameter would
-/// reset other counters.
+/// The rule that a query such as `rule=ceiling` names. Any other parameter is rejected: a misspelt one would reset
+/// other counters.
 fn rule_to_reset(query: &str) -> Result<Option<String>, ApiError> {
     let mut rule = None;
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -330,7 +329,7 @@ fn percent_decode(text: &str) -> Result<String, ApiError> {
 }
 
 fn invalid_query() -> ApiError {
-    let reason = "an escape is %XX, and all of it is UTF-8".to_owned();
+    let reason = "invalid escape; write %XX, as UTF-8".to_owned();
     InputError {
         field: "query".to_owned(),
         reason,

@@ -1,4 +1,4 @@
-//! What gets no verdict, and how that is told: a gRPC status and a text.
+//! Errors of gRPC calls: a gRPC status and a message.
 
 use http::{HeaderValue, Response};
 use tidegate_core::store::StoreError;
@@ -9,60 +9,63 @@ use crate::net::body::BodyError;
 use crate::net::connection::HttpResponse;
 use crate::protobuf::ProtobufError;
 
-/// Why a call gets no verdict.
+/// Why a call gets no decision.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EnvoyError {
-    /// The message is none.
-    #[error("the request is not understood: {0}")]
+    /// The message is not valid Protocol Buffers.
+    #[error("the request is invalid: {0}")]
     Malformed(#[from] ProtobufError),
-    /// The JSON is not that of a request.
-    #[error("the request is not understood: {0}")]
+    /// The JSON is not a valid request.
+    #[error("the request is invalid: {0}")]
     Json(&'static str),
-    /// The envelope is wrong.
-    #[error("the call does not hold one message: {0}")]
+    /// The gRPC frame is invalid.
+    #[error("the call does not contain exactly one message: {0}")]
     Envelope(&'static str),
-    /// Nobody said that they may compress.
+    /// The message is compressed, although the server announces no compression.
     #[error("the message is compressed; send it as identity")]
     Compressed,
-    /// There are more of something than there may be.
-    #[error("more than {most} {what}")]
-    TooMany { what: &'static str, most: usize },
-    /// Something is longer than it may be.
-    #[error("a {what} has more than {most} bytes")]
-    TooLong { what: &'static str, most: usize },
-    /// A limit comes along, but not per what.
-    #[error("descriptor {descriptor} brings a limit with unit {unit}, which is none")]
+    /// More items than allowed.
+    #[error("more than {max} {what}")]
+    TooMany { what: &'static str, max: usize },
+    /// A text longer than allowed.
+    #[error("a {what} has more than {max} bytes")]
+    TooLong { what: &'static str, max: usize },
+    /// An override limit without a valid unit.
+    #[error(
+        "descriptor {descriptor} has an override limit with the unknown unit {unit}; use a unit of the protocol"
+    )]
     UnknownUnit { descriptor: usize, unit: u64 },
-    /// A limit comes along, per several of a unit. Per one of them would be another limit.
-    #[error("descriptor {descriptor} brings a limit per {times} of its unit; write it per one")]
+    /// An override limit per several units. Read as per one unit it would be another limit.
+    #[error(
+        "descriptor {descriptor} has an override limit per {times} units; write it per one unit"
+    )]
     SeveralUnits { descriptor: usize, times: u64 },
-    /// Whose limits? In the words of the reference service, for which people search their logs.
+    /// The domain is empty. The text is that of the reference service, for which operators search their logs.
     #[error("rate limit domain must not be empty")]
     NoDomain,
-    /// Nothing to decide about. In the words of the reference service.
+    /// There are no descriptors. The text is that of the reference service.
     #[error("rate limit descriptor list must not be empty")]
     NoDescriptors,
-    /// Nothing to decide by. In the words of the reference service.
+    /// No configuration is loaded. The text is that of the reference service.
     #[error("no rate limit configuration loaded")]
     NoConfiguration(#[from] MissingConfigError),
-    /// The message did not come whole.
+    /// The message did not arrive completely.
     #[error(transparent)]
     Body(#[from] BodyError),
-    /// The store gave no answer.
-    #[error("the store gave no answer: {0}")]
+    /// The store did not reply.
+    #[error("the store did not reply: {0}")]
     Store(StoreError),
-    /// There is no such method.
     #[error("there is no such method")]
     UnknownMethod,
-    /// A service whose health nobody knows.
+    /// The health of an unknown service.
     #[error("there is no such service")]
     UnknownService,
-    /// We failed.
-    #[error("this is our fault; see the log")]
+    /// An internal error.
+    #[error("internal error; see the log")]
     Internal,
 }
 
-/// The status codes of gRPC that are used here.
+/// The gRPC status codes in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum GrpcCode {
     Unknown = 2,
@@ -89,8 +92,8 @@ impl EnvoyError {
             EnvoyError::Body(BodyError::TooSlow | BodyError::Evicted) => GrpcCode::DeadlineExceeded,
             EnvoyError::Compressed | EnvoyError::UnknownMethod => GrpcCode::Unimplemented,
             EnvoyError::UnknownService => GrpcCode::NotFound,
-            // As the reference service has it. `Unavailable` would invite Envoy to ask again, and a
-            // charge without an answer may have been made.
+            // As in the reference service. `Unavailable` would invite Envoy to retry, and a charge without a reply may
+            // have been applied.
             EnvoyError::NoDomain
             | EnvoyError::NoDescriptors
             | EnvoyError::NoConfiguration(_)
@@ -99,7 +102,7 @@ impl EnvoyError {
         }
     }
 
-    /// The nearest status of HTTP, for the metrics that all edges share.
+    /// The nearest HTTP status, for the metrics that all edges share.
     pub(crate) fn status(&self) -> u16 {
         match (self, self.code()) {
             (EnvoyError::Store(_) | EnvoyError::NoConfiguration(_), _) => 503,
@@ -111,7 +114,7 @@ impl EnvoyError {
         }
     }
 
-    /// As an answer, which is nothing but its head.
+    /// The response, which consists of headers only.
     pub(crate) fn to_response(&self) -> HttpResponse {
         let mut response = Response::new(bytes::Bytes::new().into());
         let headers = response.headers_mut();
@@ -127,7 +130,7 @@ impl EnvoyError {
     }
 }
 
-/// A text as `grpc-message` has it: printable ASCII as it is, everything else as `%XX`.
+/// Encodes a text for `grpc-message`: printable ASCII unchanged, everything else as `%XX`.
 fn percent_encode(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -160,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_printable_is_escaped() {
+    fn bytes_that_are_not_printable_are_escaped() {
         assert_eq!(percent_encode("50% é\n"), "50%25 %C3%A9%0A");
     }
 }

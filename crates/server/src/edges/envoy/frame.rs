@@ -1,4 +1,4 @@
-//! The envelope of gRPC: five bytes before a message, and a status after it.
+//! gRPC framing: five bytes before a message, and a status after it.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, header};
@@ -12,10 +12,10 @@ pub(super) const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 pub(super) const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 pub(super) const ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
 
-/// One byte that says whether it is compressed, and the length in four.
+/// One byte for the compression flag, and the length in four.
 pub(super) const PREFIX_BYTES: usize = 5;
 
-/// Whether somebody speaks gRPC, with messages in protocol buffers.
+/// Whether the content type is gRPC with Protocol Buffers.
 pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
     let rest = kind.and_then(|kind| kind.strip_prefix(b"application/grpc"));
@@ -23,7 +23,7 @@ pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
         || rest.is_some_and(|rest| rest.starts_with(b"+proto;"))
 }
 
-/// The one message of a call.
+/// The only message of a call.
 pub(super) fn message(body: &[u8]) -> Result<&[u8], EnvoyError> {
     let (prefix, message) = body
         .split_first_chunk::<PREFIX_BYTES>()
@@ -35,24 +35,22 @@ pub(super) fn message(body: &[u8]) -> Result<&[u8], EnvoyError> {
         _ => return Err(EnvoyError::Envelope("its first byte is neither 0 nor 1")),
     }
     match u32::from_be_bytes(length) as usize {
-        length if length > message.len() => Err(EnvoyError::Envelope("the message is cut short")),
-        length if length < message.len() => {
-            Err(EnvoyError::Envelope("something follows the message"))
-        }
+        length if length > message.len() => Err(EnvoyError::Envelope("the message is truncated")),
+        length if length < message.len() => Err(EnvoyError::Envelope("data follows the message")),
         _ => Ok(message),
     }
 }
 
-/// A buffer that a message is to be written into, with room for the envelope before it.
+/// A buffer for a message, with space for the frame header before it.
 pub(super) fn message_buffer(expected_bytes: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(PREFIX_BYTES + expected_bytes);
     out.extend_from_slice(&[0; PREFIX_BYTES]);
     out
 }
 
-/// The answer that holds the message written into such a buffer.
+/// The response with the message written into such a buffer.
 pub(super) fn response(mut out: Vec<u8>) -> HttpResponse {
-    let length = u32::try_from(out.len() - PREFIX_BYTES).expect("an answer has less than 4 GiB");
+    let length = u32::try_from(out.len() - PREFIX_BYTES).expect("a response has less than 4 GiB");
     out[1..PREFIX_BYTES].copy_from_slice(&length.to_be_bytes());
     let body = ResponseBody::with_trailer(Bytes::from(out), STATUS, HeaderValue::from_static("0"));
     let mut response = Response::new(body);
@@ -67,12 +65,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_holds_one_message() {
+    fn a_call_contains_one_message() {
         assert_eq!(message(&[0, 0, 0, 0, 2, 7, 8]).unwrap(), [7, 8]);
         assert!(message(&[0, 0, 0, 0, 0]).unwrap().is_empty());
         for (body, want) in [
             (&[0, 0, 0, 0][..], "ends before"),
-            (&[0, 0, 0, 0, 2, 7], "cut short"),
+            (&[0, 0, 0, 0, 2, 7], "truncated"),
             (&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0], "follows"),
             (&[2, 0, 0, 0, 0], "neither 0 nor 1"),
             (&[1, 0, 0, 0, 0], "compressed"),

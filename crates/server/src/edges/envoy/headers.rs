@@ -1,4 +1,4 @@
-//! The headers that Envoy is asked to put on its answer to the client.
+//! The headers that Envoy adds to its response to the client.
 
 use tidegate::http::{ResponseContext, each_header};
 use tidegate_core::engine::DescriptorResponse;
@@ -7,7 +7,7 @@ use tidegate_core::units::Nanos;
 
 use super::options::{LimitHeaders, ReferenceHeaderNames};
 
-/// Shows every header by name and value.
+/// Calls `each` with the name and value of every header.
 pub(super) fn for_each_header(
     wanted: &LimitHeaders,
     judged: &DescriptorResponse<'_>,
@@ -18,9 +18,9 @@ pub(super) fn for_each_header(
         LimitHeaders::Off => {}
         LimitHeaders::Reference(names) => reference_headers(names, judged, each),
         LimitHeaders::Standard => each_header(&judged.decision, context, |name, value| {
-            // Who is let pass has nothing to wait for, whatever was watched.
+            // An allowed request has nothing to wait for, whatever shadow rules decided.
             let wanted = judged.over_limit || name != "retry-after";
-            // Envoy writes these by itself if it is told to, and counts their reset otherwise.
+            // Envoy writes these itself if configured, and calculates their reset differently.
             if wanted && !name.starts_with("x-ratelimit-") {
                 each(name, value);
             }
@@ -43,8 +43,8 @@ fn reference_headers(
     each(&names.reset, digits.format(reset).as_bytes());
 }
 
-/// The descriptor that the three headers are about: the last that refuses, else the first of those
-/// with the least left. One of several budgets does not refuse alone.
+/// The descriptor that the three headers describe: the last one that denies, otherwise the first of those with the
+/// least remaining. One of several quotas does not deny alone.
 fn binding_status<'s, 'r>(statuses: &'s [Status<'r>]) -> Option<(&'s Status<'r>, StatusLimit<'r>)> {
     let limited = || {
         let statuses = statuses.iter();
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn the_three_headers_are_about_the_last_refusal_or_the_least_left() {
+    fn the_three_headers_describe_the_last_denial_or_the_least_remaining() {
         let free = status(false, false, 0, None);
         let plenty = status(false, false, 9, Some(10));
         let little = status(false, false, 1, Some(20));
@@ -93,6 +93,10 @@ mod tests {
         assert_eq!(limit(&allowed), Some(20));
         let denied = [over, over_too, plenty.clone(), spent.clone()];
         assert_eq!(limit(&denied), Some(40));
-        assert_eq!(limit(&[plenty, spent]), Some(50), "it has the least left");
+        assert_eq!(
+            limit(&[plenty, spent]),
+            Some(50),
+            "it has the least remaining"
+        );
     }
 }

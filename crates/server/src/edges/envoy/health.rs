@@ -1,7 +1,7 @@
-//! The health check of gRPC: whether to go on sending calls here.
+//! The gRPC health check: whether clients should continue to send calls.
 //!
-//! The empty name is the process, which is well as long as it answers; `ratelimit` is the service,
-//! which is not when the process is about to end, or waits for its configuration.
+//! The empty name is the process, which is healthy as long as it responds. `ratelimit` is the service, which is
+//! unhealthy while the process shuts down or waits for its configuration.
 
 use super::error::EnvoyError;
 use crate::protobuf::{ProtobufFields, ProtobufWriter};
@@ -9,7 +9,7 @@ use crate::protobuf::{ProtobufFields, ProtobufWriter};
 const SERVING: u64 = 1;
 const NOT_SERVING: u64 = 2;
 
-/// Answers a `HealthCheckRequest`: writes the response to `out`.
+/// Handles a `HealthCheckRequest` and writes the response to `out`.
 pub(super) fn check(message: &[u8], healthy: bool, out: &mut Vec<u8>) -> Result<(), EnvoyError> {
     let mut service = "";
     for field in ProtobufFields::of(message) {

@@ -1,7 +1,7 @@
-//! `POST /json`: the same request and answer in the JSON form of their messages.
+//! `POST /json`: the same request and response in the JSON form of their messages.
 //!
-//! Names are read as JSON and as the messages have them, numbers also as text, units by name or by
-//! number; a name that is not known is refused, and what is the default is not written.
+//! Names are accepted in JSON form and as in the messages, numbers also as text, and units by name or by number. An
+//! unknown name is rejected. Default values are not written.
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
@@ -22,11 +22,11 @@ use crate::service::Service;
 
 mod response;
 
-/// The most bytes a body may have. People write it by hand, so it need not be as large as what Envoy
-/// sends, and JSON takes several times its size in memory.
+/// Maximum size of a body. Bodies are written by hand, so the limit can be lower than for Envoy's messages, and JSON
+/// takes several times its size in memory.
 pub(crate) const MAX_BODY_BYTES: usize = body::MAX_SMALL_BODY;
 
-/// Answers one request.
+/// Handles one request.
 pub(crate) async fn respond(service: &Service, body: Incoming) -> HttpResponse {
     let result = match body::read(body, MAX_BODY_BYTES).await {
         Ok(body) => service.wait_for(decide(service, &body)).await,
@@ -36,8 +36,8 @@ pub(crate) async fn respond(service: &Service, body: Incoming) -> HttpResponse {
     let (status, kind, body) = match result {
         Ok((status, body)) => (status, "application/json", Bytes::from(body)),
         Err(error) => {
-            tracing::debug!(%error, "no verdict");
-            // Whatever the fault, and with a newline: so it is in the reference service.
+            tracing::debug!(%error, "no decision");
+            // The same for every error, and with a newline, as in the reference service.
             (400, "text/plain; charset=utf-8", "Bad Request\n".into())
         }
     };
@@ -51,14 +51,13 @@ pub(crate) async fn respond(service: &Service, body: Incoming) -> HttpResponse {
 
 async fn decide(service: &Service, body: &[u8]) -> Result<(u16, Vec<u8>), EnvoyError> {
     let value: Value =
-        serde_json::from_slice(body).map_err(|_| EnvoyError::Json("it is no JSON"))?;
+        serde_json::from_slice(body).map_err(|_| EnvoyError::Json("it is not JSON"))?;
     let view = service.limiter.view();
     let envoy_request = parse_request(&value)?;
     let wait = CallerDeadline::unbounded();
     decide_and_write(service, &view, &envoy_request, wait, response::to_json).await
 }
 
-/// Reads a request.
 fn parse_request(value: &Value) -> Result<EnvoyRequest<'_>, EnvoyError> {
     let mut described = DescribedRequest::default();
     let mut own = Vec::new();
@@ -154,26 +153,26 @@ fn unit(value: &Value) -> Result<Option<Unit>, EnvoyError> {
     }
 }
 
-const UNKNOWN_NAME: EnvoyError = EnvoyError::Json("a name in it is not known");
+const UNKNOWN_NAME: EnvoyError = EnvoyError::Json("it has an unknown field");
 
-/// The members of an object that are there: null is as good as nothing.
+/// The members of an object. A member that is null counts as absent.
 fn members(value: &Value) -> Result<impl Iterator<Item = (&str, &Value)>, EnvoyError> {
     let members = value.as_object();
-    let members = members.ok_or(EnvoyError::Json("an object is missing"))?;
+    let members = members.ok_or(EnvoyError::Json("an object is expected"))?;
     let present = members.iter().filter(|(_, value)| !value.is_null());
     Ok(present.map(|(name, value)| (name.as_str(), value)))
 }
 
 fn list<'j>(value: &'j Value, what: &'static str, max: usize) -> Result<&'j [Value], EnvoyError> {
     match value.as_array() {
-        None => Err(EnvoyError::Json("a list is missing")),
+        None => Err(EnvoyError::Json("a list is expected")),
         Some(values) if values.len() > max => Err(too_many(what, max)),
         Some(values) => Ok(values),
     }
 }
 
 fn text(value: &Value) -> Result<&str, EnvoyError> {
-    value.as_str().ok_or(EnvoyError::Json("a text is missing"))
+    value.as_str().ok_or(EnvoyError::Json("a text is expected"))
 }
 
 fn number(value: &Value) -> Result<u64, EnvoyError> {
@@ -187,7 +186,7 @@ fn number(value: &Value) -> Result<u64, EnvoyError> {
         }),
         _ => None,
     };
-    number.ok_or(EnvoyError::Json("a whole number is missing"))
+    number.ok_or(EnvoyError::Json("a whole number is expected"))
 }
 
 fn number_u32(value: &Value) -> Result<u32, EnvoyError> {

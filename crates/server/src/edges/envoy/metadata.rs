@@ -1,5 +1,4 @@
-//! The dynamic metadata of an answer: what was asked, and what the rules of the descriptors that
-//! passed want to be told along.
+//! The dynamic metadata of a response: the request, and the metadata of the rules of all descriptors that passed.
 
 use std::fmt::Write;
 
@@ -10,7 +9,6 @@ use super::wire::EnvoyRequest;
 
 type MetadataFields = Vec<(Box<str>, Metadata)>;
 
-/// All of it.
 pub(super) fn dynamic_metadata(
     request: &EnvoyRequest<'_>,
     statuses: &[Status<'_>],
@@ -51,14 +49,14 @@ fn descriptor_metadata(descriptor: &Descriptor<'_>) -> Metadata {
         Hits::Used(cost) | Hits::Refund(cost) => Some(cost.get()),
     };
     if let Some(hits) = own_hits {
-        // The protocol has no other numbers here; no count of hits reaches 2^53.
+        // The protocol has only floating point numbers here. No count of hits reaches 2^53.
         let hits = Metadata::Number(hits as f64);
         fields.push(("hitsAddend".into(), hits));
     }
     Metadata::Map(fields)
 }
 
-/// A limit in the text form of its message, of which what is the default is no part.
+/// A limit in the text form of its message, without default values.
 fn override_text(own: DescriptorOverride) -> String {
     let mut out = String::new();
     if own.requests != 0 {
@@ -67,7 +65,7 @@ fn override_text(own: DescriptorOverride) -> String {
     out + "unit:" + &own.unit.name().to_ascii_uppercase()
 }
 
-/// Adds what is not there yet; what is there stays, but for maps, which take up each other's names.
+/// Merges `more` into `known`. Existing values stay, and maps are merged name by name.
 fn merge(known: Option<Metadata>, more: &Metadata) -> Option<Metadata> {
     Some(match (known, more) {
         (None, more) => more.clone(),
@@ -101,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_take_up_each_other_and_the_first_word_counts() {
+    fn maps_are_merged_and_the_first_value_counts() {
         let first = map(&[("a", text("1")), ("m", map(&[("x", text("1"))]))]);
         let second = map(&[
             ("a", text("2")),

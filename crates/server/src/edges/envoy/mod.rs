@@ -1,11 +1,10 @@
-//! The Envoy rate limit service, version 3, over gRPC, and its JSON twin `POST /json`.
+//! The Envoy rate limit service, version 3, over gRPC, and its JSON form `POST /json`.
 //!
-//! `wire` and `json` turn bytes into descriptors, `native` makes attributes of them for native rules,
-//! `deadline` is how long a caller waits,
-//! `response` and `json` write the answer, `headers` and `metadata` what is told along; `frame` is gRPC's
-//! envelope, `health` its health check, `serve` the routes, `statistics` the counts of the reference
-//! service, `error` what is refused and how. How a limit is found or charged is not known here. No
-//! generated code: the messages are few, and each is read once, from the body, without copies.
+//! `wire` and `json` parse requests into descriptors, `native` derives the attributes for native rules, and `deadline`
+//! is the time that a caller waits. `response` and `json` write the response, `headers` and `metadata` its extra parts.
+//! `frame` is the gRPC framing, `health` the health check, `serve` the routes, `statistics` the counters of the
+//! reference service, and `error` the errors. Does not know how a limit is found or charged. No generated code: the
+//! messages are few, and each is read once, from the body, without copies.
 
 pub(crate) mod deadline;
 mod error;

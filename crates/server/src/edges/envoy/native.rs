@@ -1,8 +1,8 @@
-//! The attributes that native rules see of a described request.
+//! The attributes of a described request for native rules.
 //!
-//! The entries of all descriptors are one set; of a name that comes twice the first value counts.
-//! `remote_address` is the client's address and `api_key` its key, as on the other edges. An empty key
-//! counts as absent, and [`has_conflicting_keys`] finds requests with several.
+//! The entries of all descriptors form one set. If a name occurs twice, the first value counts. `remote_address` is the
+//! client's address and `api_key` its key, as on the other edges. An empty key counts as absent, and
+//! [`has_conflicting_keys`] finds requests with several keys.
 
 use tidegate::identity::ip;
 use tidegate_core::envoy::{DescribedRequest, Hits};
@@ -12,20 +12,20 @@ use tidegate_core::units::{Cost, Nanos};
 
 use crate::edges::http::digest_key;
 
-/// What native rules are asked about.
+/// The request that native rules decide.
 pub(super) fn request<'a>(described: &'a DescribedRequest<'_>) -> Request<'a> {
     let entries = described.descriptors.iter().map(|d| d.entries.len());
     let mut request = Request {
         edge: Edge::Envoy,
         attributes: Vec::with_capacity(1 + entries.sum::<usize>()),
         cost: cost(described),
-        // Envoy cannot hold a request back.
+        // Envoy cannot delay a request.
         max_delay: Some(Nanos::ZERO),
         ..Request::default()
     };
     for (name, value) in described.descriptors.iter().flat_map(|d| &d.entries) {
         match *name {
-            // What is no address says nothing about who it is.
+            // A value that is not an address is ignored.
             "remote_address" | "ip" => request.ip = request.ip.or_else(|| ip::parse(value).ok()),
             "api_key" if request.api_key.is_some() || value.is_empty() => {}
             "api_key" => request.api_key = Some(digest_key(value)),
@@ -39,8 +39,8 @@ pub(super) fn request<'a>(described: &'a DescribedRequest<'_>) -> Request<'a> {
     request
 }
 
-/// Whether a request shows two different keys to rules that look at keys. Which of them the service
-/// behind goes by is not known here, so a blocked one could hide behind an invented one.
+/// Whether a request has two different keys and a rule uses keys. The edge cannot know which of them the service behind
+/// Envoy reads, so a blocked key could hide behind an invented one.
 pub(super) fn has_conflicting_keys(described: &DescribedRequest<'_>, rules: &RuleSet) -> bool {
     let entries = described.descriptors.iter().flat_map(|d| &d.entries);
     let mut keys = entries
@@ -53,8 +53,8 @@ pub(super) fn has_conflicting_keys(described: &DescribedRequest<'_>, rules: &Rul
         && (rules.has_access_lists() || rules.attributes().contains("api_key"))
 }
 
-/// Adds an attribute in normal form, unless it has a value already. An ambiguous path is resolved, because
-/// Envoy lets a request pass whose call is rejected.
+/// Adds an attribute in normal form, unless it has a value already. An ambiguous path is resolved, because Envoy lets a
+/// request pass whose call is rejected.
 fn add<'a>(request: &mut Request<'a>, name: &'a str, value: &'a str) {
     let name = normalize_name(name.into());
     if request.text(&name).is_some() {
@@ -65,7 +65,7 @@ fn add<'a>(request: &mut Request<'a>, name: &'a str, value: &'a str) {
     request.attributes.push((name, value));
 }
 
-/// What the most expensive of the descriptors costs; nothing if none of them is charged.
+/// The cost of the most expensive descriptor. `None` if no descriptor is charged.
 fn cost(described: &DescribedRequest<'_>) -> Option<Cost> {
     let costs = described.descriptors.iter().map(|d| match d.hits {
         Hits::Charge(cost) | Hits::Used(cost) => Some(cost),
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn two_different_keys_conflict_where_rules_look_at_keys() {
+    fn two_different_keys_conflict_if_rules_use_keys() {
         let parsed = |by: &str| {
             let text = format!("version: 1\nrules:\n  - {{ name: r, by: {by}, rate: 1/hour }}\n");
             let (name, text) = ("r", &*text);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_none() {
+    fn an_invalid_address_is_ignored() {
         let described = described(&[&[("remote_address", "10.0.0.0/8")]]);
         assert_eq!(request(&described).ip, None);
     }

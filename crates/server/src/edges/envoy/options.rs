@@ -1,40 +1,40 @@
-//! How the Envoy protocol is answered, where the reference service can be told to answer otherwise.
+//! Options of the Envoy edge, which correspond to settings of the reference service.
 
 use std::time::Duration;
 
 use tidegate_core::envoy::DescriptorOptions;
 
-/// The choices there are. The default is ours.
+/// The options. The defaults are Tidegate's own.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct EnvoyOptions {
-    /// In what manner descriptors are decided.
+    /// How descriptors are decided.
     pub(crate) descriptor_options: DescriptorOptions,
-    /// Which headers Envoy is asked to put on its answer.
+    /// The headers that Envoy adds to its response.
     pub(crate) headers: LimitHeaders,
-    /// Whether what was asked, and the metadata of what passed, is told as dynamic metadata.
+    /// Whether the response carries the request, and the metadata of passed descriptors, as dynamic metadata.
     pub(crate) dynamic_metadata: bool,
-    /// Above which part of a limit a hit counts as near it; statistics under the names of the
-    /// reference are kept only if this is given.
+    /// The fraction of a limit above which a hit counts as near it. Statistics under the names of the reference service
+    /// exist only if this is set.
     pub(crate) near_ratio: Option<f64>,
-    /// How long a call without a deadline of its own waits for the store; as long as others if nothing.
+    /// How long a call without a deadline of its own waits for the store. `None`: as long as on other edges.
     pub(crate) default_wait: Option<Duration>,
-    /// Whether health waits for a configuration that names a domain.
+    /// Whether health requires a configuration with a domain.
     pub(crate) healthy_when_configured: bool,
 }
 
 /// Headers for the client.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) enum LimitHeaders {
-    /// Those of every other edge: the `RateLimit` family and `Retry-After`.
+    /// The headers of every other edge: the `RateLimit` family and `Retry-After`.
     #[default]
     Standard,
     /// None.
     Off,
-    /// The three of the reference.
+    /// The three headers of the reference service.
     Reference(Box<ReferenceHeaderNames>),
 }
 
-/// The names of the reference's three headers, as they are to be written.
+/// The configured names of the three headers of the reference service.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ReferenceHeaderNames {
     pub(crate) limit: String,

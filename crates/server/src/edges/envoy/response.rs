@@ -1,4 +1,4 @@
-//! From a judgement to the bytes of a `RateLimitResponse`.
+//! Encodes a decision as a `RateLimitResponse`.
 
 use tidegate::http::ResponseContext;
 use tidegate_core::engine::DescriptorResponse;
@@ -12,7 +12,7 @@ use crate::protobuf::ProtobufWriter;
 const OK: u64 = 1;
 const OVER_LIMIT: u64 = 2;
 
-/// What an answer is made of.
+/// The parts of a response.
 pub(super) struct EnvoyResponse<'a, 'v> {
     pub(super) request: &'a EnvoyRequest<'v>,
     pub(super) judged: &'a DescriptorResponse<'v>,
@@ -21,7 +21,7 @@ pub(super) struct EnvoyResponse<'a, 'v> {
 }
 
 impl EnvoyResponse<'_, '_> {
-    /// Writes the message to the end of `out`.
+    /// Appends the message to `out`.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         let mut message = ProtobufWriter::to(out);
         message.uint(1, code(self.judged.over_limit));
@@ -39,12 +39,12 @@ impl EnvoyResponse<'_, '_> {
         }
     }
 
-    /// Shows the headers for the client.
+    /// Calls `each` with the headers for the client.
     pub(super) fn each_header(&self, each: impl FnMut(&str, &[u8])) {
         headers::for_each_header(&self.options.headers, self.judged, &self.context, each);
     }
 
-    /// What is told along, if it is wanted.
+    /// The dynamic metadata, if it is enabled.
     pub(super) fn metadata(&self) -> Option<Vec<(Box<str>, Metadata)>> {
         let wanted = self.options.dynamic_metadata;
         wanted.then(|| metadata::dynamic_metadata(self.request, &self.judged.statuses))

@@ -30,10 +30,9 @@ use crate::store_error_log::log_store_error;
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const HEALTH: &str = "/grpc.health.v1.Health/Check";
 
-/// What most answers take: one status and five headers.
+/// The size of most responses: one status and five headers.
 const USUAL_RESPONSE_BYTES: usize = 384;
 
-/// A method that is served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum GrpcMethod {
     ShouldRateLimit,
@@ -50,7 +49,6 @@ impl GrpcMethod {
     }
 }
 
-/// The gRPC listener.
 #[derive(Clone)]
 pub(crate) struct EnvoyListener(pub(crate) Arc<Service>);
 
@@ -104,7 +102,7 @@ impl HttpHandler for EnvoyListener {
     }
 }
 
-/// A status for the metrics, and a message in its envelope.
+/// An HTTP status for the metrics, and a framed message.
 type GrpcResult = Result<(u16, Vec<u8>), EnvoyError>;
 
 async fn should_rate_limit(service: &Service, wait: CallerDeadline, body: Incoming) -> GrpcResult {
@@ -116,7 +114,7 @@ async fn should_rate_limit(service: &Service, wait: CallerDeadline, body: Incomi
     result
 }
 
-/// Counts a call as the reference service does, where that is wanted.
+/// Counts a call in the statistics of the reference service, if they are enabled.
 pub(super) fn count_call<T>(service: &Service, result: &Result<T, EnvoyError>) {
     let Some(statistics) = &service.envoy_statistics else {
         return;
@@ -138,7 +136,7 @@ async fn decide(service: &Service, wait: CallerDeadline, body: &[u8]) -> GrpcRes
     .await
 }
 
-/// Decides a request and has its answer written.
+/// Decides a request and writes its response.
 pub(super) async fn decide_and_write<'v, T>(
     service: &Service,
     view: &'v LimiterView<'_, AnyStore>,

@@ -1,9 +1,9 @@
-//! The statistics of the reference service, under the names its dashboards ask for.
+//! The statistics of the reference service, under the names that its dashboards use.
 //!
-//! Kept only for deployments that come from it. They count hits, not calls. Kept true: values that
-//! callers choose never make more than [`MAX_CALLER_SERIES`] series, and unknown domains no more than
-//! [`MAX_UNKNOWN_DOMAINS`]; what does not fit is counted as such. Limits that are counted under their own
-//! path always have theirs: their number is the operator's. `page` writes them.
+//! They exist only for deployments that migrate from it. They count hits, not calls. Invariant: values that callers
+//! choose never create more than [`MAX_CALLER_SERIES`] series, and unknown domains no more than
+//! [`MAX_UNKNOWN_DOMAINS`]. Hits beyond these are counted together. Limits that are counted under their own path always
+//! have a series: the operator determines their number. `page` writes them.
 
 mod page;
 
@@ -22,18 +22,17 @@ use tidegate_core::store::Source;
 use super::error::EnvoyError;
 use super::wire::EnvoyRequest;
 
-/// The most series under names with values of callers in them.
+/// Maximum series under names with values of callers in them.
 const MAX_CALLER_SERIES: usize = 10_000;
 
-/// The most domains that no file names and that have series of their own.
+/// Maximum series of domains that no file names.
 const MAX_UNKNOWN_DOMAINS: usize = 100;
 
-/// All of them.
 #[derive(Debug)]
 pub(crate) struct EnvoyStatistics {
     near_ratio: f64,
     domains: RwLock<HashMap<Box<str>, PathSeries>>,
-    /// How many of the paths have values of callers in them.
+    /// The number of paths with values of callers in them.
     caller_series: AtomicUsize,
     without_series: Counter,
     loads: Counter,
@@ -48,7 +47,7 @@ pub(crate) struct EnvoyStatistics {
 
 type PathSeries = HashMap<Box<str>, Arc<LimitHits>>;
 
-/// What series are named by.
+/// How the name of a series is chosen.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SeriesNaming {
     /// The path of a limit, as configured.
@@ -67,7 +66,7 @@ struct LimitHits {
     shadow: Counter,
 }
 
-/// What one descriptor adds to the hits on its limit.
+/// The hits that one descriptor adds to its limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct HitDelta {
     total: u64,
@@ -78,7 +77,7 @@ struct HitDelta {
 }
 
 impl EnvoyStatistics {
-    /// With hits above this part of a limit counted as near it.
+    /// Hits above `near_ratio` of a limit count as near it.
     pub(crate) fn new(near_ratio: f64) -> Self {
         EnvoyStatistics {
             near_ratio,
@@ -96,7 +95,7 @@ impl EnvoyStatistics {
         }
     }
 
-    /// Counts a configuration that came into force.
+    /// Counts a configuration that was loaded.
     pub(crate) fn record_load(&self) {
         self.loads.inc();
     }
@@ -106,12 +105,12 @@ impl EnvoyStatistics {
         self.calls.inc();
     }
 
-    /// Counts how long a decision took.
+    /// Records the duration of a decision.
     pub(super) fn record_duration(&self, time: Duration) {
         self.durations.record(time);
     }
 
-    /// Counts a call that got no verdict.
+    /// Counts a call that got no decision.
     pub(super) fn record_failure(&self, error: &EnvoyError) {
         match error {
             EnvoyError::Store(_) => self.store_errors.inc(),
@@ -119,7 +118,7 @@ impl EnvoyStatistics {
         }
     }
 
-    /// Counts what became of each descriptor.
+    /// Counts the result of each descriptor.
     pub(super) fn record_decision(
         &self,
         request: &EnvoyRequest<'_>,
@@ -204,7 +203,7 @@ impl LimitHits {
 }
 
 impl HitDelta {
-    /// Hits of one call are split where they cross a limit, or the mark that is near it.
+    /// Splits the hits of one call where they cross the limit, or the mark near it.
     fn of(descriptor: &Descriptor<'_>, status: &Status<'_>, limit: u64, near: u64) -> Self {
         let hits = match descriptor.hits {
             Hits::Charge(cost) | Hits::Used(cost) => cost.get(),
@@ -266,9 +265,9 @@ mod tests {
         assert_eq!(parts(added(10, 0, true)), [0, 0, 0, 0]);
     }
 
-    /// The hits that a limit which only watches would have denied, and no others.
+    /// Only the hits that a limit in shadow mode would have denied.
     #[test]
-    fn hits_that_were_only_watched_are_those_over_the_limit() {
+    fn shadow_hits_are_the_hits_over_the_limit() {
         let watched = |before, hits| {
             let descriptor = Descriptor {
                 entries: Default::default(),
@@ -286,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_do_not_choose_how_many_unknown_domains_have_series() {
+    fn the_series_of_unknown_domains_are_bounded() {
         let statistics = EnvoyStatistics::new(0.8);
         for number in 0..MAX_UNKNOWN_DOMAINS + 5 {
             statistics.record_unknown_domain(&format!("d{number}"), 2);
@@ -294,13 +293,13 @@ mod tests {
         statistics.record_unknown_domain("d7", 3);
         let domains = statistics.unknown_domains.read();
         assert_eq!(domains.len(), MAX_UNKNOWN_DOMAINS);
-        assert_eq!(domains["d7"].get(), 5, "those there go on");
+        assert_eq!(domains["d7"].get(), 5, "existing series continue");
         let all = 2 * (MAX_UNKNOWN_DOMAINS as u64 + 5) + 3;
         assert_eq!(statistics.domain_not_found.get(), all);
     }
 
     #[test]
-    fn callers_do_not_choose_how_many_series_there_are() {
+    fn the_series_with_values_of_callers_are_bounded() {
         let statistics = EnvoyStatistics::new(0.8);
         for path in 0..MAX_CALLER_SERIES + 5 {
             let hit = statistics.series(
@@ -311,13 +310,13 @@ mod tests {
             assert_eq!(hit.is_some(), path < MAX_CALLER_SERIES);
         }
         let stays = statistics.series("d", "d.key_7", SeriesNaming::WithCallerValues);
-        assert!(stays.is_some(), "those there stay");
+        assert!(stays.is_some(), "existing series stay");
         let configured = statistics.series("d", "d.configured", SeriesNaming::ByPath);
-        assert!(configured.is_some(), "callers take no limit's place");
+        assert!(configured.is_some(), "configured limits always fit");
     }
 
     #[test]
-    fn limits_of_the_operator_leave_room_for_values_of_callers() {
+    fn configured_limits_do_not_count_against_values_of_callers() {
         let statistics = EnvoyStatistics::new(0.8);
         for path in 0..=MAX_CALLER_SERIES {
             let hit = statistics.series("d", &format!("d.{path}"), SeriesNaming::ByPath);

@@ -1,9 +1,9 @@
-//! From the bytes of a `RateLimitRequest` to descriptors. Pure: no clock, no I/O, no limiter.
+//! Parses a `RateLimitRequest` into descriptors. Pure: no clock, no I/O, no limiter.
 //!
-//! What can borrows from the body. Kept true: whatever the bytes, the answer is a request within the
-//! bounds below or one fault; nothing panics, and nothing is cut short to fit, because two clients cut
-//! short could become one. A value is never a fault, neither its length nor its bytes: the client of
-//! Envoy chooses it, and Envoy lets pass what got no verdict.
+//! Texts are borrowed from the body where possible. Invariant: any input yields a request within the bounds below or
+//! one error. Nothing panics, and no value is truncated, because two truncated clients could become one. A value is
+//! never an error, neither by its length nor by its bytes: the client of Envoy chooses it, and Envoy lets a request
+//! without a decision pass.
 
 use smallvec::SmallVec;
 use tidegate_core::envoy::{
@@ -16,32 +16,31 @@ use crate::protobuf::{ProtobufField, ProtobufFields};
 
 pub(super) mod value;
 
-/// The most bytes a request may have: the 60 KiB of headers that Envoy takes, in every descriptor.
+/// Maximum size of a request: the 60 KiB of headers that Envoy accepts, in every descriptor.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 1 << 20;
-/// The most descriptors a request may have.
+/// Maximum descriptors of a request.
 pub(crate) const MAX_DESCRIPTORS: usize = 16;
-/// The most entries a descriptor may have.
+/// Maximum entries of a descriptor.
 pub(crate) const MAX_ENTRIES: usize = 16;
-/// The longest key of an entry, and the longest domain, in bytes.
+/// Maximum length of the key of an entry and of a domain, in bytes.
 pub(crate) const MAX_KEY_BYTES: usize = 256;
 
-/// A request as asked.
+/// A parsed request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct EnvoyRequest<'a> {
-    /// What it is about.
+    /// The domain and its descriptors.
     pub(super) described: DescribedRequest<'a>,
-    /// The hits of the request as a whole, as written: 0 if it says nothing.
+    /// The hits of the request as a whole, as sent: 0 if absent.
     pub(super) hits_addend: u32,
 }
 
-/// The hits of one descriptor, as written.
+/// The hits of one descriptor, as sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct OwnHits {
     pub(super) addend: Option<u64>,
     pub(super) is_negative: bool,
 }
 
-/// Reads a `RateLimitRequest`.
 pub(super) fn parse_request(message: &[u8]) -> Result<EnvoyRequest<'_>, EnvoyError> {
     let mut described = DescribedRequest::default();
     let mut own: SmallVec<[OwnHits; 4]> = SmallVec::new();
@@ -60,7 +59,7 @@ pub(super) fn parse_request(message: &[u8]) -> Result<EnvoyRequest<'_>, EnvoyErr
                 own.push(hits);
             }
             3 => hits_addend = field.uint32()?,
-            _ => {} // of a newer protocol
+            _ => {} // a field of a newer protocol
         }
     }
     for (descriptor, own) in described.descriptors.iter_mut().zip(own) {
@@ -72,7 +71,7 @@ pub(super) fn parse_request(message: &[u8]) -> Result<EnvoyRequest<'_>, EnvoyErr
     })
 }
 
-/// Whether a request says enough to be decided.
+/// Checks that a request has a domain and descriptors.
 pub(super) fn validate(request: EnvoyRequest<'_>) -> Result<EnvoyRequest<'_>, EnvoyError> {
     match &request.described {
         described if described.domain.is_empty() => Err(EnvoyError::NoDomain),
@@ -81,7 +80,7 @@ pub(super) fn validate(request: EnvoyRequest<'_>) -> Result<EnvoyRequest<'_>, En
     }
 }
 
-/// What a descriptor is charged, by its own word or else by that of its request.
+/// The hits of a descriptor: its own if set, otherwise those of its request.
 pub(super) fn hits(own: OwnHits, of_request: u32) -> Hits {
     let number = own.addend.unwrap_or(u64::from(of_request.max(1)));
     match (Cost::new(number), own) {
@@ -99,7 +98,7 @@ pub(super) fn unit(number: u64) -> Option<Unit> {
         .find(|unit| u64::from(unit_number(*unit)) == number)
 }
 
-/// The number of a unit in the protocol. The week came last.
+/// The number of a unit in the protocol. The week was added last.
 pub(super) const fn unit_number(unit: Unit) -> u8 {
     match unit {
         Unit::Second => 1,
@@ -112,20 +111,20 @@ pub(super) const fn unit_number(unit: Unit) -> u8 {
     }
 }
 
-/// A text that is not longer than it may be.
+/// Checks the length of a text.
 pub(super) fn check_length<'a>(
     what: &'static str,
     text: &'a str,
-    most: usize,
+    max: usize,
 ) -> Result<&'a str, EnvoyError> {
     match text.len() {
-        length if length > most => Err(EnvoyError::TooLong { what, most }),
+        length if length > max => Err(EnvoyError::TooLong { what, max }),
         _ => Ok(text),
     }
 }
 
-pub(super) fn too_many(what: &'static str, most: usize) -> EnvoyError {
-    EnvoyError::TooMany { what, most }
+pub(super) fn too_many(what: &'static str, max: usize) -> EnvoyError {
+    EnvoyError::TooMany { what, max }
 }
 
 fn descriptor(
@@ -148,11 +147,11 @@ fn descriptor(
                 }
                 descriptor.entries.push(entry(field)?);
             }
-            // A message that comes twice is one, and what the second says last counts.
+            // A message that occurs twice is merged, and the last value of each field counts.
             2 => own.get_or_insert_default().read(field)?,
             3 => read_wrapper(field, hits.addend.get_or_insert_default())?,
             4 => hits.is_negative = field.bool()?,
-            _ => {} // of a newer protocol
+            _ => {} // a field of a newer protocol
         }
     }
     descriptor.limit_override = own.map(|own| own.limit(at)).transpose()?;
@@ -172,12 +171,12 @@ fn entry(field: ProtobufField<'_>) -> Result<DescriptorEntry<'_>, EnvoyError> {
     Ok((key, value::decode(value)))
 }
 
-/// A limit of the caller's, as written.
+/// An override limit of the caller, as sent.
 #[derive(Clone, Copy, Default)]
 struct LimitOverride {
     requests: u32,
     unit: u64,
-    /// How many units the window has; none written is one.
+    /// The number of units in the window. 0, if absent, means 1.
     times: u64,
 }
 

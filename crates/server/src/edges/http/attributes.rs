@@ -1,5 +1,4 @@
-//! The attributes of a request, whichever reader and whichever edge finds them: bounded, each given once,
-//! and in normal form.
+//! The attributes of a request, for every reader and every edge: bounded, each given once, and in normal form.
 
 use std::borrow::Cow;
 
@@ -8,7 +7,7 @@ use tidegate_core::request::{ApiKey, Request, check_host, normalize_name, normal
 
 use super::wire::{MAX_ATTRIBUTES, MAX_NAME_BYTES, MAX_VALUE_BYTES};
 
-/// A request that is being given its attributes.
+/// A request to which attributes are added.
 pub(crate) struct AttributeBuilder<'r, 'b> {
     request: &'r mut Request<'b>,
     count: usize,
@@ -24,7 +23,7 @@ impl<'r, 'b> AttributeBuilder<'r, 'b> {
         }
     }
 
-    /// Makes room for one more.
+    /// Counts one more attribute.
     pub(crate) fn count_one(&mut self) -> Result<(), String> {
         if self.count == MAX_ATTRIBUTES {
             return Err(format!("more than {MAX_ATTRIBUTES} attributes"));
@@ -33,7 +32,7 @@ impl<'r, 'b> AttributeBuilder<'r, 'b> {
         Ok(())
     }
 
-    /// Adds one. Its name has been checked.
+    /// Adds one attribute. Its name has been checked.
     pub(crate) fn add(&mut self, name: Cow<'b, str>, value: Cow<'b, str>) -> Result<(), String> {
         if value.len() > MAX_VALUE_BYTES {
             return Err(format!("a value has at most {MAX_VALUE_BYTES} bytes"));
@@ -46,7 +45,7 @@ impl<'r, 'b> AttributeBuilder<'r, 'b> {
             }
             "api_key" if !self.has_key => {
                 self.has_key = true;
-                // An empty key is what a missing header looks like after a template.
+                // A template with a missing header yields an empty key.
                 request.api_key = (!value.is_empty()).then(|| digest_key(&value));
             }
             "ip" | "api_key" => return Err(GIVEN_TWICE.to_owned()),
@@ -68,16 +67,15 @@ impl<'r, 'b> AttributeBuilder<'r, 'b> {
     }
 }
 
-/// Whether `value` is one that a rule can name.
+/// Checks that a rule can match `value`.
 fn check_value(name: &str, value: &str) -> Result<(), String> {
     let has_form = matches!(name, "method" | "host" | "path");
     if has_form && value.trim_ascii() != value {
         return Err(WHITE_SPACE.to_owned());
     }
     match name {
-        "host" => {
-            check_host(value).map_err(|error| format!("is no host: {error}; write its name alone"))
-        }
+        "host" => check_host(value)
+            .map_err(|error| format!("is not a host: {error}; write only its name")),
         "path" if value.is_empty() => Err("is empty; write `/`, or leave it out".to_owned()),
         _ => Ok(()),
     }
@@ -86,7 +84,7 @@ fn check_value(name: &str, value: &str) -> Result<(), String> {
 const GIVEN_TWICE: &str = "given twice";
 const WHITE_SPACE: &str = "has white space at its beginning or end; leave it out";
 
-/// The attribute of identity that `name` differs from in case only.
+/// The identity attribute that `name` differs from in case only.
 fn identity_name(name: &str) -> Option<&'static str> {
     let known = ["ip", "api_key"].into_iter();
     known
@@ -94,7 +92,7 @@ fn identity_name(name: &str) -> Option<&'static str> {
         .find(|known| known.eq_ignore_ascii_case(name))
 }
 
-/// Whether an attribute or a unit may be called that.
+/// Checks the name of an attribute or a unit.
 pub(crate) fn check_name(name: &str) -> Result<(), String> {
     if name.trim_ascii() != name {
         return Err(WHITE_SPACE.to_owned());
@@ -105,7 +103,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
     }
 }
 
-/// A key as a request carries it. The key itself goes no further.
+/// A key as a request carries it. Only its digest is stored.
 pub(crate) fn digest_key<'a>(key: &str) -> ApiKey<'a> {
     ApiKey {
         digest: *Digest::of(key).as_bytes(),
@@ -132,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_no_rule_can_name_is_rejected() {
+    fn a_value_that_no_rule_can_match_is_rejected() {
         for (name, value, part) in [
             ("host", "https://example.com", "neither scheme nor path"),
             ("host", "example.com:https", "a port is a number"),

@@ -1,4 +1,4 @@
-//! Answers to what cannot be decided: one shape, with an id that the logs can be searched for.
+//! Responses to requests without a decision: one shape, with an id that is in the logs too.
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
@@ -13,28 +13,28 @@ use crate::net::connection::HttpResponse;
 /// Why a request gets no decision.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum ApiError {
-    /// It is not understood.
+    /// It is invalid.
     Input(InputError),
-    /// Its body did not come, or is too large.
+    /// Its body did not arrive, or is too large.
     Body(BodyError),
-    /// There is nothing at this path.
+    /// The path does not exist.
     NotFound,
-    /// There is, but not for this method.
+    /// The path exists, but not for this method.
     Method {
-        /// The methods there are.
+        /// The allowed methods.
         allow: &'static str,
     },
-    /// The caller has not shown the token.
+    /// The request carries no valid token.
     WrongToken,
-    /// Not a way to address this listener.
+    /// The host name is not one of this listener.
     UnknownHost,
-    /// A page of another origin asks.
+    /// The request comes from a page of another origin.
     CrossOrigin,
-    /// The store gave no answer.
+    /// The store did not reply.
     StoreUnavailable,
-    /// There is nothing to decide by yet.
+    /// No configuration is loaded yet.
     NoConfiguration(MissingConfigError),
-    /// We failed.
+    /// An internal error.
     Internal,
 }
 
@@ -77,9 +77,9 @@ impl ApiError {
             ApiError::NotFound => (
                 404,
                 "not_found",
-                "there is nothing here; see /openapi.json".to_owned(),
+                "no such path; see /openapi.json".to_owned(),
             ),
-            ApiError::Method { allow } => (405, "method_not_allowed", format!("write {allow}")),
+            ApiError::Method { allow } => (405, "method_not_allowed", format!("use {allow}")),
             ApiError::WrongToken => (
                 401,
                 "unauthorized",
@@ -88,31 +88,31 @@ impl ApiError {
             ApiError::UnknownHost => (
                 421,
                 "misdirected",
-                "this host name is not one of ours".to_owned(),
+                "this host name is not one of this listener".to_owned(),
             ),
             ApiError::CrossOrigin => (
                 403,
                 "forbidden",
-                "not from a page of another origin".to_owned(),
+                "requests from pages of another origin are not allowed".to_owned(),
             ),
             ApiError::StoreUnavailable => (
                 503,
                 "store_unavailable",
-                "the store gave no answer".to_owned(),
+                "the store did not reply".to_owned(),
             ),
             ApiError::NoConfiguration(error) => (503, "no_configuration", error.to_string()),
-            ApiError::Internal => (500, "internal", "this is our fault; see the log".to_owned()),
+            ApiError::Internal => (500, "internal", "internal error; see the log".to_owned()),
         }
     }
 
-    /// As an answer.
+    /// The response for this error.
     pub(crate) fn to_response(&self, id: &DecisionId) -> HttpResponse {
         let (status, error, message) = self.describe();
         let mut body = json!({"id": id.as_str(), "error": error, "message": message});
         if let ApiError::Input(bad) = self {
             body["field"] = json!(bad.field);
         }
-        let status = StatusCode::from_u16(status).expect("a status from the table above");
+        let status = StatusCode::from_u16(status).expect("the table above has valid status codes");
         let mut response = json_response(status, body.to_string().into(), id);
         let headers = response.headers_mut();
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -123,7 +123,7 @@ impl ApiError {
             ApiError::WrongToken => {
                 headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
-            // The rest of the body is not read: nothing more can come over this connection.
+            // The rest of the body is not read: nothing more can arrive on this connection.
             ApiError::Body(_) => {
                 headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
@@ -133,13 +133,13 @@ impl ApiError {
     }
 }
 
-/// A body of JSON.
+/// A JSON response.
 pub(crate) fn json_response(status: StatusCode, body: Bytes, id: &DecisionId) -> HttpResponse {
     let mut response = Response::new(body.into());
     *response.status_mut() = status;
     let json = HeaderValue::from_static("application/json");
     response.headers_mut().insert(header::CONTENT_TYPE, json);
-    let id = HeaderValue::from_str(id.as_str()).expect("an id is plain ASCII");
+    let id = HeaderValue::from_str(id.as_str()).expect("ids are ASCII");
     response.headers_mut().insert(tidegate::http::ID, id);
     response
 }

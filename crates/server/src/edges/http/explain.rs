@@ -1,4 +1,4 @@
-//! An explanation as JSON: what the lists and every rule have to say about a request.
+//! Explanations as JSON: the list entry and the rules that apply to a request, and why.
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use crate::decision_ids::DecisionId;
 use crate::net::connection::HttpResponse;
 use crate::service::Service;
 
-/// What rules say about requests, in one answer: some 10 MiB.
+/// Maximum of requests times rules in one response: some 10 MiB.
 pub(crate) const MAX_VIEWS: usize = 30_000;
 
 /// Explains one request or a list.
@@ -30,9 +30,8 @@ pub(crate) fn respond(
             let max = (MAX_VIEWS / rules.max(1)).max(1);
             if batch.requests.len() > max {
                 let field = format!("[{max}]");
-                let reason = format!(
-                    "with {rules} rules at most {max} requests are explained at once; send fewer"
-                );
+                let reason =
+                    format!("with {rules} rules a list has at most {max} requests; send fewer");
                 return Err(InputError { field, reason }.into());
             }
             let each = batch.requests.into_iter();
@@ -46,7 +45,6 @@ pub(crate) fn respond(
     ))
 }
 
-/// The whole explanation.
 pub(crate) fn json(explanation: &Explanation) -> Value {
     let rules: Vec<Value> = explanation.rules.iter().map(rule).collect();
     let listed = explanation.listed.as_ref().map(listed);
@@ -94,7 +92,7 @@ fn rule(view: &RuleView) -> Value {
     explained
 }
 
-/// What is not as usual; nothing for what is.
+/// Adds the options that differ from the default.
 fn handling(handling: &EffectiveOptions, explained: &mut Value) {
     let ms = |span: Nanos| span.millis_up();
     if !handling.leases.is_empty() {

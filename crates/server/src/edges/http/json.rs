@@ -1,4 +1,4 @@
-//! The reader behind `wire`: visitors that build requests and remember where they are.
+//! The full parser behind `wire`: serde visitors that build requests and track their position for error messages.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -15,16 +15,16 @@ use super::wire::{
     MAX_COSTS, MAX_ITEMS, PlainCost, TTL_RANGE_MS,
 };
 
-/// What a fault repeats of the input at most, in characters.
+/// Maximum characters of the input that an error message repeats.
 const MAX_ECHO_CHARS: usize = 64;
 const MAX_REASON_CHARS: usize = 300;
 
-/// Where the reader is, for the fault it may find there.
+/// The position of the parser, for error messages.
 #[derive(Debug, Default)]
 pub(super) struct Trace {
     item: Cell<Option<usize>>,
     field: Cell<&'static str>,
-    /// The caller's own name for the place inside the field, noted once there is a fault.
+    /// The name inside the field, as the caller wrote it. Set only when there is an error.
     name: RefCell<Option<String>>,
 }
 
@@ -44,7 +44,7 @@ impl Trace {
         }
     }
 
-    /// The fault at the place the reader has come to.
+    /// The error at the current position.
     pub(super) fn to_input_error(&self, error: &serde_json::Error) -> InputError {
         let item = self.item.get().map(|item| format!("[{item}]"));
         let field = Some(self.field.get().to_owned()).filter(|field| !field.is_empty());
@@ -64,7 +64,7 @@ fn truncate(text: &str, max_chars: usize) -> String {
     }
 }
 
-/// A request, or a list of about so many.
+/// A request, or a list of about that many.
 pub(super) struct CheckBodySeed<'t>(pub(super) &'t Trace, pub(super) usize);
 
 impl<'de> DeserializeSeed<'de> for CheckBodySeed<'_> {
@@ -97,7 +97,7 @@ impl<'de> Visitor<'de> for CheckBodySeed<'_> {
         loop {
             trace.item.set(Some(batch.options.len()));
             trace.set_field("");
-            // Read where it is to stay.
+            // Parsed in place.
             let request = batch.requests.push_mut(EMPTY_REQUEST);
             let Some(options) = list.next_element_seed(CheckRequestSeed(trace, request, None))?
             else {
@@ -117,7 +117,7 @@ impl<'de> Visitor<'de> for CheckBodySeed<'_> {
     }
 }
 
-/// An object into a request, with a life if it is to be open.
+/// Parses an object into a request, with a TTL if it acquires a permit.
 struct CheckRequestSeed<'t, 'r, 'de>(
     &'t Trace,
     &'r mut Request<'de>,
@@ -187,7 +187,7 @@ impl<'de> Visitor<'de> for CheckRequestSeed<'_, '_, 'de> {
     }
 }
 
-/// `{"ip": "...", ...}` into a request.
+/// Parses `{"ip": "...", ...}` into a request.
 pub(super) struct AttributesSeed<'t, 'r, 'de>(
     pub(super) &'t Trace,
     pub(super) &'r mut Request<'de>,
@@ -230,7 +230,7 @@ impl<'de> Visitor<'de> for AttributesSeed<'_, '_, 'de> {
     }
 }
 
-/// `{"tokens": 1500}` into units and numbers, 0 included.
+/// Parses `{"tokens": 1500}` into units and numbers, 0 included.
 pub(super) struct CostsSeed<'t>(pub(super) &'t Trace);
 
 impl<'de> DeserializeSeed<'de> for CostsSeed<'_> {
@@ -272,7 +272,7 @@ impl<'de> Visitor<'de> for CostsSeed<'_> {
     }
 }
 
-/// What is to be charged: of a unit that costs 0, nothing.
+/// The costs to charge. A unit that costs 0 is not charged.
 pub(super) fn to_costs<'de>(
     costs: Vec<(Cow<'de, str>, u64)>,
 ) -> Vec<(Cow<'de, str>, Option<Cost>)> {
@@ -337,7 +337,7 @@ impl Visitor<'_> for WholeNumberSeed {
     }
 }
 
-/// A request that is to be open.
+/// A request for a permit.
 pub(super) struct AcquireSeed<'t>(pub(super) &'t Trace);
 
 impl<'de> DeserializeSeed<'de> for AcquireSeed<'_> {
@@ -348,14 +348,14 @@ impl<'de> DeserializeSeed<'de> for AcquireSeed<'_> {
         let options = CheckRequestSeed(trace, &mut request, Some(&ttl_ms)).deserialize(source)?;
         if options.plain_cost == PlainCost::Zero {
             trace.set_field("cost");
-            return Err(D::Error::custom("an open request costs 1 or more"));
+            return Err(D::Error::custom("a permit costs 1 or more"));
         }
         let millis = ttl_ms.get().unwrap_or(DEFAULT_PERMIT_TTL.millis_up());
         if !TTL_RANGE_MS.contains(&millis) {
             trace.set_field("ttl_ms");
             let (min, max) = (TTL_RANGE_MS.start(), TTL_RANGE_MS.end());
             return Err(D::Error::custom(format_args!(
-                "{millis} is no life of a slot, write {min} to {max}"
+                "{millis} is not a valid TTL of a permit, write {min} to {max}"
             )));
         }
         Ok(AcquireBody {
@@ -366,7 +366,7 @@ impl<'de> DeserializeSeed<'de> for AcquireSeed<'_> {
     }
 }
 
-/// An object with one text of this name.
+/// An object with one string field of this name.
 pub(super) struct TextFieldSeed<'t>(pub(super) &'t Trace, pub(super) &'static str);
 
 impl<'de> DeserializeSeed<'de> for TextFieldSeed<'_> {

@@ -1,8 +1,8 @@
-//! The JSON interface: `POST /v1/check` and its kin.
+//! The JSON API: `POST /v1/check` and related routes.
 //!
-//! `wire` turns bytes into requests (`fast_json` the usual ones, `json` all), `units` rejects costs that no rule
-//! knows, `serve` asks the limiter, `permits` for requests that stay open, `error` says what was wrong. `reserve`
-//! and `reserve_wire` are the same for costs known only at the end.
+//! `wire` parses bodies into requests (`fast_json` the usual ones, `json` all), `units` rejects costs that no rule
+//! counts, `serve` calls the limiter, `permits` acquires, renews and releases permits, and `error` builds error
+//! responses. `reserve` and `reserve_wire` do the same for costs that are known only at the end.
 
 mod attributes;
 pub(crate) mod error;

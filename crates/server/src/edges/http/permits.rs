@@ -1,4 +1,4 @@
-//! Requests that are open for a while: `/v1/acquire`, `/v1/renew` and `/v1/release`.
+//! Concurrency permits: `/v1/acquire`, `/v1/renew` and `/v1/release`.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::net::connection::HttpResponse;
 use crate::service::Service;
 use crate::store_error_log::log_store_error;
 
-/// Opens a request, or says who refuses.
+/// Acquires permits for a request, or responds with the denial.
 pub(super) async fn acquire(
     service: &Arc<Service>,
     id: &DecisionId,
@@ -53,7 +53,7 @@ pub(super) async fn acquire(
     Ok(to_response(response))
 }
 
-/// Lets a request stay open.
+/// Renews the permits of a request.
 pub(super) async fn renew(
     service: &Service,
     id: &DecisionId,
@@ -70,7 +70,7 @@ pub(super) async fn renew(
     Ok(json_response(StatusCode::OK, body.to_string().into(), id))
 }
 
-/// Ends a request. To end it twice is as good as once.
+/// Releases the permits of a request. Idempotent.
 pub(super) async fn release(
     service: &Service,
     id: &DecisionId,
@@ -110,7 +110,7 @@ fn acquire_error(error: &AcquireError) -> ApiError {
             ApiError::StoreUnavailable
         }
         AcquireError::NoRandomness(error) => {
-            tracing::error!(%error, "no slot");
+            tracing::error!(%error, "cannot create a permit without randomness");
             ApiError::Internal
         }
     }

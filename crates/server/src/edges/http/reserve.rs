@@ -1,4 +1,4 @@
-//! `/v1/reserve` and `/v1/settle`: an estimate is charged now, and what was used when it is known.
+//! `/v1/reserve` and `/v1/settle`: an estimate is charged now, and the actual cost when it is known.
 
 use http::StatusCode;
 use serde_json::json;
@@ -15,7 +15,7 @@ use crate::decision_ids::DecisionId;
 use crate::net::connection::HttpResponse;
 use crate::service::Service;
 
-/// Answers as a check does, and with what to settle it.
+/// Responds like a check, with a token to settle the reservation.
 pub(super) async fn reserve(
     service: &Service,
     id: &DecisionId,
@@ -35,7 +35,7 @@ pub(super) async fn reserve(
     Ok(to_response(response(&reserved.decision, &context)))
 }
 
-/// Says what became of it. What waits for the store is accepted.
+/// Settles a reservation and responds with the result. A settlement that is pending for the store is accepted.
 pub(super) async fn settle(
     service: &Service,
     id: &DecisionId,

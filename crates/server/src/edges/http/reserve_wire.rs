@@ -1,4 +1,4 @@
-//! From the bytes of a body to a reservation or a settlement. Pure, and within the bounds of `wire`.
+//! Parses a body into a reservation or a settlement. Pure, and within the bounds of `wire`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,43 +12,41 @@ use tidegate_core::units::{Cost, Nanos};
 use super::json::{AttributesSeed, CostsSeed, JsonText, Trace, WholeNumberSeed, to_costs};
 use super::wire::{EMPTY_REQUEST, InputError, parse};
 
-/// How long a reservation lasts that does not say: longer than most calls to a language model take.
+/// The default TTL of a reservation: longer than most calls to a language model take.
 const DEFAULT_TTL: Nanos = Nanos::from_secs(60);
 
-/// Of nothing nothing is charged, and then nothing when it is settled: whoever estimates 0 would have no limit.
+/// An estimate of 0 charges nothing, now or at the settlement: a client that estimates 0 would have no limit.
 const ZERO_ESTIMATE: &str = "an estimate is 1 or more";
 
-/// A reservation as asked.
+/// The body of a reservation.
 #[derive(Clone, Debug)]
 pub(super) struct ReserveBody<'a> {
     /// The request, with the estimate as its cost.
     pub(super) request: Request<'a>,
-    /// How long the estimate waits to be settled.
+    /// How long the reservation waits to be settled.
     pub(super) ttl: Nanos,
 }
 
-/// A settlement as asked.
+/// The body of a settlement.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct SettleBody<'a> {
-    /// What the reservation was answered with.
+    /// The token from the response to the reservation.
     pub(super) token: Cow<'a, str>,
-    /// What was used.
+    /// The actual cost.
     pub(super) actual: Actual,
 }
 
-/// Reads a body that holds a reservation.
 pub(super) fn parse_reserve(body: &[u8]) -> Result<ReserveBody<'_>, InputError> {
     let trace = Trace::default();
     parse(body, &trace, ReserveSeed(&trace))
 }
 
-/// Reads a body that holds a settlement.
 pub(super) fn parse_settle(body: &[u8]) -> Result<SettleBody<'_>, InputError> {
     let trace = Trace::default();
     parse(body, &trace, SettleSeed(&trace))
 }
 
-/// The number of a field among those that an object may have, each once.
+/// The index of a field in `names`. Each field may occur once.
 fn field_index<E: Error>(
     trace: &Trace,
     names: &[&'static str],
@@ -172,11 +170,11 @@ impl<'de> Visitor<'de> for SettleSeed<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_mutations::{FuzzTarget, NumberEncoding, inputs};
+    use tidegate_fuzz_inputs::{FuzzTarget, NumberEncoding, inputs};
 
     #[track_caller]
     fn check(error: Option<InputError>, want: &str) {
-        let message = error.map(|fault| format!("{}: {}", fault.field, fault.reason));
+        let message = error.map(|error| format!("{}: {}", error.field, error.reason));
         let message = message.unwrap_or_default();
         assert!(
             message.starts_with(want) && !message.is_empty(),
@@ -185,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reservation_is_a_request_with_an_end() {
+    fn a_reservation_is_a_request_with_a_ttl() {
         let body = br#"{"attributes": {"user": "ada"}, "cost": 2, "costs": {"tokens": 1500},
                         "expires_ms": 5000}"#;
         let parsed = parse_reserve(body).unwrap();
@@ -197,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_settlement_may_be_of_nothing_and_leave_out_what_it_does_not_know() {
+    fn a_settlement_may_be_zero_and_may_leave_out_units() {
         let parsed =
             parse_settle(br#"{"reservation": "ab", "costs": {"tokens": 0, "a": 7}}"#).unwrap();
         assert_eq!(parsed.token, "ab");
@@ -247,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn no_body_panics_or_takes_long() {
+    fn no_body_panics_or_is_slow() {
         let attack = FuzzTarget {
             parser: "reservation bodies",
             seed: 0x5e771e,

@@ -32,22 +32,21 @@ use crate::store_error_log::log_store_error;
 /// A list of a thousand requests with generous attributes.
 pub(crate) const MAX_BODY_BYTES: usize = 1 << 20;
 
-/// Lists and explanations that are decided at the same time. Their answers take memory while they are made.
+/// Lists and explanations that are decided at the same time. Their responses take memory while they are built.
 pub(crate) const MAX_LISTS: usize = 64;
 
 static LISTS: Semaphore = Semaphore::const_new(MAX_LISTS);
 
-/// What the answer to a list takes: an item of 17 bytes, the shortest, is answered by some 320.
+/// The size of the response to a list relative to its body: an item of 17 bytes, the shortest, gets some 320.
 const RESPONSE_RATIO: usize = 20;
 const MAX_RESERVED_BYTES: usize = 320 << 10;
 
 const OPENAPI: &str = include_str!("openapi.json");
 
-/// The public listener.
 #[derive(Clone)]
 pub(crate) struct PublicListener(pub(crate) Arc<Service>);
 
-/// What is asked for.
+/// The kind of decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum CheckVerb {
     Check,
@@ -55,7 +54,7 @@ enum CheckVerb {
     Explain,
 }
 
-/// What a path leads to.
+/// The route of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum HttpRoute {
     Decide(CheckVerb),
@@ -67,12 +66,12 @@ enum HttpRoute {
     Settle,
     Health,
     Ready,
-    /// Of the Envoy reference service, by which its deployments are probed.
+    /// The health check of the Envoy reference service, by which its deployments are probed.
     Healthcheck,
     OpenApi,
 }
 
-/// What is needed of a request's head once its path is known. The head itself is dropped before a body is
+/// The parts of a request's head that are needed once its route is known. The head itself is dropped before a body is
 /// awaited: thousands of streams may wait, and a head takes up to 32 KiB.
 struct HttpRouteHead {
     route: HttpRoute,
@@ -100,7 +99,7 @@ impl HttpRoute {
         })
     }
 
-    /// Whether the rules have a say in the response. A refund or a settlement without the rules of its charge would be
+    /// Whether the response depends on the rules. A refund or a settlement without the rules of its charge would be
     /// lost. A permit is renewed and released by its token alone.
     fn needs_rules(self) -> bool {
         match self {
@@ -178,12 +177,12 @@ impl HttpHandler for PublicListener {
     }
 }
 
-/// Discards a body that nobody reads, so that its HTTP/1 connection can go on. An HTTP/2 stream ends alone.
+/// Discards a body that no route reads, so that its HTTP/1 connection can continue. An HTTP/2 stream ends alone.
 async fn discard(parts: &Parts, body: &mut Incoming) -> Discarded {
     if parts.version >= Version::HTTP_2 || body.is_end_stream() {
         return Discarded::Whole;
     }
-    // To look for it would ask the client to send it.
+    // Reading the body would make the client send it.
     if parts.headers.contains_key(header::EXPECT) {
         return Discarded::Partly;
     }
@@ -191,7 +190,7 @@ async fn discard(parts: &Parts, body: &mut Incoming) -> Discarded {
 }
 
 impl HttpRouteHead {
-    /// Whether the body of this request is looked at.
+    /// Whether this route reads the body of this request.
     fn reads_body(&self) -> bool {
         let is_page = matches!(
             self.route,
@@ -258,8 +257,8 @@ impl HttpRouteHead {
         }
     }
 
-    /// Answers a body once it is there, and where the answer may be large, once its peer has read enough of
-    /// those before it.
+    /// Decides a body once it has arrived. Where the response may be large, it first waits until the peer has read
+    /// enough of the earlier responses.
     async fn decide(
         &self,
         service: &Service,
@@ -270,7 +269,7 @@ impl HttpRouteHead {
     ) -> Result<HttpResponse, ApiError> {
         let mut body = self.read_post(service, body).await?;
         let is_list = body.trim_ascii_start().starts_with(b"[");
-        // Made where it is used: a connection would else have room for it all the time.
+        // Created at its use: otherwise every connection would reserve space for it.
         let deciding = |body| decide_body(service, id, verb, self.style, body);
         if !is_list && verb != CheckVerb::Explain {
             return service.wait_for(deciding(&body)).await;
@@ -325,9 +324,10 @@ fn status_response(status: StatusCode, text: &str, id: &DecisionId) -> HttpRespo
 }
 
 fn healthcheck(healthy: bool) -> HttpResponse {
-    let (status, text) = match healthy {
-        true => (StatusCode::OK, "OK"),
-        false => (StatusCode::INTERNAL_SERVER_ERROR, ""),
+    let (status, text) = if healthy {
+        (StatusCode::OK, "OK")
+    } else {
+        (StatusCode::INTERNAL_SERVER_ERROR, "")
     };
     let mut response = Response::new(Bytes::from_static(text.as_bytes()).into());
     *response.status_mut() = status;
@@ -336,8 +336,7 @@ fn healthcheck(healthy: bool) -> HttpResponse {
     response
 }
 
-/// One request or a list. A list that is not understood as a whole is refused as a whole, before
-/// anything is charged.
+/// Decides one request or a list. A list with an invalid item is rejected as a whole, before anything is charged.
 async fn decide_body(
     service: &Service,
     id: &DecisionId,
@@ -382,7 +381,7 @@ async fn decide_one(
     Ok(to_response(response(&decision, &context)))
 }
 
-/// Which rules a request charges.
+/// The rules that a request charges.
 fn scope(verb: CheckVerb, options: CheckOptions) -> ChargeScope {
     match (verb, options.plain_cost) {
         (CheckVerb::Peek | CheckVerb::Explain, _) => ChargeScope::Nothing,
@@ -391,7 +390,7 @@ fn scope(verb: CheckVerb, options: CheckOptions) -> ChargeScope {
     }
 }
 
-/// A decision on the wire.
+/// The HTTP response of a decision.
 pub(crate) fn to_response(decided: Decided) -> HttpResponse {
     let mut response = Response::new(decided.body.into());
     *response.status_mut() = decided.status;
@@ -399,8 +398,8 @@ pub(crate) fn to_response(decided: Decided) -> HttpResponse {
     response
 }
 
-/// A list: each decided on its own, in order, all under the same rules. Taken in pieces that fit
-/// the processor's first cache.
+/// Decides each request of a list on its own, in order, all under the same rules. Works in chunks that fit the first
+/// cache of the processor.
 async fn decide_batch(
     service: &Service,
     id: &DecisionId,
@@ -413,7 +412,7 @@ async fn decide_batch(
     let (mut requests, options) = (batch.requests, batch.options);
     let mut out = Vec::with_capacity(requests.len() * 320 + 2);
     out.push(b'[');
-    // Asked for by the log alone, and then read once for the whole list.
+    // Used only by the log, and then parsed once for the whole list.
     let reparsed = OnceCell::new();
     let context = service.context(id, BodyStyle::Plain);
     let (mut at, mut took) = (0, Duration::ZERO);

@@ -1,5 +1,5 @@
-//! Rejects costs in units that the rules do not know, because nothing would be charged for them, and attributes
-//! that differ from a known one by case, because no rule would look at them.
+//! Rejects costs in units that the rules do not know, because nothing would be charged for them, and attributes that
+//! differ from a known one by case, because no rule would match them.
 
 use tidegate_core::request::Request;
 use tidegate_core::rules::{RuleSet, may_have_case_mismatch};
@@ -32,12 +32,12 @@ pub(super) fn check(service: &Service, request: &Request<'_>) -> Result<(), Inpu
     check_names(&service.limiter.policy().load().rules, request, "")
 }
 
-/// Whether the rules have to be looked at. Those of most requests need not be.
+/// Whether the check is needed. Most requests need none.
 fn needs_check(request: &Request<'_>) -> bool {
     !request.costs.is_empty() || may_have_case_mismatch(request)
 }
 
-/// Checks one request by `rules`. `item` stands before the name of the field.
+/// Checks one request against `rules`. `item` is the prefix of the field name.
 pub(crate) fn check_names(
     rules: &RuleSet,
     request: &Request<'_>,

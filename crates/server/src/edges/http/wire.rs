@@ -1,8 +1,8 @@
-//! From the bytes of a body to requests. Pure: no clock, no I/O, no limiter.
+//! Parses bodies into requests. Pure: no clock, no I/O, no limiter.
 //!
-//! Read in one pass, borrowing from the body. Kept true: whatever the bytes, the answer is requests
-//! within the bounds below or one fault that names the field; nothing panics, and nothing is cut
-//! short to fit, because two clients cut short could become one.
+//! A body is parsed in one pass and borrowed from. Invariant: any input yields requests within the bounds below or one
+//! error that names the field. Nothing panics, and no value is truncated, because two truncated clients could become
+//! one.
 
 use std::borrow::Cow;
 
@@ -13,61 +13,58 @@ use tidegate_core::units::Nanos;
 use super::fast_json;
 use super::json::{AcquireSeed, CheckBodySeed, TextFieldSeed, Trace};
 
-/// The most attributes a request may have.
+/// Maximum attributes of a request.
 pub(crate) const MAX_ATTRIBUTES: usize = 64;
-/// The longest name of an attribute or a unit, in bytes.
+/// Maximum length of the name of an attribute or a unit, in bytes.
 pub(crate) const MAX_NAME_BYTES: usize = 128;
-/// The longest value of an attribute, in bytes.
+/// Maximum length of the value of an attribute, in bytes.
 pub(crate) const MAX_VALUE_BYTES: usize = 4096;
-/// The most units a request may name costs in.
+/// Maximum units in the costs of a request.
 pub(crate) const MAX_COSTS: usize = 16;
-/// The most requests in a list.
+/// Maximum requests in a list.
 pub(crate) const MAX_ITEMS: usize = 1000;
 
-/// How long slots may last, in milliseconds: longer than a few round trips, and no longer than anybody
-/// would wait for those of a caller that died.
+/// The TTL of a permit, in milliseconds: longer than a few round trips, and not longer than an operator would wait for
+/// the permits of a caller that died.
 pub(crate) const TTL_RANGE_MS: std::ops::RangeInclusive<u64> = 100..=3_600_000;
 
-/// A request that is to be open.
+/// The body of a request for a permit.
 #[derive(Clone, Debug)]
 pub(crate) struct AcquireBody<'a> {
-    /// The request.
     pub(crate) request: Request<'a>,
-    /// How long it stays open unless it is renewed.
+    /// How long the permit lasts unless it is renewed.
     pub(crate) ttl: Nanos,
-    /// Whether a receipt is wanted.
+    /// Whether the caller wants a receipt.
     pub(crate) receipt: bool,
 }
 
-/// One request as asked.
+/// One request of a check.
 #[derive(Clone, Debug)]
 pub(crate) struct CheckRequest<'a> {
-    /// The request.
     pub(crate) request: Request<'a>,
-    /// What is wanted of it.
     pub(crate) options: CheckOptions,
 }
 
-/// What is wanted of one request besides its decision.
+/// Options of one request besides its attributes and costs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct CheckOptions {
-    /// What rules without a unit are charged.
+    /// Whether rules without a unit are charged.
     pub(crate) plain_cost: PlainCost,
-    /// Whether a receipt is wanted.
+    /// Whether the caller wants a receipt.
     pub(crate) receipt: bool,
 }
 
-/// What a request costs in rules without a unit.
+/// The cost of a request for rules without a unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PlainCost {
-    /// 0: those rules are only looked at.
+    /// 0: those rules are only read.
     Zero,
     /// One or more.
     Charged,
 }
 
 impl PlainCost {
-    /// Of the number in the field `cost`; absent, it is 1.
+    /// From the field `cost`. If it is absent, the cost is 1.
     pub(crate) fn of(cost: Option<u64>) -> Self {
         if cost == Some(0) {
             PlainCost::Zero
@@ -77,16 +74,14 @@ impl PlainCost {
     }
 }
 
-/// Requests in order, and as many wishes.
+/// Requests in order, and the options of each.
 #[derive(Clone, Debug)]
 pub(crate) struct CheckBatch<'a> {
-    /// The requests.
     pub(crate) requests: Vec<Request<'a>>,
-    /// What is wanted of each.
     pub(crate) options: Vec<CheckOptions>,
 }
 
-/// A request of which nothing has been read yet.
+/// A request before its fields are parsed.
 pub(super) const EMPTY_REQUEST: Request<'_> = Request {
     edge: Edge::Http,
     ip: None,
@@ -99,7 +94,7 @@ pub(super) const EMPTY_REQUEST: Request<'_> = Request {
     max_wait: None,
 };
 
-/// What a body holds.
+/// The content of a body.
 #[derive(Clone, Debug)]
 pub(crate) enum CheckBody<'a> {
     /// An object.
@@ -108,17 +103,17 @@ pub(crate) enum CheckBody<'a> {
     Many(CheckBatch<'a>),
 }
 
-/// A body that is not understood.
+/// An invalid body.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{reason}")]
 pub(crate) struct InputError {
-    /// Where: `cost`, `attributes.ip`, `[3].costs.tokens`; empty for the body as a whole.
+    /// The position: `cost`, `attributes.ip`, `[3].costs.tokens`. Empty for the body as a whole.
     pub(crate) field: String,
-    /// What is wrong with it.
+    /// Why it is invalid.
     pub(crate) reason: String,
 }
 
-/// Reads a body that holds one request or a list of them.
+/// Parses one request or a list of them.
 pub(crate) fn parse_check(body: &[u8]) -> Result<CheckBody<'_>, InputError> {
     // A short request has about this many bytes.
     let expected_items = (body.len() / 64).min(MAX_ITEMS);
@@ -134,19 +129,19 @@ fn parse_check_json(body: &[u8], expected_items: usize) -> Result<CheckBody<'_>,
     parse(body, &trace, CheckBodySeed(&trace, expected_items))
 }
 
-/// Reads a body that holds `{"receipt": "..."}`.
+/// Parses `{"receipt": "..."}`.
 pub(crate) fn parse_receipt(body: &[u8]) -> Result<Cow<'_, str>, InputError> {
     let trace = Trace::default();
     parse(body, &trace, TextFieldSeed(&trace, "receipt"))
 }
 
-/// Reads a body that holds a request that is to be open.
+/// Parses a request for a permit.
 pub(crate) fn parse_acquire(body: &[u8]) -> Result<AcquireBody<'_>, InputError> {
     let trace = Trace::default();
     parse(body, &trace, AcquireSeed(&trace))
 }
 
-/// Reads a body that holds `{"slot": "..."}`.
+/// Parses `{"slot": "..."}`.
 pub(crate) fn parse_permit(body: &[u8]) -> Result<Cow<'_, str>, InputError> {
     let trace = Trace::default();
     parse(body, &trace, TextFieldSeed(&trace, "slot"))
@@ -167,7 +162,7 @@ pub(super) fn parse<'b, S: DeserializeSeed<'b>>(
 mod tests {
     use super::*;
     use tidegate_core::units::Cost;
-    use tidegate_mutations::{FuzzTarget, NumberEncoding, inputs};
+    use tidegate_fuzz_inputs::{FuzzTarget, NumberEncoding, inputs};
 
     fn parse_error(body: &str) -> String {
         let error = parse_check(body.as_bytes()).unwrap_err();
@@ -203,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_are_brought_into_their_normal_form() {
+    fn attributes_are_normalised() {
         for path in [
             "/login",
             "/login/?x=1",
@@ -226,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_cost_of_zero_is_kept_apart_from_the_costs_of_units() {
+    fn a_plain_cost_of_zero_does_not_affect_the_costs_of_units() {
         assert_eq!(
             parse_one(r#"{"cost": 0}"#).options.plain_cost,
             PlainCost::Zero
@@ -365,12 +360,18 @@ mod tests {
         );
         assert_eq!(parse_acquire(b"{}").unwrap().ttl, Nanos::from_secs(10));
         for (body, want) in [
-            (r#"{"ttl_ms": 99}"#, "ttl_ms: 99 is no life of a slot"),
-            (r#"{"ttl_ms": 3600001}"#, "ttl_ms: 3600001 is no life"),
+            (
+                r#"{"ttl_ms": 99}"#,
+                "ttl_ms: 99 is not a valid TTL of a permit",
+            ),
+            (
+                r#"{"ttl_ms": 3600001}"#,
+                "ttl_ms: 3600001 is not a valid TTL",
+            ),
             (r#"{"ttl_ms": "1"}"#, "ttl_ms: invalid type: string"),
             (r#"{"ttl_ms": 100, "ttl_ms": 100}"#, "ttl_ms: given twice"),
             (r#"{"ttl": 100}"#, "ttl: unknown field, write attributes"),
-            (r#"{"cost": 0}"#, "cost: an open request costs 1 or more"),
+            (r#"{"cost": 0}"#, "cost: a permit costs 1 or more"),
             ("[{}]", ": invalid type: sequence"),
             ("{} {}", ": trailing characters"),
         ] {
@@ -429,9 +430,9 @@ mod tests {
     ];
     const NESTS: &[(&[u8], &[u8])] = &[(b"[", b"]"), (b"{\"attributes\":", b"}"), (b"\"", b"\"")];
 
-    /// Good bodies with a few things wrong in each.
+    /// Valid bodies with a few mutations each.
     #[test]
-    fn no_body_panics_takes_long_or_is_read_in_two_ways() {
+    fn no_body_panics_is_slow_or_differs_between_the_parsers() {
         let attack = FuzzTarget {
             parser: "http bodies",
             seed: 0x5eed,

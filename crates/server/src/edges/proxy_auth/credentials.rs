@@ -1,12 +1,12 @@
-//! The API key that a proxied request shows. Pure.
+//! The API key of a proxied request. Pure.
 //!
-//! A key is sent in `X-API-Key` or as the token of `Authorization: Bearer`. The service behind the proxy
-//! reads one of them, and nothing here knows which. A request with two different keys is therefore
-//! rejected: otherwise a blocked key would pass beside an invented one. Where both headers have a purpose
-//! of their own, `?key=x-api-key` or `?key=authorization` names the one to read.
+//! A key is sent in `X-API-Key` or as the token of `Authorization: Bearer`. The service behind the proxy reads one of
+//! them, and this module cannot know which. A request with two different keys is therefore rejected: otherwise a
+//! blocked key would pass beside an invented one. Where both headers have a purpose of their own, `?key=x-api-key` or
+//! `?key=authorization` names the one to read.
 //!
-//! A proxy may join lines of the same name by commas (RFC 9110, section 5.2). So a comma is rejected like
-//! a second line. Empty headers count as absent: that is how proxies send variables without a value.
+//! A proxy may join lines of the same name by commas (RFC 9110, section 5.2). So a comma is rejected like a second
+//! line. Empty headers count as absent: proxies send variables without a value like that.
 
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName};
@@ -25,7 +25,7 @@ pub(super) enum KeyHeader {
 }
 
 impl KeyHeader {
-    /// As the query writes it.
+    /// Parses the value of the query parameter.
     pub(super) fn from_name(name: &str) -> Option<Self> {
         match name {
             "x-api-key" => Some(KeyHeader::ApiKey),
@@ -35,7 +35,7 @@ impl KeyHeader {
     }
 }
 
-/// The one key of a request, from the header named or from either.
+/// The only key of a request, from the named header or from either.
 pub(super) fn api_key(
     headers: &HeaderMap,
     from: Option<KeyHeader>,
@@ -47,14 +47,14 @@ pub(super) fn api_key(
         None => match (api_key_header(headers)?, bearer_token(headers)?) {
             (Some(key), Some(token)) if key != token => Err(invalid_input(
                 "x-api-key",
-                "differs from the bearer token; say ?key=x-api-key or ?key=authorization",
+                "differs from the bearer token; write ?key=x-api-key or ?key=authorization",
             )),
             (key, token) => Ok(key.or(token)),
         },
     }
 }
 
-/// Rejects `X_API_Key` and its kin: services that read headers as CGI variables take it for `X-API-Key`.
+/// Rejects `X_API_Key` and similar names: services that read headers as CGI variables take them for `X-API-Key`.
 fn reject_lookalike(headers: &HeaderMap) -> Result<(), InputError> {
     let is_lookalike = |name: &&HeaderName| {
         let name = name.as_str();
@@ -81,9 +81,10 @@ fn bearer_token(headers: &HeaderMap) -> Result<Option<&str>, InputError> {
     };
     let (scheme, rest) = split_word(value);
     if !scheme.eq_ignore_ascii_case(BEARER) {
-        return match has_later_bearer(rest) {
-            true => Err(invalid_input(AUTHORIZATION.as_str(), "given twice")),
-            false => Ok(None),
+        return if has_later_bearer(rest) {
+            Err(invalid_input(AUTHORIZATION.as_str(), "given twice"))
+        } else {
+            Ok(None)
         };
     }
     if rest.is_empty() {
@@ -92,7 +93,7 @@ fn bearer_token(headers: &HeaderMap) -> Result<Option<&str>, InputError> {
     single_word(&AUTHORIZATION, rest).map(Some)
 }
 
-/// The only line of a header that is not empty, without the white space around it.
+/// The only line of a header that is not empty, without surrounding white space.
 fn single_line<'a>(
     headers: &'a HeaderMap,
     name: &HeaderName,
@@ -108,7 +109,7 @@ fn single_line<'a>(
     Ok(first)
 }
 
-/// A value that can be one key only.
+/// A value that can only be one key.
 fn single_word<'a>(name: &HeaderName, value: &'a [u8]) -> Result<&'a str, InputError> {
     let printable = value.iter().all(u8::is_ascii_graphic);
     let text = std::str::from_utf8(value).ok();
@@ -121,7 +122,7 @@ fn single_word<'a>(name: &HeaderName, value: &'a [u8]) -> Result<&'a str, InputE
         })
 }
 
-/// The word before the first white space, and what follows the white space.
+/// The word before the first white space, and the text after the white space.
 fn split_word(value: &[u8]) -> (&[u8], &[u8]) {
     let end = value.iter().position(u8::is_ascii_whitespace);
     let (word, rest) = value.split_at(end.unwrap_or(value.len()));
@@ -142,7 +143,7 @@ mod tests {
     use super::*;
     use http::HeaderValue;
 
-    /// The key that these header lines show, `-` for none, or the header that is rejected.
+    /// Checks the key of these header lines: `-` for none, or the rejected header.
     #[track_caller]
     fn check(lines: &[(&'static str, &[u8])], from: Option<KeyHeader>, want: &str) {
         let mut headers = HeaderMap::new();
@@ -218,7 +219,7 @@ mod tests {
         check(&[(AUTH, b"Bearer \xff")], None, auth);
     }
 
-    /// A blocked key passed by it, and the service behind read the key.
+    /// A blocked key passed in this form, and the service behind the proxy read it.
     #[test]
     fn a_key_written_with_underscores_is_rejected() {
         for name in ["x_api_key", "x-api_key", "x_api-key"] {

@@ -14,7 +14,7 @@ use crate::listen_address::EndpointAddress;
 use crate::net::connection::HttpResponse;
 use crate::service::{ChargeScope, Service, body_style};
 
-/// Answers one sub-request. Its own body, if it has one, is not looked at.
+/// Responds to one sub-request. Its own body, if it has one, is not read.
 pub(crate) async fn respond(
     service: &Service,
     id: &DecisionId,
@@ -36,7 +36,7 @@ pub(crate) async fn respond(
         return Ok(response);
     }
     let mut response = to_response(written(&decision, &context));
-    // Every proxy understands 403, and a blocked client must not be told to come back.
+    // Every proxy understands 403, and a blocked client must not be encouraged to retry.
     if let Some(status) = options.deny_status
         && response.status() != StatusCode::FORBIDDEN
     {

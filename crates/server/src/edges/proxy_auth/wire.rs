@@ -1,17 +1,15 @@
-//! From the headers of a proxy's sub-request to a request. Pure.
+//! Builds a request from the headers of a proxy's sub-request. Pure.
 //!
-//! nginx and HAProxy are told by their operator to send `X-Original-URI`, `-Method` and `-Host`; Traefik
-//! and Caddy send `X-Forwarded-Uri`, `-Method` and `-Host`. Each passes the other family through
-//! as the client wrote it, so one family is read and never a mixture: where both are present and
-//! differ nobody can tell which is true, and the request is refused unless `?from=original` or
-//! `?from=forwarded` says which to read. Without either the request is refused too: an operator's
-//! forgotten line must not skip every rule that has a path. For the same reason a method or host that is
-//! absent or empty is rejected while a rule in force looks at it.
+//! The operator configures nginx and HAProxy to send `X-Original-URI`, `-Method` and `-Host`. Traefik and Caddy send
+//! `X-Forwarded-Uri`, `-Method` and `-Host`. Each proxy passes the other family through as the client wrote it, so only
+//! one family is read and never a mixture. Where both are present and differ, the true one is unknown, and the request
+//! is rejected unless `?from=original` or `?from=forwarded` selects one. Without either family the request is rejected
+//! too: a line that the operator forgot must not skip every rule that has a path. For the same reason a method or host
+//! that is absent or empty is rejected while an enforced rule matches it.
 //!
-//! The address is found by walking `X-Forwarded-For` from the peer. Loopback and unix peers are
-//! trusted, others only if the rules name them. The API key is found by `credentials`. Of all other
-//! headers only those are read that a rule names as `header.NAME`, and each may come once; whatever else
-//! a client sends cannot get its request rejected.
+//! The address is found by walking `X-Forwarded-For` from the peer. Loopback and unix peers are trusted, others only if
+//! the rules name them. `credentials` finds the API key. Of all other headers only those are read that a rule names as
+//! `header.NAME`, and each may occur once. No other header of a client can get its request rejected.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -33,27 +31,26 @@ use crate::listen_address::EndpointAddress;
 
 const TOO_LONG: &str = "a value has at most 4096 bytes";
 
-/// What the rules have to do with reading a sub-request.
+/// How sub-requests are read under a rule set.
 #[derive(Debug)]
 pub(crate) struct ProxyHeaderPolicy {
-    /// The rules this was made for.
+    /// The rules this was built for.
     pub(crate) rules: Arc<RuleSet>,
     trusted: TrustedProxies,
-    /// Headers that rules name, with the attribute each is.
+    /// Headers that rules name, with the attribute of each.
     headers: Vec<(HeaderName, String)>,
-    /// Whether a rule looks at the path as it was sent.
+    /// Whether a rule uses the path as it was sent.
     raw_path: bool,
-    /// Whether a rule in force looks at the method.
+    /// Whether an enforced rule uses the method.
     needs_method: bool,
-    /// Whether a rule in force looks at the host.
+    /// Whether an enforced rule uses the host.
     needs_host: bool,
 }
 
 impl ProxyHeaderPolicy {
-    /// For these rules.
     pub(crate) fn of(rules: &Arc<RuleSet>) -> Self {
         let loopback = ["127.0.0.0/8", "::1/128"];
-        let loopback = loopback.map(|net| net.parse::<IpNet>().expect("a network"));
+        let loopback = loopback.map(|net| net.parse::<IpNet>().expect("a valid network"));
         let named = rules.identity().trusted_proxies.iter().copied();
         let attributes = rules.attributes();
         let raw_path = attributes.contains("raw_path");
@@ -72,22 +69,23 @@ impl ProxyHeaderPolicy {
         }
     }
 
-    /// Whether this peer speaks for its clients: one on this machine, or a proxy the rules name.
+    /// Whether this peer is trusted to forward the address of its clients: a peer on this machine, or a proxy the rules
+    /// name.
     pub(crate) fn trusts(&self, peer: IpAddr) -> bool {
         self.trusted.trusts(peer)
     }
 }
 
-/// What the URL of the sub-request says.
+/// The options in the URL of the sub-request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct ProxyAuthOptions {
     /// The status of a denial that is not a block, where the proxy does not pass 429 on.
     pub(crate) deny_status: Option<StatusCode>,
-    /// Which family of headers to believe.
+    /// The family of headers to read.
     from: Option<HeaderFamily>,
-    /// Which header holds the API key, where both have a purpose of their own.
+    /// The header that holds the API key, where both have a purpose of their own.
     key: Option<KeyHeader>,
-    /// How much the request matters. Said here because no client writes the address that a proxy asks at.
+    /// The priority of the request. It is in the URL of the sub-request, because no client can write that.
     priority: Option<Priority>,
 }
 
@@ -97,7 +95,7 @@ enum HeaderFamily {
     Forwarded,
 }
 
-/// The headers of one family, and what to write where one that a rule needs is missing.
+/// The headers of one family, and the advice for a missing one that a rule needs.
 struct HeaderFamilyNames {
     uri: &'static str,
     method: &'static str,
@@ -109,25 +107,25 @@ struct HeaderFamilyNames {
 const ORIGINAL: HeaderFamilyNames = HeaderFamilyNames {
     uri: "x-original-uri",
     method: "x-original-method",
-    method_missing: "missing; a rule looks at the method of the client's request, so the proxy must send it \
+    method_missing: "missing; a rule uses the method of the client's request, so the proxy must send it \
                      (nginx: proxy_set_header X-Original-Method $request_method)",
     host: "x-original-host",
-    host_missing: "missing; a rule looks at the host of the client's request, so the proxy must send it \
+    host_missing: "missing; a rule uses the host of the client's request, so the proxy must send it \
                    (nginx: proxy_set_header X-Original-Host $host)",
 };
 
 const FORWARDED: HeaderFamilyNames = HeaderFamilyNames {
     uri: "x-forwarded-uri",
     method: "x-forwarded-method",
-    method_missing: "missing; a rule looks at the method of the client's request, so the proxy must send it \
+    method_missing: "missing; a rule uses the method of the client's request, so the proxy must send it \
                      (Caddy: header_up X-Forwarded-Method {method})",
     host: "x-forwarded-host",
-    host_missing: "missing; a rule looks at the host of the client's request, so the proxy must send it \
+    host_missing: "missing; a rule uses the host of the client's request, so the proxy must send it \
                    (Caddy: header_up X-Forwarded-Host {host})",
 };
 
 impl ProxyAuthOptions {
-    /// Reads a query such as `deny_status=403&from=original&priority=sheddable`.
+    /// Parses a query such as `deny_status=403&from=original&priority=sheddable`.
     pub(crate) fn parse(query: Option<&str>) -> Result<Self, InputError> {
         let mut options = ProxyAuthOptions::default();
         let mut seen = Vec::new();
@@ -138,7 +136,7 @@ impl ProxyAuthOptions {
         for pair in pairs {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             if seen.contains(&name) {
-                return Err(invalid_input("query", "has a parameter twice, keep one"));
+                return Err(invalid_input("query", "has a parameter twice; keep one"));
             }
             seen.push(name);
             match (name, value) {
@@ -155,7 +153,7 @@ impl ProxyAuthOptions {
                     let invalid = || invalid_input("key", "write x-api-key or authorization");
                     options.key = Some(KeyHeader::from_name(name).ok_or_else(invalid)?);
                 }
-                // Makes the URL one that no client has written: see `docs/proxies/Caddyfile`.
+                // Makes the URL unpredictable for clients: see `docs/proxies/Caddyfile`.
                 ("nonce", _) => {}
                 ("priority", name) => {
                     let invalid =
@@ -174,7 +172,7 @@ impl ProxyAuthOptions {
     }
 }
 
-/// The request that the proxy asks about.
+/// The request that the proxy forwards for a decision.
 pub(crate) fn parse_request<'a>(
     headers: &'a HeaderMap,
     options: ProxyAuthOptions,
@@ -186,7 +184,7 @@ pub(crate) fn parse_request<'a>(
         edge: Edge::Auth,
         ip: Some(client_ip(headers, peer, &policy.trusted)),
         api_key: api_key(headers, options.key)?.map(digest_key),
-        // A proxy cannot hold a request back: a delay is a refusal with that wait.
+        // A proxy cannot delay a request: a delay becomes a denial with that wait.
         max_delay: Some(Nanos::ZERO),
         ..Request::default()
     };
@@ -229,14 +227,14 @@ fn client_ip(headers: &HeaderMap, peer: &EndpointAddress, trusted: &TrustedProxi
     forwarded::client(peer, chain, lines.map(HeaderValue::as_bytes), trusted).client
 }
 
-/// What a proxy says about the request it asks for.
+/// The original request, as the proxy describes it.
 struct OriginalRequest<'a> {
     target: &'a str,
     method: Option<&'a str>,
     host: Option<&'a str>,
 }
 
-/// What one of the two families says, if it can be told which.
+/// The headers of one of the two families, if it is clear which.
 fn original_request<'h>(
     headers: &'h HeaderMap,
     options: ProxyAuthOptions,
@@ -257,7 +255,7 @@ fn original_request<'h>(
         None if original == absent || original == forwarded => HeaderFamily::Forwarded,
         None => {
             let reason =
-                "differs from x-forwarded-uri or -method; say ?from=original or ?from=forwarded";
+                "differs from x-forwarded-uri or -method; write ?from=original or ?from=forwarded";
             return Err(invalid_input("x-original-uri", reason));
         }
     };
@@ -266,7 +264,7 @@ fn original_request<'h>(
         HeaderFamily::Forwarded => (&FORWARDED, forwarded),
     };
     let host = single_attribute(headers, names.host)?;
-    let missing = "missing; the proxy must say what is asked for (nginx: proxy_set_header X-Original-URI $request_uri)";
+    let missing = "missing; the proxy must send the target of the request (nginx: proxy_set_header X-Original-URI $request_uri)";
     let target = target.filter(|target| !target.is_empty());
     let target = target.ok_or_else(|| invalid_input(names.uri, missing))?;
     if !(target.starts_with('/') || target.contains("://") || target == "*") {
@@ -282,7 +280,7 @@ fn original_request<'h>(
     }
     // Another server may take it for a host that a rule names.
     if let Some(Err(error)) = host.map(check_host) {
-        return Err(invalid_input(names.host, &format!("no host: {error}")));
+        return Err(invalid_input(names.host, &format!("not a host: {error}")));
     }
     Ok(OriginalRequest {
         target,
@@ -291,7 +289,7 @@ fn original_request<'h>(
     })
 }
 
-/// The value of a header that may be there once and is an attribute.
+/// The value of a header that may occur once and is an attribute.
 fn single_attribute<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, InputError> {
     let value = single_header(headers, name)?;
     if value.is_some_and(|value| value.len() > MAX_VALUE_BYTES) {
@@ -300,7 +298,7 @@ fn single_attribute<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a
     Ok(value)
 }
 
-/// The value of a header that may be there once. Which of two lines counts is up to the service behind.
+/// The value of a header that may occur once. Of two lines the service behind the proxy may read either.
 fn single_header<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, InputError> {
     let mut lines = headers.get_all(name).iter();
     let Some(value) = lines.next() else {

@@ -1,26 +1,25 @@
-//! Room for what was read and what is to be written, lent to a connection while it has something to
-//! say.
+//! Input and output buffers, lent to a connection while it has commands or replies.
 //!
-//! Most connections are idle, and an idle one holds none. Each thread keeps a few to lend again, so that
-//! a busy one costs no allocation.
+//! Most connections are idle, and an idle one holds no buffer. Each thread keeps a few spare ones, so that a busy
+//! connection costs no allocation.
 
 use std::cell::RefCell;
 
 use super::wire::MAX_COMMAND_BYTES;
 
-/// What is read at once: some hundreds of commands, so that a long pipeline is decided in pieces and
-/// others have their turn in between.
+/// Size of one read: some hundreds of commands, so that a long pipeline is decided in pieces and other connections have
+/// their turn in between.
 pub(crate) const INPUT_BYTES: usize = 16 << 10;
-/// When answers take this much they are sent before anything more is decided.
+/// When replies take this much they are sent before anything more is decided.
 pub(crate) const OUTPUT_BYTES: usize = 16 << 10;
-/// Kept by each thread. More are in use only where clients do not read, or a store is slow.
+/// Spare buffers per thread. More are in use only where clients do not read, or a store is slow.
 const MAX_SPARE: usize = 8;
 
 thread_local! {
     static POOL: RefCell<Vec<Buffers>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Bytes that have come, and bytes that are to go.
+/// Input and output bytes.
 pub(super) struct Buffers {
     input: Vec<u8>,
     filled: usize,
@@ -28,7 +27,7 @@ pub(super) struct Buffers {
 }
 
 impl Buffers {
-    /// Lends some, empty.
+    /// Lends empty buffers.
     pub(super) fn acquire() -> Self {
         let spare = POOL.with_borrow_mut(Vec::pop);
         spare.unwrap_or_else(|| Buffers {
@@ -38,15 +37,15 @@ impl Buffers {
         })
     }
 
-    /// What they take in memory.
+    /// Their memory.
     pub(super) fn bytes(&self) -> usize {
         self.input.len() + self.output.capacity()
     }
 
-    /// Takes them back.
+    /// Returns them to the thread.
     pub(super) fn recycle(mut self) {
         if self.input.len() > INPUT_BYTES || self.output.capacity() > 4 * OUTPUT_BYTES {
-            return; // larger than most need
+            return; // too large to keep
         }
         self.filled = 0;
         self.output.clear();
@@ -57,22 +56,22 @@ impl Buffers {
         });
     }
 
-    /// Where to read into, behind `before` bytes that are known already.
+    /// The space to read into, behind `before` bytes of input.
     pub(super) fn space_after(&mut self, before: usize) -> &mut [u8] {
-        // The rest of a long command is read in few steps, but not paid for before it comes.
+        // The rest of a long command is read in few steps, but not allocated before it arrives.
         if before * 2 > self.input.len() {
             self.input.resize((before * 2).min(MAX_COMMAND_BYTES), 0);
         }
         &mut self.input[before..]
     }
 
-    /// What has come: `before`, and so many bytes more behind it.
+    /// Sets the input: `before`, and `more` bytes read behind it.
     pub(super) fn fill(&mut self, before: &[u8], more: usize) {
         self.input[..before.len()].copy_from_slice(before);
         self.filled = before.len() + more;
     }
 
-    /// What has come and is not understood yet, and where answers go.
+    /// The input that is not parsed yet, and the output.
     pub(super) fn split(&mut self, from: usize) -> (&[u8], &mut Vec<u8>) {
         (&self.input[from..self.filled], &mut self.output)
     }

@@ -1,10 +1,12 @@
-//! The commands that are decided by rules, and their answers. Pure.
+//! The commands that are decided by rules, and their replies. Pure.
 //!
-//!     TG.CHECK name value [name value ...] [WITH [COST n] [COSTS unit n] ... [RECEIPT]]
+//! ```text
+//! TG.CHECK name value [name value ...] [WITH [COST n] [COSTS unit n] ... [RECEIPT]]
+//! ```
 //!
-//! Names and values alternate, so a value is never taken for a word of the command. In the place of a name `with`
-//! is rejected in any other case: its options would be read as attributes, and their costs not be charged. What attributes and
-//! costs must satisfy is written once for all edges, in `http`.
+//! Names and values alternate, so a value is never taken for a keyword of the command. In the place of a name, `with`
+//! in any case other than capitals is rejected: its options would be read as attributes, and their costs not charged.
+//! The conditions on attributes and costs are the same for all edges and defined in `http`.
 
 use std::borrow::Cow;
 
@@ -19,14 +21,14 @@ use super::wire::Arguments;
 use crate::edges::http::wire::{CheckOptions, CheckRequest, MAX_COSTS, PlainCost};
 use crate::edges::http::{AttributeBuilder, check_name};
 
-/// What an answer has, always all of it and in this order.
+/// The fields of a reply. All are always present, in the same order.
 const REPLY_FIELDS: usize = 10;
 
-/// Reads a request, or says what is wrong with it.
+/// Parses a request, or returns the error text.
 pub(super) fn parse<'b>(arguments: Arguments<'b>) -> Result<CheckRequest<'b>, String> {
     let mut request = Request {
         edge: Edge::Resp,
-        // Whoever asks here wants an answer, not a place in a queue.
+        // A client of this edge waits for the decision and cannot be delayed.
         max_delay: Some(Nanos::ZERO),
         ..Request::default()
     };
@@ -36,7 +38,7 @@ pub(super) fn parse<'b>(arguments: Arguments<'b>) -> Result<CheckRequest<'b>, St
     Ok(CheckRequest { request, options })
 }
 
-/// Reads names and values up to `WITH` or the end.
+/// Parses names and values up to `WITH` or the end.
 fn attributes<'b>(
     words: &mut impl Iterator<Item = Cow<'b, [u8]>>,
     request: &mut Request<'b>,
@@ -65,7 +67,7 @@ fn attributes<'b>(
     Ok(())
 }
 
-/// Reads what comes after `WITH`.
+/// Parses the options after `WITH`.
 fn options<'b>(
     words: &mut impl Iterator<Item = Cow<'b, [u8]>>,
     request: &mut Request<'b>,
@@ -132,8 +134,8 @@ fn number(word: Option<Cow<'_, [u8]>>) -> Option<u64> {
     digits.then(|| text.parse().ok())?
 }
 
-/// What is wrong with the first attribute of `request` that differs from a known one by case, or with the first
-/// unit that the rules do not know.
+/// The error of the first attribute of `request` that differs from a known one by case, or of the first unit that the
+/// rules do not know.
 pub(super) fn unknown_name_error(rules: &RuleSet, request: &Request<'_>) -> Option<String> {
     if let Some(miscased) = rules.find_case_mismatch(request) {
         let shown = echo(miscased.name.as_bytes());
@@ -144,7 +146,7 @@ pub(super) fn unknown_name_error(rules: &RuleSet, request: &Request<'_>) -> Opti
     Some(format!("ERR COSTS '{shown}': {unknown}"))
 }
 
-/// Writes what was decided.
+/// Writes the reply of a decision.
 pub(super) fn write_decision(
     out: &mut Vec<u8>,
     protocol: Protocol,
@@ -193,7 +195,7 @@ pub(super) fn write_decision(
     text("id", Some(id));
 }
 
-/// Milliseconds until it is worth asking again: 0 if it may pass, -1 if no wait is known to help.
+/// Milliseconds until a retry can succeed: 0 if the request is allowed, -1 if no wait is known to help.
 fn retry_after_ms(decision: &Decision) -> i64 {
     match decision.kind() {
         DecisionKind::Allow | DecisionKind::Delay(_) => 0,
@@ -239,10 +241,7 @@ mod tests {
         let zero = parse_line("a b WITH COST 0 COSTS t 1").unwrap();
         assert_eq!(zero.options.plain_cost, PlainCost::Zero);
         assert_eq!(zero.request.costs.len(), 1);
-        assert!(
-            parse_words(&[]).is_ok(),
-            "rules that count all alike need no attribute"
-        );
+        assert!(parse_words(&[]).is_ok(), "global rules need no attribute");
     }
 
     #[test]

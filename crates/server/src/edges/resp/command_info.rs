@@ -1,18 +1,18 @@
-//! `COMMAND` and `COMMAND INFO`: what clients ask about a command before they send it, as where its key is.
+//! `COMMAND` and `COMMAND INFO`: the properties of a command that clients query before they send it, such as the
+//! position of its key.
 
 use super::commands::{COMMANDS, CommandSpec};
 use super::reply::{self, Protocol};
 
-/// What Redis tells about a command since version 7.
+/// The fields that Redis returns for a command since version 7.
 const INFO_FIELDS: usize = 10;
 
-/// Writes all commands.
 pub(super) fn write_all(out: &mut Vec<u8>) {
     reply::array(out, COMMANDS.len());
     COMMANDS.iter().for_each(|spec| write_info(spec, out));
 }
 
-/// Writes what is known of the command called `name`, or a null.
+/// Writes the properties of the command called `name`, or a null.
 pub(super) fn write_one(name: &[u8], protocol: Protocol, out: &mut Vec<u8>) {
     match CommandSpec::of(name) {
         Some(spec) => write_info(spec, out),
@@ -33,7 +33,7 @@ fn write_info(spec: &CommandSpec, out: &mut Vec<u8>) {
     for _ in 0..3 {
         reply::integer(out, spec.has_key.into());
     }
-    // Access categories, tips, key specifications and subcommands, of which there are none.
+    // Access categories, tips, key specifications and subcommands. There are none.
     for _ in 6..INFO_FIELDS {
         reply::array(out, 0);
     }

@@ -1,4 +1,4 @@
-//! The commands there are, by name.
+//! The table of commands.
 
 use super::connection_commands::ConnectionCommand;
 use super::pipeline::NextStep;
@@ -10,26 +10,26 @@ use super::wire::Arguments;
 /// A command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RespCommand {
-    /// Charges a key under the limit it brings.
+    /// Charges a key under the limit in the command.
     Throttle(ThrottleDialect),
     /// Decides by rules.
     Check,
-    /// The same without charging.
+    /// Decides by rules without charging.
     Peek,
-    /// Gives back what a receipt says was charged.
+    /// Refunds the charges of a receipt.
     Refund,
-    /// Keeps commands and runs them.
+    /// Queues commands and runs them.
     Transaction(TransactionCommand),
-    /// Anything that charges nothing.
+    /// Any command that charges nothing.
     Connection(ConnectionCommand),
 }
 
-/// A command and what clients may want to know of it.
+/// A command and the properties that clients query.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CommandSpec {
     pub(super) name: &'static str,
     pub(super) command: RespCommand,
-    /// How many words it has with its name; at least so many if negative.
+    /// The number of words including its name. Negative: the minimum.
     pub(super) arity: i8,
     /// Whether the first word after its name is a key.
     pub(super) has_key: bool,
@@ -44,7 +44,7 @@ const fn spec(name: &'static str, command: RespCommand, arity: i8) -> CommandSpe
     }
 }
 
-/// Every command, those that clients send most first.
+/// All commands, the most frequent ones first.
 pub(super) const COMMANDS: [CommandSpec; 18] = [
     spec(
         "CL.THROTTLE",
@@ -113,7 +113,7 @@ impl CommandSpec {
         specs.find(|known| name.eq_ignore_ascii_case(known.name.as_bytes()))
     }
 
-    /// Whether it may have so many words, its name included.
+    /// Whether the command accepts `words` words, its name included.
     pub(super) fn accepts_arity(&self, words: usize) -> bool {
         let arity = usize::from(self.arity.unsigned_abs());
         words == arity || (self.arity < 0 && words > arity)
@@ -121,12 +121,12 @@ impl CommandSpec {
 }
 
 impl RespCommand {
-    /// Whether it is answered before the password is shown.
+    /// Whether it runs before authentication.
     pub(super) fn allowed_unauthenticated(self) -> bool {
         matches!(self, RespCommand::Connection(command) if command.allowed_unauthenticated())
     }
 
-    /// Whether it is answered at once between `MULTI` and `EXEC`.
+    /// Whether it runs at once between `MULTI` and `EXEC`.
     pub(super) fn runs_in_transaction(self) -> bool {
         matches!(
             self,
@@ -136,8 +136,7 @@ impl RespCommand {
     }
 }
 
-/// Answers a command that is none. Words of another protocol are not answered: a browser can be made to
-/// send those.
+/// Replies to an unknown command. Words of HTTP get no reply: a browser can be made to send those.
 pub(super) fn reply_unknown_command(out: &mut Vec<u8>, arguments: &Arguments<'_>) -> NextStep {
     let name = &arguments[0];
     if name.eq_ignore_ascii_case(b"POST") || name.eq_ignore_ascii_case(b"HOST:") {

@@ -1,7 +1,7 @@
-//! What clients say before they ask for anything, and when they leave.
+//! The commands that set up, probe and end a connection.
 //!
-//! Answered as a Redis without databases, scripts and replicas would, which is what clients probe for;
-//! words are Redis's, because clients look at them.
+//! The replies are those of a Redis without databases, scripts and replicas, because clients probe for that. Texts are
+//! those of Redis, because clients parse them.
 
 use super::command_info;
 use super::commands::COMMANDS;
@@ -12,8 +12,8 @@ use super::reply::{self, Protocol, echo};
 use super::session::Session;
 use super::wire::Arguments;
 
-/// What we say we are: new enough that clients speak RESP3 and say who they are, old enough that they
-/// expect nothing we have not.
+/// The announced version: new enough that clients speak RESP3 and send their names, old enough that they expect no
+/// missing feature.
 const VERSION: &str = "7.2.0";
 const NO_PASSWORD: &str = "ERR AUTH <password> called without any password configured for the \
                            default user. Are you sure your configuration is correct?";
@@ -21,10 +21,9 @@ const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user i
 const HELLO_NEEDS_AUTH: &str = "NOAUTH HELLO must be called with the client already authenticated, \
                            otherwise the HELLO AUTH <user> <pass> option can be used to authenticate \
                            the client and select the RESP protocol version at the same time";
-/// A name that a client gives itself, in bytes.
+/// Maximum length of the name of a client, in bytes.
 const MAX_NAME_BYTES: usize = 256;
 
-/// The commands of this file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ConnectionCommand {
     Auth,
@@ -40,7 +39,7 @@ pub(super) enum ConnectionCommand {
 }
 
 impl ConnectionCommand {
-    /// Whether it is answered before the password is shown.
+    /// Whether it runs before authentication.
     pub(super) fn allowed_unauthenticated(self) -> bool {
         matches!(
             self,
@@ -65,7 +64,7 @@ impl ConnectionCommand {
         }
     }
 
-    /// Answers it.
+    /// Runs the command and writes its reply.
     pub(super) fn execute(
         self,
         arguments: &Arguments<'_>,
@@ -105,7 +104,7 @@ impl ConnectionCommand {
     }
 }
 
-/// A command with too many arguments or too few.
+/// Replies to a command with too many arguments or too few.
 pub(super) fn reply_wrong_arity(out: &mut Vec<u8>, command: &str) {
     let message = format!("ERR wrong number of arguments for '{command}' command");
     reply::error(out, &message);
@@ -124,7 +123,7 @@ fn select(database: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// The sections that clients look at.
+/// The sections that clients read.
 fn info(sections: &[std::borrow::Cow<'_, [u8]>], out: &mut Vec<u8>) {
     let all = ["all", "default", "everything"];
     let wants = |section: &str| {
@@ -158,7 +157,7 @@ fn info(sections: &[std::borrow::Cow<'_, [u8]>], out: &mut Vec<u8>) {
 fn command(arguments: &Arguments<'_>, session: &Session, out: &mut Vec<u8>) {
     match arguments.get(1) {
         None => command_info::write_all(out),
-        // Hints for people at a prompt; nobody else needs them.
+        // Hints for users at a prompt. Programs do not need them.
         Some(word) if equals_ignore_case(word, "DOCS") => reply::map(out, session.protocol, 0),
         Some(word) if equals_ignore_case(word, "COUNT") => {
             reply::integer(out, reply::saturating_i64(COMMANDS.len() as u64))
@@ -205,7 +204,7 @@ fn client(arguments: &Arguments<'_>, session: &mut Session, out: &mut Vec<u8>) {
             None => reply::null(out, session.protocol),
         },
         "ID" => reply::integer(out, reply::saturating_i64(session.id)),
-        // What a client is made of is of no interest here; that it may say so is.
+        // The library of a client is not stored, but the command must succeed.
         _ if equals_ignore_case(&arguments[2], "LIB-NAME")
             || equals_ignore_case(&arguments[2], "LIB-VER") =>
         {
@@ -235,27 +234,28 @@ fn auth(
     password: Option<&RespPassword>,
     out: &mut Vec<u8>,
 ) {
-    let (user, shown) = match &arguments[1..] {
-        [shown] if password.is_some() => (&b"default"[..], shown),
+    let (user, given) = match &arguments[1..] {
+        [given] if password.is_some() => (&b"default"[..], given),
         [_] => return reply::error(out, NO_PASSWORD),
-        [user, shown] => (&**user, shown),
+        [user, given] => (&**user, given),
         _ => return reply::error(out, "ERR syntax error"),
     };
-    match authenticate(user, shown, session, password) {
-        true => reply::simple(out, "OK"),
-        false => reply::error(out, WRONG_PASSWORD),
+    if authenticate(user, given, session, password) {
+        reply::simple(out, "OK")
+    } else {
+        reply::error(out, WRONG_PASSWORD)
     }
 }
 
-/// Admits a client that shows the password. There is one user, as in a Redis with a password.
+/// Authenticates a client by the password. There is one user, as in a Redis with a password.
 fn authenticate(
     user: &[u8],
-    shown: &[u8],
+    given: &[u8],
     session: &mut Session,
     password: Option<&RespPassword>,
 ) -> bool {
     let authenticated =
-        password.is_none_or(|password| password.matches(shown)) && user == b"default";
+        password.is_none_or(|password| password.matches(given)) && user == b"default";
     session.authenticated |= authenticated;
     session.wrong_passwords += u32::from(!authenticated);
     authenticated
@@ -283,8 +283,8 @@ fn hello(
     let mut rest = arguments.get(2..).unwrap_or_default();
     while let Some(option) = rest.first() {
         rest = match rest {
-            [_, user, shown, after @ ..] if equals_ignore_case(option, "AUTH") => {
-                if !authenticate(user, shown, session, password) {
+            [_, user, given, after @ ..] if equals_ignore_case(option, "AUTH") => {
+                if !authenticate(user, given, session, password) {
                     return reply::error(out, WRONG_PASSWORD);
                 }
                 after

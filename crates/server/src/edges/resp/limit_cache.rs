@@ -1,14 +1,14 @@
-//! The limits that a connection has brought lately, compiled. Most bring the same one every time.
+//! The last limits of a connection, compiled. Most connections use the same limit every time.
 
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec, SpecError};
 use tidegate_core::units::Nanos;
 
-/// As many as a client with a few kinds of limits uses in turn; each takes some 200 bytes.
+/// As many as a client with a few kinds of limits uses in turn. Each takes some 200 bytes.
 const CAPACITY: usize = 4;
-/// The longest period, in seconds: 292 years, what nanoseconds with a sign can tell.
+/// Maximum period, in seconds: 292 years, the range of signed nanoseconds.
 const MAX_PERIOD_SECS: u64 = i64::MAX as u64 / 1_000_000_000;
 
-/// A rate as a command writes it: a bucket of `capacity` units that fills at `count` per `period_secs`.
+/// A rate as in a command: a bucket of `capacity` units that fills at `count` per `period_secs`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ThrottleRate {
     pub(super) capacity: u64,
@@ -16,7 +16,7 @@ pub(super) struct ThrottleRate {
     pub(super) period_secs: u64,
 }
 
-/// Rates and the limits made of them.
+/// Rates and the limits compiled from them.
 #[derive(Default)]
 pub(super) struct LimitCache {
     entries: Vec<(ThrottleRate, Limit)>,
@@ -24,13 +24,13 @@ pub(super) struct LimitCache {
 }
 
 impl LimitCache {
-    /// Where the limit of `rate` is, if it is known.
+    /// The index of the limit of `rate`, if it is cached.
     #[inline]
     pub(super) fn find(&self, rate: ThrottleRate) -> Option<usize> {
         self.entries.iter().position(|(known, _)| *known == rate)
     }
 
-    /// Makes the limit of `rate`, perhaps in the place of another, and says where it is.
+    /// Compiles and inserts the limit of `rate`, perhaps in the place of another, and returns its index.
     pub(super) fn insert(
         &mut self,
         rate: ThrottleRate,
@@ -47,7 +47,7 @@ impl LimitCache {
         Ok(index)
     }
 
-    /// The limit at a place that was found or learnt.
+    /// The limit at an index from `find` or `insert`.
     pub(super) fn limit(&self, index: usize) -> &Limit {
         &self.entries[index].1
     }
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_few_are_kept() {
+    fn the_last_few_limits_are_cached() {
         let mut cache = LimitCache::default();
         for capacity in 1..=6 {
             let index = cache.insert(rate(capacity), Precision::Memory).unwrap();
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_store_cannot_count_exactly_is_refused() {
+    fn a_rate_that_a_store_cannot_count_exactly_is_rejected() {
         let mut cache = LimitCache::default();
         let long = ThrottleRate {
             period_secs: MAX_PERIOD_SECS + 1,

@@ -1,21 +1,21 @@
-//! The password that clients of this edge must know, if there is one.
+//! The password of the clients of this edge, if there is one.
 
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-/// Passwords shorter than this can be guessed by asking often.
+/// Shorter passwords can be guessed.
 const MIN_SAFE_LEN: usize = 16;
 
-/// A password, kept as its digest.
+/// A password, stored as its digest.
 pub(crate) struct RespPassword {
     digest: [u8; 32],
     is_short: bool,
 }
 
 impl RespPassword {
-    /// Reads it from a file; else why it cannot be had.
+    /// Reads the password from a file, or returns the error text.
     pub(crate) fn read(file: &Path) -> Result<Self, String> {
         let file_error =
             |reason: &str| format!("--resp-password-file {}: {reason}", file.display());
@@ -34,12 +34,12 @@ impl RespPassword {
         }
     }
 
-    /// Whether it can be guessed.
+    /// Whether it is short enough to be guessed.
     pub(crate) fn is_short(&self) -> bool {
         self.is_short
     }
 
-    /// Whether this is it. Takes as long for a near miss as for a wild guess.
+    /// Whether `given` is the password. Constant time: a near miss takes as long as a wild guess.
     pub(super) fn matches(&self, given: &[u8]) -> bool {
         let digest: [u8; 32] = Sha256::digest(given).into();
         digest.ct_eq(&self.digest).into()

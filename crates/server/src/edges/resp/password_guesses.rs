@@ -1,10 +1,10 @@
-//! How fast a password can be guessed.
+//! Limits the rate of password guesses.
 //!
-//! A connection ends with its [`MAX_PER_CONNECTION`]th wrong password. Once a peer has sent a wrong one, its
-//! connections that are not authenticated wait for [`DELAY`] before their commands are looked at. To give
-//! up earlier gains nothing, so a peer makes as many guesses a second as it may have connections.
-//! Nobody is locked out: the right password is accepted all the time, a moment later.
-//! Bounded: [`MAX_PEERS`] are remembered. With more than that, all peers are treated as if they were.
+//! A connection is closed after its [`MAX_PER_CONNECTION`]th wrong password. Once a peer has sent a wrong one, its
+//! connections that are not authenticated wait for [`DELAY`] before their commands are handled. To disconnect earlier
+//! gains nothing, so a peer makes as many guesses a second as it may have connections. No client is locked out: the
+//! right password is always accepted, after the delay. Bounded: [`MAX_PEERS`] peers are stored. Beyond that, all peers
+//! are delayed.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -18,9 +18,9 @@ use tracing::warn;
 use crate::listen_address::EndpointAddress;
 use crate::net::rate_limited_log::RateLimitedLog;
 
-/// Wrong passwords of one connection. Clients that reconnect with a wrong one send it once each time.
+/// Wrong passwords per connection. Clients that reconnect with a wrong one send it once each time.
 pub(crate) const MAX_PER_CONNECTION: u32 = 5;
-/// Before the commands of a connection are looked at.
+/// Delay before the commands of a connection are handled.
 pub(crate) const DELAY: Duration = Duration::from_secs(1);
 /// How long a wrong password is remembered.
 const REMEMBER_FOR: Duration = Duration::from_secs(60);
@@ -42,11 +42,11 @@ impl Default for PasswordGuesses {
 }
 
 impl PasswordGuesses {
-    /// Remembers that `peer` sent a wrong password.
+    /// Records that `peer` sent a wrong password.
     pub(super) fn record_wrong(&self, peer: &EndpointAddress, metrics: &NetworkMetrics) {
         metrics.wrong_passwords.inc();
         if let Some(times) = self.log_line.count() {
-            warn!(%peer, times, "wrong password of a Redis client");
+            warn!(%peer, times, "wrong password from a Redis client");
         }
         let mut wrong = self.wrong.lock();
         let now = Instant::now();
@@ -58,7 +58,7 @@ impl PasswordGuesses {
         }
     }
 
-    /// How long a connection of `peer` waits before its commands are looked at.
+    /// How long a connection of `peer` waits before its commands are handled.
     pub(super) fn delay(&self, peer: &EndpointAddress) -> Option<Duration> {
         let wrong = self.wrong.lock();
         let now = Instant::now();
@@ -74,7 +74,7 @@ fn is_recent(at: Instant, now: Instant) -> bool {
     now < at + REMEMBER_FOR
 }
 
-/// Processes of this machine that come by the socket in the file system are one peer.
+/// Local processes on a unix socket count as one peer.
 fn key(peer: &EndpointAddress) -> Option<ClientIp> {
     match peer {
         EndpointAddress::Tcp(address) => Some(IpNormalizer::default().client(address.ip())),
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn with_too_many_to_remember_all_wait_until_they_are_forgotten() {
+    async fn with_too_many_peers_all_wait_until_the_entries_expire() {
         let (guesses, metrics) = (PasswordGuesses::default(), NetworkMetrics::default());
         for number in 0..2 * MAX_PEERS {
             guesses.record_wrong(&peer_address(number), &metrics);

@@ -1,8 +1,8 @@
-//! One pass over what has arrived: every whole command is decided and its answer written, in order.
+//! One pass over the input: every complete command is decided and its reply written, in order.
 //!
-//! Commands of one kind that follow each other are decided together, so that a pipeline reads the clock
-//! once and asks a shared store once. A pass ends early when its answers fill the backlog: whoever does
-//! not read them is not decided for.
+//! Consecutive commands of one kind are decided together, so that a pipeline reads the clock once and calls a shared
+//! store once. A pass ends early when its replies fill the output: commands of a client that does not read are not
+//! decided.
 
 use std::borrow::Cow;
 use std::time::Instant;
@@ -26,31 +26,31 @@ use super::wire::{self, Arguments, ParsedCommand};
 use crate::edges::http::wire::{CheckRequest, PlainCost};
 use crate::store_error_log::log_store_error;
 
-/// What is said to a client whose request no store has decided.
-const NO_STORE: &str = "ERR the store gave no answer";
+/// The reply to a request that no store has decided.
+const NO_STORE: &str = "ERR the store did not reply";
 /// Requests by rules that are decided together.
 const MAX_CHECK_BATCH: usize = 64;
 
-/// What to do after a command or a pass.
+/// The next step after a command or a pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum NextStep {
-    /// Go on.
+    /// Continue.
     Continue,
     /// Wait for the rest of a command.
     NeedMore,
-    /// Send what was answered and end.
+    /// Send the replies and close.
     Close,
 }
 
-/// How far a pass came.
+/// The progress of a pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct PipelineProgress {
-    /// Bytes that have been understood.
+    /// Bytes parsed.
     pub(super) bytes: usize,
     pub(super) next: NextStep,
 }
 
-/// A throttle that waits to be decided with those after it.
+/// A throttle that waits to be decided with the following ones.
 struct PendingThrottle<'b> {
     dialect: ThrottleDialect,
     key: Cow<'b, [u8]>,
@@ -58,7 +58,7 @@ struct PendingThrottle<'b> {
     act: KeyAction,
 }
 
-/// A pass under way.
+/// A pass in progress.
 struct Pipeline<'p, 'b> {
     resp: &'p RespListener,
     session: &'p mut Session,
@@ -67,7 +67,7 @@ struct Pipeline<'p, 'b> {
     checks: Vec<CheckRequest<'b>>,
 }
 
-/// Decides and answers what is whole in `input`.
+/// Decides the complete commands in `input` and writes their replies.
 pub(super) async fn run_pipeline(
     resp: &RespListener,
     session: &mut Session,
@@ -118,14 +118,14 @@ impl<'b> Pipeline<'_, 'b> {
         PipelineProgress { bytes, next }
     }
 
-    /// Decides the commands of a transaction, whose replies are sent as one.
+    /// Runs the commands of a transaction. Their replies are sent as one.
     async fn run_transaction(&mut self, queued: &'b QueuedCommands) -> NextStep {
         let (mut rest, mut next) = (queued.commands.as_slice(), NextStep::Continue);
         for _ in 0..queued.count {
             let mut arguments = Arguments::new();
             let Ok(ParsedCommand::Complete(length)) = wire::parse_command(rest, &mut arguments)
             else {
-                break; // nothing is kept but whole commands
+                break; // only complete commands are queued
             };
             rest = &rest[length..];
             if self.run_command(arguments).await == NextStep::Close {
@@ -147,7 +147,7 @@ impl<'b> Pipeline<'_, 'b> {
         let command = spec.map(|known| known.command);
         if !self.session.authenticated && !command.is_some_and(RespCommand::allowed_unauthenticated)
         {
-            // Nothing waits: nothing was decided for this client.
+            // Nothing is pending: no command of this client was decided.
             reply::error(self.output, "NOAUTH Authentication required.");
             return NextStep::Continue;
         }
@@ -171,7 +171,7 @@ impl<'b> Pipeline<'_, 'b> {
         NextStep::Continue
     }
 
-    /// What is decided on its own.
+    /// Runs a command that is decided on its own.
     async fn run_alone(&mut self, command: RespCommand, arguments: Arguments<'b>) -> NextStep {
         match command {
             RespCommand::Peek => self.peek(arguments).await,
@@ -183,13 +183,14 @@ impl<'b> Pipeline<'_, 'b> {
                 let password = self.resp.password();
                 return command.execute(&arguments, self.session, password, self.output);
             }
-            RespCommand::Throttle(_) | RespCommand::Check => unreachable!("decided with others"),
+            RespCommand::Throttle(_) | RespCommand::Check => {
+                unreachable!("these commands are batched")
+            }
         }
         NextStep::Continue
     }
 
-    /// Keeps a command for `EXEC`, if there is such a command. Nothing waits to be decided: `MULTI` has
-    /// seen to that.
+    /// Queues a command for `EXEC`, if it exists. Nothing is pending: `MULTI` has flushed the batch.
     fn queue_command(&mut self, spec: Option<&CommandSpec>, arguments: &Arguments<'_>) -> NextStep {
         let Some(transaction) = &mut self.session.transaction else {
             return NextStep::Continue;
@@ -250,7 +251,7 @@ impl<'b> Pipeline<'_, 'b> {
         let limit_index = match self.session.limit_cache.find(rate) {
             Some(limit_index) => limit_index,
             None => {
-                // A new one may take the place of one that others wait to be decided under.
+                // A new limit may replace one that pending commands use.
                 self.flush().await;
                 match self.session.limit_cache.insert(rate, self.resp.precision()) {
                     Ok(limit_index) => limit_index,
@@ -293,7 +294,7 @@ impl<'b> Pipeline<'_, 'b> {
         }
     }
 
-    /// Reads a request whose names the rules know.
+    /// Parses a request and checks its names against the rules.
     fn parse_check(&self, arguments: Arguments<'b>) -> Result<CheckRequest<'b>, String> {
         let loaded = self.resp.service().require_config(Edge::Resp);
         loaded.map_err(|missing| format!("ERR {missing}"))?;
@@ -307,7 +308,7 @@ impl<'b> Pipeline<'_, 'b> {
         name_error.map_or(Ok(check_request), Err)
     }
 
-    /// Decides what waits. At most one kind does.
+    /// Decides the pending batch. Only one kind of command is ever pending.
     async fn flush(&mut self) {
         if !self.throttles.is_empty() {
             self.decide_throttles().await;

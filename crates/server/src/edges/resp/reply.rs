@@ -1,18 +1,18 @@
-//! Answers in bytes. Pure; nothing that a client sent can end a line of an answer.
+//! Encodes replies. Pure. Invariant: no bytes of a client can end a line of a reply.
 
 use std::fmt::Write;
 
-/// Which version of the protocol a client has asked for.
+/// The version of the protocol that a client has selected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Protocol {
-    /// What every client begins with.
+    /// The version that every client begins with.
     #[default]
     Resp2,
-    /// With maps and a null of its own.
+    /// With maps and a null type.
     Resp3,
 }
 
-/// What a client's own words may take of an error.
+/// Maximum bytes of a client's input in an error text.
 const MAX_ECHO_BYTES: usize = 128;
 
 fn write_header(out: &mut Vec<u8>, mark: u8, number: i64) {
@@ -21,14 +21,14 @@ fn write_header(out: &mut Vec<u8>, mark: u8, number: i64) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// `+OK`. The text has no end of line.
+/// `+OK`. The text must not contain a line break.
 pub(super) fn simple(out: &mut Vec<u8>, text: &str) {
     out.push(b'+');
     out.extend_from_slice(text.as_bytes());
     out.extend_from_slice(b"\r\n");
 }
 
-/// An error, code first: `ERR no such thing`. An end of line in it becomes a space.
+/// An error, code first: `ERR no such thing`. A line break in it becomes a space.
 pub(super) fn error(out: &mut Vec<u8>, text: &str) {
     out.push(b'-');
     let plain = |byte: u8| {
@@ -59,12 +59,12 @@ pub(super) fn null(out: &mut Vec<u8>, protocol: Protocol) {
     });
 }
 
-/// Opens an array of so many values.
+/// Opens an array of `values` values.
 pub(super) fn array(out: &mut Vec<u8>, values: usize) {
     write_header(out, b'*', length_i64(values));
 }
 
-/// Opens a map of so many names and values: an array of both for those who know no maps.
+/// Opens a map of `pairs` names and values: in RESP2 a flat array.
 pub(super) fn map(out: &mut Vec<u8>, protocol: Protocol, pairs: usize) {
     match protocol {
         Protocol::Resp2 => array(out, 2 * pairs),
@@ -72,7 +72,7 @@ pub(super) fn map(out: &mut Vec<u8>, protocol: Protocol, pairs: usize) {
     }
 }
 
-/// The five integers that a throttle answers with.
+/// The five integers of a throttle reply.
 #[inline]
 pub(super) fn five_integers(out: &mut Vec<u8>, numbers: [i64; 5]) {
     out.extend_from_slice(b"*5\r\n");
@@ -81,7 +81,7 @@ pub(super) fn five_integers(out: &mut Vec<u8>, numbers: [i64; 5]) {
     }
 }
 
-/// A number that was never negative, for a protocol that counts with signs.
+/// An unsigned number as the signed one of the protocol.
 pub(super) fn saturating_i64(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -90,7 +90,7 @@ fn length_i64(bytes: usize) -> i64 {
     saturating_i64(bytes as u64)
 }
 
-/// What a client said, as an error may repeat it: cut, and what is not text made visible.
+/// Input of a client for an error text: truncated, and with other than printable bytes escaped.
 pub(super) fn echo(bytes: &[u8]) -> String {
     let mut text = String::new();
     for chunk in bytes[..bytes.len().min(MAX_ECHO_BYTES)].utf8_chunks() {
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_client_sent_cannot_end_the_line_of_an_error() {
+    fn client_input_cannot_end_the_line_of_an_error() {
         let mut out = Vec::new();
         error(&mut out, &format!("ERR no '{}'", echo(b"a\r\n+OK\xff")));
         assert_eq!(out, b"-ERR no 'a  +OK\\xff'\r\n");
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_is_an_array_for_those_who_know_no_maps() {
+    fn a_map_is_an_array_in_resp2() {
         for (protocol, want) in [
             (Protocol::Resp2, "*4\r\n$-1\r\n"),
             (Protocol::Resp3, "%2\r\n_\r\n"),

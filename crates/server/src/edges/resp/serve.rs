@@ -1,9 +1,8 @@
-//! The connections of this edge: read what has come, decide it in one pass, send all answers in one
-//! write, and wait.
+//! The connections of this edge: read input, decide it in one pass, send all replies in one write, and wait.
 //!
-//! Kept true: nothing more is read before the answers to what was read are sent, so a client that does
-//! not read its answers is not read from. An idle connection holds no buffer. At the end what has come
-//! is answered before the connection closes. Unfinished commands and queues are bounded per listener, with unread
+//! Invariant: no more input is read before the replies to earlier input are sent, so a client that does not read its
+//! replies is not read from. An idle connection holds no buffer. On shutdown the input that has arrived gets its
+//! replies before the connection closes. Unfinished commands and queues are bounded per listener, together with unread
 //! replies.
 
 use std::future::poll_fn;
@@ -36,13 +35,12 @@ use crate::service::Service;
 
 pub(crate) use super::password::RespPassword;
 
-/// What a connection that is told to end still takes: all that clients usually have in flight.
+/// Input that a connection still handles during shutdown: all that clients usually have in flight.
 const MAX_DRAIN_BYTES: usize = 64 * OUTPUT_BYTES;
 
-/// How long a connection that was ended here waits for the client to see it.
+/// How long a closed connection waits for the client to close.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The listener for Redis clients.
 #[derive(Clone)]
 pub(crate) struct RespListener(Arc<RespState>);
 
@@ -57,7 +55,7 @@ struct RespState {
 }
 
 impl RespListener {
-    /// Decides by `service`, whose store counts with `precision`.
+    /// A listener for `service`, whose store counts with `precision`.
     pub(crate) fn new(
         service: Arc<Service>,
         password: Option<RespPassword>,
@@ -82,7 +80,7 @@ impl RespListener {
         self.0.password.as_ref()
     }
 
-    /// Holds up a client that is not authenticated and whose peer guesses passwords.
+    /// Delays a client that is not authenticated and whose peer guesses passwords.
     async fn delay_after_wrong_password(&self, session: &Session, peer: &EndpointAddress) {
         if !session.authenticated
             && let Some(delay) = self.0.guesses.delay(peer)
@@ -119,10 +117,10 @@ impl ConnectionHandler for RespListener {
         let guarded = pin!(catch_panic(serving));
         let finish = |_: Pin<&mut _>| ending.store(true, Relaxed);
         match supervisor::supervise(guarded, finish, &activity, &peer, limits, context).await {
-            Some(Some(Err(error))) => debug!(%error, "connection ended badly"),
+            Some(Some(Err(error))) => debug!(%error, "connection failed"),
             Some(None) => {
                 metrics.panics.inc();
-                error!("handling a command panicked");
+                error!("command handler panicked");
             }
             Some(Some(Ok(()))) | None => {}
         }
@@ -145,12 +143,12 @@ where
 {
     let id = resp.0.connections.fetch_add(1, Relaxed);
     let mut session = Session::new(id, resp.password().is_some());
-    // The beginning of a command whose rest has not come.
+    // The beginning of an incomplete command.
     let mut partial = Vec::new();
     let mut drain_bytes_left = MAX_DRAIN_BYTES;
     loop {
         resp.delay_after_wrong_password(&session, peer).await;
-        // What waits for the rest of a command or for `EXEC` counts with what the client does not read.
+        // Incomplete commands and commands that wait for `EXEC` count with the unread replies.
         let waiting = partial.capacity() + session.queued_bytes();
         activity.unread.hold(waiting);
         let received = receive(&mut io, &partial, ending).await?;
@@ -197,7 +195,7 @@ where
             break;
         }
         if received_bytes >= INPUT_BYTES / 2 {
-            // There is likely more, and others wait too.
+            // There is likely more input, and other connections wait too.
             tokio::task::yield_now().await;
         }
     }
@@ -221,8 +219,8 @@ async fn send<I: AsyncWrite + Unpin>(
     Ok(())
 }
 
-/// Reads what is still coming and forgets it, for a moment: closed over bytes that nobody has read, a
-/// connection takes the last answer with it.
+/// Reads and discards further input for a moment: a connection that is closed over unread bytes is reset, and the reset
+/// destroys the last reply.
 async fn discard<I: AsyncRead + Unpin>(io: &mut I) -> io::Result<()> {
     let (mut rest, mut nowhere) = (io.take(MAX_DRAIN_BYTES as u64), tokio::io::sink());
     let read = tokio::io::copy(&mut rest, &mut nowhere);
@@ -232,7 +230,7 @@ async fn discard<I: AsyncRead + Unpin>(io: &mut I) -> io::Result<()> {
     }
 }
 
-/// Keeps the beginning of a command in no more room than it needs.
+/// Stores the beginning of a command in no more memory than it needs.
 fn store_partial(partial: &mut Vec<u8>, rest: &[u8]) {
     partial.clear();
     if partial.capacity() > 2 * rest.len() {
@@ -241,7 +239,7 @@ fn store_partial(partial: &mut Vec<u8>, rest: &[u8]) {
     partial.extend_from_slice(rest);
 }
 
-/// Waits for bytes, and gives them behind those that `partial` holds already; nothing at the end.
+/// Waits for input and returns it behind the bytes in `partial`. `None` at the end of the input.
 async fn receive<I: AsyncRead + Unpin>(
     io: &mut I,
     partial: &[u8],
@@ -261,10 +259,11 @@ async fn receive<I: AsyncRead + Unpin>(
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => {
                 buffers.recycle();
-                // A task that has used up its turn is told to wait even where bytes are there.
-                match ending.load(Relaxed) && has_budget_remaining() {
-                    true => Poll::Ready(Ok(None)),
-                    false => Poll::Pending,
+                // A task that has used up its budget gets `Pending` even where there are bytes.
+                if ending.load(Relaxed) && has_budget_remaining() {
+                    Poll::Ready(Ok(None))
+                } else {
+                    Poll::Pending
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! What is known of one connection: what it speaks, whether it may ask, the limits it last brought.
+//! The state of one connection: protocol version, authentication, and its last limits.
 
 use super::limit_cache::LimitCache;
 use super::reply::Protocol;
@@ -9,9 +9,9 @@ pub(super) struct Session {
     /// Unique among the connections of this process.
     pub(super) id: u64,
     pub(super) protocol: Protocol,
-    /// What the client calls itself.
+    /// The name that the client has set.
     pub(super) name: Option<Box<[u8]>>,
-    /// Whether it has shown the password, or there is none.
+    /// Whether it has sent the password, or there is none.
     pub(super) authenticated: bool,
     /// Wrong passwords so far.
     pub(super) wrong_passwords: u32,
@@ -21,7 +21,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// A client that has said nothing yet.
+    /// The state of a new connection.
     pub(super) fn new(id: u64, needs_password: bool) -> Self {
         Session {
             id,
@@ -34,7 +34,7 @@ impl Session {
         }
     }
 
-    /// The memory that commands take which wait for `EXEC`.
+    /// The memory of the commands that wait for `EXEC`.
     pub(super) fn queued_bytes(&self) -> usize {
         self.transaction.as_ref().map_or(0, |queue| queue.bytes())
     }

@@ -1,9 +1,8 @@
-//! The commands that bring their limit: `CL.THROTTLE` as redis-cell has it, `THROTTLE` as throttlecrab
-//! does. Pure.
+//! The commands that carry their limit: `CL.THROTTLE` of redis-cell and `THROTTLE` of throttlecrab. Pure.
 //!
-//! Both are a bucket that fills at `count` per `period` seconds. They differ in what its capacity is, in
-//! the order and sense of what they answer, and in how they word errors. Seconds are rounded up: a
-//! client that waits as long as it is told is let in.
+//! Both are a bucket that fills at `count` per `period` seconds. They differ in the capacity of the bucket, in the
+//! order and meaning of the numbers in the reply, and in their error texts. Seconds are rounded up: a client that waits
+//! as long as the reply demands is allowed.
 
 use tidegate::KeyAction;
 use tidegate_core::algorithms::{Retry, SpecError, Verdict};
@@ -14,7 +13,7 @@ use super::limit_cache::ThrottleRate;
 use super::reply::{echo, saturating_i64};
 use super::wire::Arguments;
 
-/// Whose command it is.
+/// The original that a command imitates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ThrottleDialect {
     /// `CL.THROTTLE`
@@ -23,23 +22,23 @@ pub(super) enum ThrottleDialect {
     Throttlecrab,
 }
 
-/// What a command asks for.
+/// A parsed command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ThrottleRequest {
-    /// A charge or a look under this rate.
+    /// A charge or a peek under this rate.
     Decide(ThrottleRate, KeyAction),
-    /// redis-cell takes a burst below zero, and then nothing fits: no counter is asked.
+    /// redis-cell accepts a burst below zero, and then nothing fits: no counter is read.
     NeverFits {
-        /// The capacity it would tell.
+        /// The capacity in the reply.
         limit: i64,
-        /// Whether even a look is refused.
+        /// Whether even a peek is denied.
         denied: bool,
     },
 }
 
 impl ThrottleDialect {
-    /// What its counters are called in metrics. Each has its own: by the same numbers they mean
-    /// different capacities, and a shared counter would be converted at every other call.
+    /// The name of its counters in metrics. Each dialect has its own: the same numbers mean different capacities, and a
+    /// shared counter would be converted at every other call.
     pub(super) const fn family(self) -> &'static str {
         match self {
             ThrottleDialect::RedisCell => "cl.throttle",
@@ -47,7 +46,7 @@ impl ThrottleDialect {
         }
     }
 
-    /// Reads the arguments, or says what is wrong with them.
+    /// Parses the arguments, or returns the error text.
     pub(super) fn parse(self, arguments: &Arguments<'_>) -> Result<ThrottleRequest, String> {
         match self {
             ThrottleDialect::RedisCell => parse_redis_cell(arguments),
@@ -55,7 +54,7 @@ impl ThrottleDialect {
         }
     }
 
-    /// A rate that the store cannot count exactly.
+    /// The error for a rate that the store cannot count exactly.
     pub(super) fn rate_error(self, error: SpecError) -> String {
         let code = match self {
             ThrottleDialect::RedisCell => "Cell error:",
@@ -64,7 +63,7 @@ impl ThrottleDialect {
         format!("{code} {error}; write a smaller burst or a shorter period")
     }
 
-    /// What it answers.
+    /// The numbers of the reply.
     pub(super) fn reply_numbers(
         self,
         capacity: u64,
@@ -72,7 +71,7 @@ impl ThrottleDialect {
         outcome: &SingleOutcome,
     ) -> [i64; 5] {
         let figures = outcome.reading.figures;
-        // A look is never refused, not even where nothing is left.
+        // A peek is never denied, not even where nothing remains.
         let admitted = outcome.admitted || act == KeyAction::Peek;
         let retry = match outcome.reading.verdict {
             Verdict::Deny {
@@ -176,7 +175,7 @@ fn act_of(quantity: u64) -> KeyAction {
     Cost::new(quantity).map_or(KeyAction::Peek, KeyAction::Charge)
 }
 
-/// A number as both originals read it, a plus in front allowed.
+/// Parses a number like both originals, which allow a leading plus.
 fn parse_integer(text: &[u8]) -> Option<i64> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
@@ -194,9 +193,10 @@ mod tests {
             .split(' ')
             .map(|word| Cow::Borrowed(word.as_bytes()))
             .collect();
-        let dialect = match line.starts_with("CL") {
-            true => ThrottleDialect::RedisCell,
-            false => ThrottleDialect::Throttlecrab,
+        let dialect = if line.starts_with("CL") {
+            ThrottleDialect::RedisCell
+        } else {
+            ThrottleDialect::Throttlecrab
         };
         dialect.parse(&arguments)
     }
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_numbers_mean_another_capacity_to_each() {
+    fn the_same_numbers_mean_different_capacities_in_the_dialects() {
         let one = KeyAction::Charge(Cost::ONE);
         assert_eq!(
             parse_command("CL.THROTTLE k 15 30 60"),
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_below_zero_refuses_as_the_module_does() {
+    fn a_burst_below_zero_denies_as_in_redis_cell() {
         let nothing = |limit, denied| Ok(ThrottleRequest::NeverFits { limit, denied });
         assert_eq!(parse_command("CL.THROTTLE k -1 1 10"), nothing(0, true));
         assert_eq!(parse_command("CL.THROTTLE k -1 1 10 0"), nothing(0, false));
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn each_words_its_errors_in_its_own_way() {
+    fn each_dialect_has_its_own_error_texts() {
         let cases = [
             (
                 "CL.THROTTLE k 1 1",
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_are_rounded_up_and_never_is_minus_one() {
+    fn waits_are_rounded_up_and_minus_one_means_never() {
         let outcome = |admitted, verdict| SingleOutcome {
             admitted,
             reading: LimitReading {

@@ -1,23 +1,21 @@
-//! `MULTI`, `EXEC`, `DISCARD`: commands that are kept and then decided one after another.
+//! `MULTI`, `EXEC`, `DISCARD`: commands that are queued and then decided one after another.
 //!
-//! Redis clients send a pipeline this way unless told otherwise. A decision cannot be rolled back, and
-//! neither can a command in Redis: each has its own reply in the reply to `EXEC`. Kept true: a client
-//! makes this node keep no more than [`MAX_BYTES`] and [`MAX_COMMANDS`]; beyond that, and after a command
-//! that does not exist, `EXEC` runs nothing.
+//! Redis clients send a pipeline this way by default. A decision cannot be rolled back, and neither can a command in
+//! Redis: each has its own reply in the reply to `EXEC`. Invariant: the queue of a client takes no more than
+//! [`MAX_BYTES`] and [`MAX_COMMANDS`]. Beyond that, and after an unknown command, `EXEC` runs nothing.
 
 use super::reply;
 use super::wire::Arguments;
 
-/// The most bytes that are kept: as many as one command may have.
+/// Maximum size of the queue: as much as one command.
 pub(crate) const MAX_BYTES: usize = super::wire::MAX_COMMAND_BYTES;
-/// The most commands that are kept. Their replies are sent as one.
+/// Maximum number of queued commands. Their replies are sent as one.
 pub(crate) const MAX_COMMANDS: usize = 1_000;
 
 const ABORTED: &str = "EXECABORT Transaction discarded because of previous errors.";
 const TOO_LONG: &str = "ERR the transaction has more than 1000 commands or 65536 bytes; send \
                         a pipeline without MULTI";
 
-/// The commands of this file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum TransactionCommand {
     Multi,
@@ -28,7 +26,7 @@ pub(super) enum TransactionCommand {
 /// Commands that wait for `EXEC`.
 #[derive(Debug, Default)]
 pub(super) struct Transaction {
-    /// As they are sent, one after another.
+    /// The encoded commands, one after another.
     commands: Vec<u8>,
     count: usize,
     /// Whether one of them was rejected.
@@ -43,7 +41,7 @@ pub(super) struct QueuedCommands {
 }
 
 impl Transaction {
-    /// Keeps a command until `EXEC`, and says so.
+    /// Queues a command until `EXEC`, and replies `QUEUED`.
     pub(super) fn queue(&mut self, arguments: &Arguments<'_>, out: &mut Vec<u8>) {
         let before = self.commands.len();
         reply::array(&mut self.commands, arguments.len());
@@ -59,19 +57,19 @@ impl Transaction {
         reply::simple(out, "QUEUED");
     }
 
-    /// The memory that it takes.
+    /// The memory of the queue.
     pub(super) fn bytes(&self) -> usize {
         self.commands.capacity()
     }
 
-    /// Marks it as one that runs nothing.
+    /// Makes `EXEC` run nothing.
     pub(super) fn abort(&mut self) {
         self.aborted = true;
         self.commands = Vec::new();
     }
 }
 
-/// Answers a command of this file, with the state of the connection. What `EXEC` has to run, if anything.
+/// Runs a command of this module with the state of the connection. Returns the commands that `EXEC` has to run, if any.
 pub(super) fn execute(
     command: TransactionCommand,
     open: &mut Option<Box<Transaction>>,
@@ -122,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn queued_commands_are_read_back_as_they_came() {
+    fn queued_commands_read_back_unchanged() {
         let (mut open, mut out) = (None, Vec::new());
         execute(TransactionCommand::Multi, &mut open, &mut out);
         for line in ["CL.THROTTLE k 1 1 60", "PING"] {
@@ -133,7 +131,7 @@ mod tests {
         let mut arguments = Arguments::new();
         let Ok(ParsedCommand::Complete(length)) = parse_command(&queued.commands, &mut arguments)
         else {
-            panic!("a command");
+            panic!("a command is expected");
         };
         assert_eq!(join_words(&arguments), "CL.THROTTLE k 1 1 60");
         let mut arguments = Arguments::new();
@@ -144,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_makes_nobody_keep_more_than_the_bound() {
+    fn the_queue_is_bounded() {
         let long = format!("ECHO {}", "x".repeat(1_000));
         for (line, fit) in [("PING", MAX_COMMANDS), (&*long, 64)] {
             let (mut open, mut out) = (Some(Box::<Transaction>::default()), Vec::new());
@@ -161,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn without_multi_there_is_nothing_to_run_and_it_does_not_nest() {
+    fn exec_needs_multi_and_multi_does_not_nest() {
         let (mut open, mut out) = (None, Vec::new());
         for command in [TransactionCommand::Exec, TransactionCommand::Discard] {
             assert!(execute(command, &mut open, &mut out).is_none());

@@ -1,37 +1,35 @@
-//! From bytes to commands: arrays of bulk strings, and lines as people type them. Pure: no clock, no
-//! I/O, no limiter.
+//! Parses commands: arrays of bulk strings, and inline commands as typed by hand. Pure: no clock, no I/O, no limiter.
 //!
-//! Arguments borrow from the bytes, unless a typed line holds escapes. Kept true: whatever the bytes,
-//! the answer is a command within the bounds below, the wish for more bytes, or one fault as Redis
-//! words it; nothing panics. Looking again at an array whose rest is missing costs a step per argument,
-//! not per byte.
+//! Arguments are borrowed from the input, unless an inline command holds escapes. Invariant: any input yields a command
+//! within the bounds below, a request for more bytes, or one error in the words of Redis. Nothing panics. Parsing an
+//! incomplete array again costs a step per argument, not per byte.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use smallvec::SmallVec;
 
-/// The most arguments of a command, its name included: 64 attributes with their values, costs in 16
-/// units, and the words between them.
+/// Maximum arguments of a command, its name included: 64 attributes with their values, costs in 16 units, and the words
+/// between them.
 pub(crate) const MAX_ARGUMENTS: usize = 192;
-/// The most bytes of a command, and so of an argument or a line.
+/// Maximum size of a command, and so of an argument or a line.
 pub(crate) const MAX_COMMAND_BYTES: usize = 64 << 10;
-/// A mark, a number that fits, and no end of line yet.
+/// A type byte and a number that fits, without a line end.
 const MAX_COUNT_BYTES: usize = 32;
 
-/// The arguments of a command, its name first. So many as `CL.THROTTLE` has need no allocation.
+/// The arguments of a command, its name first. The arguments of `CL.THROTTLE` fit without allocation.
 pub(crate) type Arguments<'b> = SmallVec<[Cow<'b, [u8]>; 6]>;
 
-/// What is at the front of some bytes.
+/// The result of parsing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ParsedCommand {
-    /// A command of so many bytes. Without arguments it asks for nothing, and has no answer.
+    /// A command of this many bytes. Without arguments it is empty, and has no reply.
     Complete(usize),
-    /// The beginning of one.
+    /// The beginning of a command.
     Incomplete,
 }
 
-/// Bytes that are no command. Nothing after them can be understood.
+/// Input that is not a command. Nothing after it can be parsed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum RespError {
     #[error("Protocol error: invalid multibulk length")]
@@ -54,7 +52,7 @@ pub(crate) enum RespError {
     LongCommand,
 }
 
-/// Reads the command at the front of `bytes` into `arguments`, which are empty.
+/// Parses the command at the front of `bytes` into `arguments`, which are empty.
 pub(crate) fn parse_command<'b>(
     bytes: &'b [u8],
     arguments: &mut Arguments<'b>,
@@ -75,7 +73,7 @@ fn parse_array<'b>(
     else {
         return Ok(ParsedCommand::Incomplete);
     };
-    // As Redis has it, an array of nothing is nothing.
+    // As in Redis, an empty array is an empty command.
     let count = usize::try_from(count).unwrap_or(0);
     if count > MAX_ARGUMENTS {
         return Err(RespError::ArrayLength);
@@ -110,7 +108,7 @@ fn parse_array<'b>(
     Ok(ParsedCommand::Complete(at))
 }
 
-/// The number behind the mark at the front, and where what follows it begins.
+/// The number after the type byte at the front, and the offset of the bytes after it.
 #[inline]
 fn parse_count(
     bytes: &[u8],
@@ -119,9 +117,10 @@ fn parse_count(
 ) -> Result<Option<(i64, usize)>, RespError> {
     let window = &bytes[..bytes.len().min(MAX_COUNT_BYTES)];
     let Some(end) = window.iter().position(|byte| *byte == b'\r') else {
-        return match window.len() == MAX_COUNT_BYTES {
-            true => Err(long),
-            false => Ok(None),
+        return if window.len() == MAX_COUNT_BYTES {
+            Err(long)
+        } else {
+            Ok(None)
         };
     };
     let number = parse_integer(&window[1..end]).ok_or(bad)?;
@@ -132,7 +131,7 @@ fn parse_count(
     }
 }
 
-/// A number as the protocol writes it: no sign but a minus, no zero in front.
+/// Parses a number in the form of the protocol: no sign but a minus, no leading zero.
 #[inline]
 fn parse_integer(digits: &[u8]) -> Option<i64> {
     let (negative, digits) = match digits {
@@ -155,16 +154,17 @@ fn parse_integer(digits: &[u8]) -> Option<i64> {
     Some(if negative { -number } else { number })
 }
 
-/// A line as people type it: words between spaces, or in quotes.
+/// An inline command: words between spaces, or in quotes.
 fn parse_inline<'b>(
     bytes: &'b [u8],
     arguments: &mut Arguments<'b>,
 ) -> Result<ParsedCommand, RespError> {
     let window = &bytes[..bytes.len().min(MAX_COMMAND_BYTES)];
     let Some(end) = window.iter().position(|byte| *byte == b'\n') else {
-        return match window.len() == MAX_COMMAND_BYTES {
-            true => Err(RespError::LongLine),
-            false => Ok(ParsedCommand::Incomplete),
+        return if window.len() == MAX_COMMAND_BYTES {
+            Err(RespError::LongLine)
+        } else {
+            Ok(ParsedCommand::Incomplete)
         };
     };
     let mut rest = window[..end].strip_suffix(b"\r").unwrap_or(&window[..end]);
@@ -182,14 +182,14 @@ fn parse_inline<'b>(
     }
 }
 
-/// The word at the front of a line that begins with one, and what follows it.
+/// The word at the front of a line, and the rest of the line.
 fn parse_word(line: &[u8]) -> Result<(Cow<'_, [u8]>, &[u8]), RespError> {
     let ends = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b'"' | b'\'');
     let plain = line.iter().position(ends).unwrap_or(line.len());
     if !matches!(line.get(plain), Some(b'"' | b'\'')) {
         return Ok((Cow::Borrowed(&line[..plain]), &line[plain..]));
     }
-    // A quote may stand in the middle of a word, and ends it.
+    // A quote may occur inside a word, and ends it.
     let quote = line[plain];
     let mut word = line[..plain].to_vec();
     let mut rest = &line[plain + 1..];
@@ -219,9 +219,10 @@ fn parse_word(line: &[u8]) -> Result<(Cow<'_, [u8]>, &[u8]), RespError> {
             }
             (_, [end, after @ ..]) if *end == quote => {
                 let closed = after.first().is_none_or(u8::is_ascii_whitespace);
-                return match closed {
-                    true => Ok((Cow::Owned(word), after)),
-                    false => Err(RespError::Quotes),
+                return if closed {
+                    Ok((Cow::Owned(word), after))
+                } else {
+                    Err(RespError::Quotes)
                 };
             }
             (_, [byte, after @ ..]) => {
@@ -239,7 +240,7 @@ fn hex_digit(digit: u8) -> u8 {
     }
 }
 
-/// A byte as it may stand in an answer, which ends at the end of its line.
+/// A byte as it may occur in a reply, which ends at the end of its line.
 struct Printable(u8);
 
 impl fmt::Display for Printable {

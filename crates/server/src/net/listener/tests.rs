@@ -1,4 +1,4 @@
-//! A listener that is connected to.
+//! Tests that connect to a listener.
 
 use super::*;
 use crate::net::connection::HttpResponse;
@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 
 const TRUSTED: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 9));
 
-/// Answers everything, and trusts one address of this machine alone.
+/// Responds to every request, and trusts only one address of this machine.
 #[derive(Clone)]
 struct TrustingHandler;
 
@@ -35,7 +35,7 @@ impl HttpHandler for TrustingHandler {
     }
 }
 
-/// Whether a connection is answered on, rather than closed.
+/// Whether a connection gets a response rather than being closed.
 async fn is_served(stream: &mut TcpStream) -> bool {
     let sent = stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await;
     let read = stream.read(&mut [0; 1024]).await;
@@ -67,7 +67,7 @@ async fn start_listener_with(limits: ListenerLimits) -> RunningListener {
     let listen_address = "127.0.0.1:0".parse().unwrap();
     let listener = Listener::open(&listen_address).await.unwrap().unwrap();
     let EndpointAddress::Tcp(address) = listener.local_address() else {
-        panic!("not on an address");
+        panic!("not a TCP listener");
     };
     let phase = watch::Sender::new(ShutdownPhase::Serving);
     let shutdown = ListenerShutdown {
@@ -90,7 +90,7 @@ async fn start_listener_with(limits: ListenerLimits) -> RunningListener {
     }
 }
 
-/// A connection that is served, unless it is closed at once. That may be before `connect` returns.
+/// A connection that is served, or `None` if it is closed at once. That may be before `connect` returns.
 async fn served_from(source: [u8; 4], address: SocketAddr) -> Option<TcpStream> {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind((source, 0).into()).unwrap();
@@ -99,7 +99,7 @@ async fn served_from(source: [u8; 4], address: SocketAddr) -> Option<TcpStream> 
 }
 
 #[tokio::test]
-async fn a_peer_gets_as_many_connections_as_it_may_have_and_others_are_closed() {
+async fn a_peer_gets_its_maximum_and_further_connections_are_closed() {
     let RunningListener {
         address,
         metrics,
@@ -117,17 +117,17 @@ async fn a_peer_gets_as_many_connections_as_it_may_have_and_others_are_closed() 
     }
     assert_eq!(metrics.network.rejected_by_peer_cap.get(), 3);
     assert_eq!(metrics.accept_errors.get(), 0);
-    assert!(is_served(&mut inside[0]).await, "those inside stay");
+    assert!(is_served(&mut inside[0]).await, "open connections stay");
     drop(inside.pop());
-    // It leaves when the server has seen it go.
+    // The permit is free once the server has seen the connection close.
     while served_from([127, 0, 0, 1], address).await.is_none() {}
     phase.send_replace(ShutdownPhase::Closing);
     task.await.unwrap();
 }
 
-/// A few peers took all connections, and trusted proxies waited until one of them left.
+/// A few peers took all connections, and trusted proxies waited until one of them closed.
 #[tokio::test]
-async fn peers_that_take_all_they_can_leave_room_for_trusted_ones() {
+async fn greedy_peers_leave_connections_for_trusted_ones() {
     let RunningListener {
         address,
         metrics,
@@ -153,7 +153,7 @@ async fn peers_that_take_all_they_can_leave_room_for_trusted_ones() {
     for _ in 0..2 {
         trusted.push(served_from([127, 0, 0, 9], address).await.unwrap());
     }
-    // One more waits, and is served when any other leaves.
+    // One more waits, and is served when any other closes.
     let waiting = tokio::spawn(served_from([127, 0, 0, 9], address));
     drop(taken.pop());
     assert!(waiting.await.unwrap().is_some());
@@ -173,10 +173,9 @@ fn small(connections: usize, per_peer: usize) -> ListenerLimits {
     }
 }
 
-/// Silent strangers took the 16 connections of their address or all 64, and scrapers were closed or
-/// waited.
+/// Silent clients took the 16 connections of their address or all 64, and scrapers were closed or waited.
 #[tokio::test]
-async fn silent_connections_of_a_small_listener_make_room() {
+async fn silent_connections_of_a_small_listener_are_evicted() {
     let RunningListener {
         address,
         metrics,
@@ -192,9 +191,9 @@ async fn silent_connections_of_a_small_listener_make_room() {
     let mut silent = Vec::new();
     for _ in 0..20 {
         silent.push(connect([127, 0, 0, 1]).await);
-        assert!(is_served(&mut busy).await, "one that is used stays");
+        assert!(is_served(&mut busy).await, "an active connection stays");
     }
-    // The share of the peer is full, and its next request is answered all the same.
+    // The share of the peer is full, and its next request is served all the same.
     assert!(served_from([127, 0, 0, 1], address).await.is_some());
     for peer in 2..=5 {
         for _ in 0..3 {
@@ -215,15 +214,15 @@ async fn silent_connections_of_a_small_listener_make_room() {
     assert!(metrics.network.silent_evicted.get() >= 40);
 }
 
-/// Requests whose responses are not read are no reason to stay.
+/// Requests with unread responses do not protect a connection.
 #[tokio::test]
-async fn connections_with_unread_responses_make_room() {
+async fn connections_with_unread_responses_are_evicted() {
     let serving = start_listener_with(small(4, 4)).await;
     let mut strangers = Vec::new();
     for _ in 0..8 {
         let mut stream = TcpStream::connect(serving.address).await.unwrap();
         let requests = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n".repeat(10_000);
-        // What does not fit at once is not sent.
+        // Bytes that do not fit at once are not sent.
         let sent = stream.write(&requests).await;
         assert!(sent.is_ok_and(|sent| sent > 0));
         strangers.push(stream);
@@ -234,7 +233,7 @@ async fn connections_with_unread_responses_make_room() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_of_a_small_listener_soon_sends_a_request_or_is_closed() {
+async fn a_connection_of_a_small_listener_without_a_request_is_closed_soon() {
     let mut limits = small(4, 4);
     limits.connection_limits.first_request = Some(SMALL_FIRST_REQUEST);
     let serving = start_listener_with(limits).await;
@@ -247,7 +246,7 @@ async fn a_connection_of_a_small_listener_soon_sends_a_request_or_is_closed() {
 }
 
 #[tokio::test]
-async fn only_a_socket_nobody_listens_at_is_removed() {
+async fn only_a_socket_without_a_listener_is_removed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let address = ListenAddress::Unix(path.clone());
@@ -258,14 +257,14 @@ async fn only_a_socket_nobody_listens_at_is_removed() {
     let first = Listener::open(&address).await.unwrap().unwrap();
     assert!(
         Listener::open(&address).await.is_err(),
-        "somebody listens there"
+        "a process listens there"
     );
     drop(first);
     assert!(path.exists(), "as a killed process leaves it");
     assert!(Listener::open(&address).await.is_ok());
 }
 
-/// The socket was open to everybody until its mode was changed.
+/// The socket was open to all users until its mode was changed.
 #[tokio::test]
 async fn a_private_socket_is_never_open_to_others() {
     let dir = tempfile::tempdir().unwrap();
@@ -297,7 +296,7 @@ async fn a_private_socket_is_never_open_to_others() {
     assert_eq!(seen, [0o600].into());
     let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
     assert_eq!(left.len(), 1, "nothing else is left behind");
-    // It can be reached, and what is in the way is not removed.
+    // The socket accepts connections, and an existing file is not removed.
     let first = Listener::open_private(&address).await.unwrap().unwrap();
     assert!(UnixStream::connect(&path).await.is_ok());
     assert!(Listener::open_private(&address).await.is_err());

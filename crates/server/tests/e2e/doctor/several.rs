@@ -1,14 +1,14 @@
-//! Stores of several servers: the sentinels are heard, and every primary of a cluster is looked at.
+//! Stores of several servers: the sentinels are queried, and every primary of a cluster is examined.
 
-use tidegate_parts::{
+use tidegate_testkit::{
     PRIMARY_NAME, RedisProgram, SentinelGroup, TestCluster, TestRedis as Redis, TestSentinel,
 };
 
 use super::{doctor, recipe};
-use crate::http::ask;
-use crate::server::{Server, wait_for};
+use crate::http::check_body;
+use crate::server::{TestServer, wait_for};
 
-/// Where these listen, as a cluster's address.
+/// The addresses of these servers, as the URL of a cluster.
 fn cluster_at(login: &str, servers: &[Redis]) -> String {
     let hosts: Vec<String> = servers.iter().map(|s| s.address().to_string()).collect();
     format!("redis+cluster://{login}{}", hosts.join(","))
@@ -27,7 +27,7 @@ fn sentinels_that_are_silent_or_disagree_are_reported() {
     let report = doctor(&sentinels.url(), &[]);
     report.ends(0);
     report.check_line("sentinels", "ok ", &format!("{primary} is what all 3 name"));
-    report.check_line("reach", "ok ", &format!("{primary} answers"));
+    report.check_line("reach", "ok ", &format!("{primary} replies"));
     report.check_line("permissions", "ok ", "");
     report.check_line("secret", "ok ", "");
 
@@ -48,7 +48,7 @@ fn sentinels_that_are_silent_or_disagree_are_reported() {
     sentinels.kill(2);
     let report = doctor(&sentinels.url(), &[]);
     report.ends(0);
-    let want = format!("{primary} is what 2 of 3 name; 127.0.0.1:{silent} does not answer");
+    let want = format!("{primary} is what 2 of 3 name; 127.0.0.1:{silent} does not reply");
     report.check_line("sentinels", "warn", &want);
 
     sentinels.kill(0);
@@ -60,18 +60,20 @@ fn sentinels_that_are_silent_or_disagree_are_reported() {
 }
 
 #[test]
-fn every_primary_of_a_cluster_is_looked_at() {
+fn every_primary_of_a_cluster_is_examined() {
     let cluster = TestCluster::start();
     let url = cluster_at("", &cluster.servers[..1]);
     let rules = "version: 1\nrules:\n  - { name: r, by: ip, rate: 9/hour }\n";
-    let node = Server::with(rules, &["--store", &url, "--store-budget", "30000"]);
-    wait_for("an exact answer", || {
-        let answer = node.post("/v1/check", &ask("192.0.2.1", "/x")).json();
-        (answer["source"] == "exact").then_some(())
+    let node = TestServer::with(rules, &["--store", &url, "--store-budget", "30000"]);
+    wait_for("an exact decision", || {
+        let decision = node
+            .post("/v1/check", &check_body("192.0.2.1", "/x"))
+            .json();
+        (decision["source"] == "exact").then_some(())
     });
-    let report = wait_for("a node that has signed in everywhere", || {
+    let report = wait_for("a node that is registered everywhere", || {
         let report = doctor(&url, &[]);
-        let signed = report.line("nodes").contains("each: 1 is signed in");
+        let signed = report.line("nodes").contains("each: 1 is registered");
         signed.then_some(report)
     });
     report.ends(0);
@@ -94,7 +96,7 @@ fn every_primary_of_a_cluster_is_looked_at() {
     set_everywhere(&cluster.servers, "cluster-require-full-coverage", "no");
     doctor(&url, &[]).check_line("coverage", "ok ", "each: ");
 
-    // The recipe is enough; what one server lacks is told of that one.
+    // The recommended permissions are enough; a missing permission of one server is reported for that server.
     let recipe = recipe();
     let words: Vec<&str> = recipe.iter().map(String::as_str).collect();
     for server in &cluster.servers {
@@ -117,7 +119,7 @@ fn every_primary_of_a_cluster_is_looked_at() {
 }
 
 #[test]
-fn a_primary_that_is_gone_is_named_and_the_others_are_looked_at() {
+fn a_missing_primary_is_reported_and_the_others_are_examined() {
     let mut cluster = TestCluster::start();
     set_everywhere(&cluster.servers, "cluster-replica-no-failover", "yes");
     set_everywhere(&cluster.servers, "cluster-require-full-coverage", "no");
@@ -142,7 +144,7 @@ fn a_primary_that_is_gone_is_named_and_the_others_are_looked_at() {
 }
 
 #[test]
-fn a_store_of_another_kind_than_was_written_is_a_failure_that_names_the_kind() {
+fn a_url_of_the_wrong_kind_of_store_is_a_failure_that_names_the_right_kind() {
     let server = Redis::start(RedisProgram::Redis7, &["--cluster-enabled", "yes"]);
     let servers = [server];
     let report = doctor(&servers[0].url(), &[]);
@@ -152,12 +154,12 @@ fn a_store_of_another_kind_than_was_written_is_a_failure_that_names_the_kind() {
     let url = cluster_at("", &servers);
     let report = doctor(&url, &[]);
     report.ends(1);
-    report.check_line("reach", "FAIL", "no slot of the cluster is served");
+    report.check_line("reach", "FAIL", "no hash slot of the cluster is served");
 
     servers[0].run_command(&["CLUSTER", "ADDSLOTSRANGE", "0", "9999"]);
     let report = doctor(&url, &[]);
     report.ends(1);
-    let want = "6384 of 16384 are not served: 6384 of nobody";
+    let want = "6384 of 16384 are not served: 6384 without an owner";
     report.check_line("slots", "FAIL", want);
     report.check_line("replication", "warn", "primary without a replica");
 

@@ -1,4 +1,4 @@
-//! HTTP/2 by hand: frames that no honest client would send.
+//! Raw HTTP/2: frames that no honest client would send.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -19,14 +19,14 @@ pub(crate) const CONTINUATION: u8 = 9;
 pub(crate) const END_STREAM: u8 = 1;
 pub(crate) const END_HEADERS: u8 = 4;
 
-/// How long to wait for somebody who takes nothing any more. It ends an attack, never a test.
+/// How long to wait for a peer that reads nothing more. It ends an attack, never a test.
 const PATIENCE: Duration = Duration::from_millis(300);
 
 /// A connection on which anything may be sent.
 pub(crate) struct RawHttp2(TcpStream);
 
 impl RawHttp2 {
-    /// Opens one as an honest client would.
+    /// Opens a connection as an honest client would.
     pub(crate) fn connect(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_write_timeout(Some(PATIENCE))?;
@@ -41,8 +41,8 @@ impl RawHttp2 {
         self.0.write_all(bytes)
     }
 
-    /// Sends one thing after another until the other side closes, takes no more, or has had `most` of
-    /// them. Nothing that comes back is read.
+    /// Sends frames until the server closes, reads no more, or has received `most` of them. Nothing that comes back
+    /// is read.
     pub(crate) fn flood(&mut self, most: u32, mut next: impl FnMut(u32) -> Vec<u8>) {
         for first in (0..most).step_by(100) {
             let batch: Vec<u8> = (first..first + 100).flat_map(&mut next).collect();
@@ -52,7 +52,7 @@ impl RawHttp2 {
         }
     }
 
-    /// The reason the other side gives for closing, if it gives one.
+    /// The error code with which the server closes, if it sends one.
     pub(crate) fn reason(&mut self) -> Option<u32> {
         loop {
             let frame = self.receive().ok()?;
@@ -63,14 +63,14 @@ impl RawHttp2 {
         }
     }
 
-    /// Reads up to the end of the answer on a stream.
-    pub(crate) fn wait_for_answer(&mut self, stream: u32) {
+    /// Reads up to the end of the response on a stream.
+    pub(crate) fn wait_for_response(&mut self, stream: u32) {
         loop {
             let frame = self.receive().unwrap();
-            let refused = matches!(frame.kind, GOAWAY | RST_STREAM);
-            assert!(!refused, "refused: {:?}", frame.payload);
-            let answers = matches!(frame.kind, HEADERS | DATA) && frame.stream == stream;
-            if answers && frame.flags & END_STREAM != 0 {
+            let is_closed = matches!(frame.kind, GOAWAY | RST_STREAM);
+            assert!(!is_closed, "closed: {:?}", frame.payload);
+            let is_reply = matches!(frame.kind, HEADERS | DATA) && frame.stream == stream;
+            if is_reply && frame.flags & END_STREAM != 0 {
                 return;
             }
         }
@@ -81,14 +81,14 @@ impl RawHttp2 {
         self.try_status(stream).unwrap()
     }
 
-    /// The same, unless the other side closes.
+    /// The same, unless the server closes.
     pub(crate) fn try_status(&mut self, stream: u32) -> io::Result<&'static str> {
         loop {
             let frame = self.receive()?;
             if frame.kind != HEADERS || frame.stream != stream {
                 continue;
             }
-            // The static table has 200 as its eighth entry; other statuses are spelt out.
+            // The static table has 200 as its eighth entry; other statuses are literals.
             let is_spelt = |status: &str| {
                 let has =
                     |spelt: &[u8]| frame.payload.windows(spelt.len()).any(|part| part == spelt);
@@ -102,7 +102,7 @@ impl RawHttp2 {
         }
     }
 
-    /// Waits until everything sent so far has been handled. An error means that the other side closed.
+    /// Waits until everything sent so far has been handled. An error means that the server closed.
     pub(crate) fn wait_for_ping(&mut self) -> io::Result<()> {
         const MARK: [u8; 8] = *b"all done";
         self.send(&frame(PING, 0, 0, &MARK))?;
@@ -114,14 +114,14 @@ impl RawHttp2 {
         }
     }
 
-    /// Reads until the other side closes. Whether it does so by an end or a reset makes no difference.
+    /// Reads until the server closes. Whether it does so by an end or a reset makes no difference.
     pub(crate) fn wait_for_end(&mut self) {
         while self.receive().is_ok() {}
     }
 
-    /// Says that nothing more will come.
+    /// Shuts down the sending side.
     pub(crate) fn half_close(&mut self) {
-        // The other side may have closed already.
+        // The server may have closed already.
         let _ = self.0.shutdown(std::net::Shutdown::Write);
     }
 
@@ -152,7 +152,7 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     framed(kind, flags, stream, payload.len() as u32, payload)
 }
 
-/// One frame that says it has `length` bytes.
+/// One frame with the length field `length`.
 pub(crate) fn framed(kind: u8, flags: u8, stream: u32, length: u32, payload: &[u8]) -> Vec<u8> {
     let mut bytes = length.to_be_bytes()[1..].to_vec();
     bytes.extend([kind, flags]);
@@ -166,9 +166,9 @@ pub(crate) fn stream(turn: u32) -> u32 {
     2 * turn + 1
 }
 
-/// The header block of a request: `POST` to a path, as a caller by gRPC has it.
+/// The header block of a request: `POST` to a path, as a gRPC client sends it.
 pub(crate) fn post(path: &str) -> Vec<u8> {
-    // From the table that every connection has: the method and the scheme.
+    // From the static table: the method and the scheme.
     let mut block = vec![0x83, 0x86];
     for (name, value) in [(4, path), (1, "tidegate")] {
         block.extend([name, value.len() as u8]);
@@ -178,7 +178,7 @@ pub(crate) fn post(path: &str) -> Vec<u8> {
     block
 }
 
-/// A header that is not remembered.
+/// A header that is not added to the table.
 pub(crate) fn literal(name: &str, value: &str) -> Vec<u8> {
     let mut block = vec![0, name.len() as u8];
     block.extend(name.bytes());
@@ -187,8 +187,7 @@ pub(crate) fn literal(name: &str, value: &str) -> Vec<u8> {
     block
 }
 
-/// Three digits as Huffman codes, as hpack (RFC 7541, Appendix B) spells them: 0, 1 and 2 have five bits,
-/// the others six.
+/// Three digits as Huffman codes of HPACK (RFC 7541, Appendix B): 0, 1 and 2 have five bits, the others six.
 fn huffman_digits(digits: &str) -> Vec<u8> {
     let (mut bits, mut length) = (0_u32, 0);
     for digit in digits.bytes().map(|byte| u32::from(byte - b'0')) {
@@ -199,7 +198,7 @@ fn huffman_digits(digits: &str) -> Vec<u8> {
         bits = bits << size | code;
         length += size;
     }
-    // Filled up with ones.
+    // Padded with ones.
     let padding = (8 - length % 8) % 8;
     bits = bits << padding | ((1 << padding) - 1);
     let bytes = bits.to_be_bytes();

@@ -1,4 +1,4 @@
-//! Ten thousand connections that do nothing: what each costs, and that a good client is served beside them.
+//! Ten thousand idle connections: what each costs, and that a good client is served beside them.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -7,10 +7,10 @@ use std::sync::{Mutex, PoisonError};
 use super::frames::{DATA, END_HEADERS, END_STREAM, HEADERS, RawHttp2, frame, post};
 use crate::background_client::BackgroundClient;
 use crate::grpc::{SHOULD_RATE_LIMIT, framed, request};
-use crate::http::ask;
-use crate::memory::held;
+use crate::http::check_body;
+use crate::memory::rss;
 use crate::resp::RespClient;
-use crate::server::{Server, wait_for};
+use crate::server::{TestServer, wait_for};
 
 const RULES: &str =
     "version: 1\nrules:\n  - { name: r, by: ip, rate: 100000000/hour, algorithm: fixed-window }\n";
@@ -18,18 +18,18 @@ const RULES: &str =
 /// This process and the server need that many files each, and some more.
 const MAX_OPEN_FILES: u64 = 12_000;
 
-/// One crowd at a time: together they would be more than a process may have open.
+/// One test at a time: together they would open more files than a process may.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// How many connections, and the most bytes of memory that each may cost.
+/// The number of connections, and the maximum memory per connection.
 struct IdleCostCase {
     protocol: &'static str,
-    background_client: fn(&Server) -> BackgroundClient,
+    background_client: fn(&TestServer) -> BackgroundClient,
     connections: usize,
     max_bytes_each: u64,
 }
 
-/// Raises the limit on open files of this process, which those it starts inherit.
+/// Raises the limit on open files of this process, which its children inherit.
 fn may_open_many() {
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap();
     let line = limits.lines().find(|l| l.starts_with("Max open files"));
@@ -53,14 +53,14 @@ fn may_open_many() {
     }
 }
 
-/// Each has asked once and been answered, as clients do that keep their connections.
-fn check_idle_cost<T>(server: &Server, idle: &IdleCostCase, one: impl Fn() -> T) {
+/// Each connection has had one request and one response, like those of clients with connection pools.
+fn check_idle_cost<T>(server: &TestServer, idle: &IdleCostCase, one: impl Fn() -> T) {
     let witness = (idle.background_client)(server);
     witness.wait_for_replies(50);
-    let before = held(server);
+    let before = rss(server);
     let connections: Vec<T> = (0..idle.connections).map(|_| one()).collect();
     witness.wait_for_replies(200);
-    let each = held(server).saturating_sub(before) / idle.connections as u64;
+    let each = rss(server).saturating_sub(before) / idle.connections as u64;
     eprintln!("an idle connection of {} takes {each} bytes", idle.protocol);
     witness.end(idle.protocol);
     assert!(
@@ -74,12 +74,12 @@ fn check_idle_cost<T>(server: &Server, idle: &IdleCostCase, one: impl Fn() -> T)
     });
 }
 
-/// A server for a crowd at one door. Others would get their share of what may be open.
-fn server(listeners: &[&str]) -> Server {
+/// A server with one listener. Others would get their share of the open files.
+fn server(listeners: &[&str]) -> TestServer {
     may_open_many();
     let most = (MAX_OPEN_FILES - 500).to_string();
     let flags = ["--idle", "600", "--max-connections", &most];
-    Server::with(RULES, &[&flags, listeners].concat())
+    TestServer::with(RULES, &[&flags, listeners].concat())
 }
 
 #[test]
@@ -90,11 +90,11 @@ fn ten_thousand_of_http_1() {
         protocol: "HTTP/1",
         background_client: BackgroundClient::for_http,
         connections: 10_000,
-        // The figure to hold is 24 KiB in a release build, of which hyper's two buffers are 16, and
-        // `bench/run doors` measures that. What waits in a build for tests is larger: 23.1 to 24.7 KiB.
+        // The target is 24 KiB in a release build, of which hyper's two buffers are 16, and `bench/run servers`
+        // measures that. A waiting task in a test build is larger: 23.1 to 24.7 KiB.
         max_bytes_each: 26 << 10,
     };
-    let body = ask("192.0.2.1", "/");
+    let body = check_body("192.0.2.1", "/");
     check_idle_cost(&server, &crowd, || {
         let mut client = server.client();
         assert_eq!(client.post("/v1/check", &body).status, 200);
@@ -115,13 +115,13 @@ fn ten_thousand_of_redis_clients() {
     let address = server.resp();
     check_idle_cost(&server, &crowd, || {
         let mut redis = RespClient::connect(address);
-        let answer = redis.send_line("CL.THROTTLE user 15 30 60 0");
-        assert_eq!(answer.integers()[0], 0);
+        let reply = redis.send_line("CL.THROTTLE user 15 30 60 0");
+        assert_eq!(reply.integers()[0], 0);
         redis
     });
 }
 
-/// Fewer: each is a whole table of streams and headers.
+/// Fewer: each has a table of streams and headers.
 #[test]
 fn three_thousand_of_http_2() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,7 +132,7 @@ fn three_thousand_of_http_2() {
         connections: 3_000,
         max_bytes_each: 64 << 10,
     };
-    let body = ask("192.0.2.1", "/");
+    let body = check_body("192.0.2.1", "/");
     check_idle_cost(&server, &crowd, || {
         connected_after_one_request(server.http, "/v1/check", body.as_bytes())
     });
@@ -160,6 +160,6 @@ fn connected_after_one_request(address: SocketAddr, path: &str, body: &[u8]) -> 
     let head = frame(HEADERS, END_HEADERS, 1, &post(path));
     let body = frame(DATA, END_STREAM, 1, body);
     raw.send(&[head, body].concat()).unwrap();
-    raw.wait_for_answer(1);
+    raw.wait_for_response(1);
     raw
 }

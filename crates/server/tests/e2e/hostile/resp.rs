@@ -1,47 +1,47 @@
-//! Hostile Redis clients: pipelines whose answers nobody reads, commands that never end, and lengths that
-//! lie. Meanwhile a good client is answered every time, and the server holds little more memory.
+//! Hostile Redis clients: pipelines whose replies are not read, commands that never end, and false lengths.
+//! Meanwhile a good client gets every reply, and the server uses little more memory.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
 use crate::background_client::BackgroundClient;
-use crate::memory::most_held;
+use crate::memory::peak_rss;
 use crate::resp::{RespClient, RespReply, command};
-use crate::server::{DEADLINE, Server, wait_for};
+use crate::server::{DEADLINE, TestServer, wait_for};
 
 const RULES: &str =
     "version: 1\nrules:\n  - { name: r, by: ip, rate: 100000000/hour, algorithm: fixed-window }\n";
 
 const ATTACKERS: usize = 8;
-/// What all attackers together may make the server hold.
+/// The memory that all attackers together may make the server use.
 const MAX_HELD_BYTES: u64 = 16 << 20;
 
-/// How long to wait for somebody who takes nothing any more. It ends an attack, never a test.
+/// How long to wait for a peer that reads nothing more. It ends an attack, never a test.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-fn connect(server: &Server) -> TcpStream {
+fn connect(server: &TestServer) -> TcpStream {
     let stream = TcpStream::connect(server.resp()).unwrap();
     stream.set_write_timeout(Some(PATIENCE)).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
     stream
 }
 
-/// Sends until the other side closes, takes no more, or has had it so many times.
+/// Sends until the server closes, reads no more, or has received it `times` times.
 fn flood(stream: &mut TcpStream, bytes: &[u8], times: usize) {
     let _ = (0..times).try_for_each(|_| stream.write_all(bytes));
 }
 
-/// Several attackers, each with one connection after another; none reads what comes back.
+/// Several attackers, each with one connection after another; none reads replies.
 fn withstand(name: &str, attack: impl Fn(&mut TcpStream) + Sync) {
-    let server = Server::with_resp(RULES, &["--idle", "600"]);
+    let server = TestServer::with_resp(RULES, &["--idle", "600"]);
     let witness = BackgroundClient::for_resp(&server);
     witness.wait_for_replies(50);
-    let before = most_held(&server);
+    let before = peak_rss(&server);
     std::thread::scope(|scope| {
         for _ in 0..ATTACKERS {
             scope.spawn(|| {
-                // They stay until all have done their worst.
+                // Connections stay open until all attackers are done.
                 let mut opened = Vec::new();
                 for _ in 0..4 {
                     let mut stream = connect(&server);
@@ -52,19 +52,19 @@ fn withstand(name: &str, attack: impl Fn(&mut TcpStream) + Sync) {
         }
     });
     witness.end(name);
-    let held = most_held(&server).saturating_sub(before);
+    let held = peak_rss(&server).saturating_sub(before);
     eprintln!("{name} made it hold {} KiB", held >> 10);
     assert!(held <= MAX_HELD_BYTES, "{name}: {held} bytes");
     assert_eq!(server.metric("tidegate_panics_total"), 0);
 }
 
 #[test]
-fn pipelines_that_nobody_reads() {
+fn pipelines_whose_replies_are_not_read() {
     let throttle = command(&["CL.THROTTLE", "user", "15", "30", "60"]).repeat(1_000);
     withstand("an unread pipeline", |stream| flood(stream, &throttle, 200));
-    // Asks little and is answered much.
+    // A short command with a long reply.
     let info = b"INFO\r\n".repeat(10_000);
-    withstand("unread answers that are long", |stream| {
+    withstand("long unread replies", |stream| {
         flood(stream, &info, 100);
     });
     let echo = command(&["ECHO", &"x".repeat(60_000)]);
@@ -95,12 +95,12 @@ fn commands_that_never_end() {
     });
 }
 
-/// What cannot become a command is answered as Redis does, and its connection closed; no room is made
-/// for a length that is only told.
+/// Input that cannot become a command gets the error of Redis, and its connection is closed; no memory is allocated
+/// for a length that is only declared.
 #[test]
 fn false_lengths_get_an_error_and_are_closed() {
-    let server = Server::with_resp(RULES, &[]);
-    let before = most_held(&server);
+    let server = TestServer::with_resp(RULES, &[]);
+    let before = peak_rss(&server);
     let cases: [(&[u8], &str); 7] = [
         (b"*2147483648\r\n", "multibulk length"),
         (b"*99999999999999999999\r\n", "multibulk length"),
@@ -113,16 +113,16 @@ fn false_lengths_get_an_error_and_are_closed() {
     for (bytes, want) in cases {
         let mut stream = connect(&server);
         stream.write_all(bytes).unwrap();
-        let mut answer = String::new();
-        match stream.read_to_string(&mut answer) {
-            Ok(_) => assert!(answer.contains(want), "{answer}"),
+        let mut reply = String::new();
+        match stream.read_to_string(&mut reply) {
+            Ok(_) => assert!(reply.contains(want), "{reply}"),
             Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
         }
     }
-    let held = most_held(&server).saturating_sub(before);
+    let held = peak_rss(&server).saturating_sub(before);
     assert!(
         held <= 4 << 20,
-        "{held} bytes for lengths that were only told"
+        "{held} bytes for lengths that were only declared"
     );
     assert_eq!(
         server.redis().send_line("PING"),
@@ -130,14 +130,14 @@ fn false_lengths_get_an_error_and_are_closed() {
     );
 }
 
-/// A pipeline that is read late is answered whole and in order all the same.
+/// A pipeline whose replies are read late still gets all of them, in order.
 #[test]
 fn a_client_that_reads_late_loses_nothing() {
     const COMMANDS: usize = 50_000;
-    let server = Server::with_resp(RULES, &["--idle", "600"]);
+    let server = TestServer::with_resp(RULES, &["--idle", "600"]);
     let mut redis = server.redis();
     let sending = redis.stream().try_clone().unwrap();
-    // Who reads may fail, and then nobody makes room for what is sent.
+    // The reading side may fail, and then nothing makes room for the writes.
     sending.set_write_timeout(Some(DEADLINE)).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -147,8 +147,8 @@ fn a_client_that_reads_late_loses_nothing() {
                 sending.write_all(&bytes).unwrap();
             }
         });
-        // Nothing is read until somebody else has been answered often enough. By then all is sent or the
-        // server has stopped reading; which of them is the kernel's choice and makes no difference.
+        // Nothing is read until another client has had enough replies. By then all is sent or the server has
+        // stopped reading; which of them is the kernel's choice and makes no difference.
         let witness = BackgroundClient::for_resp(&server);
         witness.wait_for_replies(200);
         for n in 0..COMMANDS {
@@ -160,15 +160,15 @@ fn a_client_that_reads_late_loses_nothing() {
 
 /// A client that does not read is cut off when the idle time is over.
 #[test]
-fn who_never_reads_is_cut_off() {
-    let server = Server::with_resp(RULES, &["--idle", "2"]);
+fn a_client_that_never_reads_is_cut_off() {
+    let server = TestServer::with_resp(RULES, &["--idle", "2"]);
     let witness = BackgroundClient::for_resp(&server);
     let info = b"INFO\r\n".repeat(10_000);
     let mut streams: Vec<TcpStream> = (0..20).map(|_| connect(&server)).collect();
     for stream in &mut streams {
         flood(stream, &info, 100);
     }
-    wait_for("those who never read to be cut off", || {
+    wait_for("clients that never read to be cut off", || {
         (server.metric("tidegate_connections ") < 10).then_some(())
     });
     drop(RespClient::connect(server.resp()));
@@ -182,7 +182,7 @@ fn a_password_is_not_guessed_fast_and_guesses_are_logged_and_counted() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "the-right-password").unwrap();
     let flag = ["--resp-password-file", file.path().to_str().unwrap()];
-    let server = Server::with_resp(RULES, &flag);
+    let server = TestServer::with_resp(RULES, &flag);
     let mut stream = connect(&server);
     stream
         .write_all(&b"AUTH wrong\r\nRESET\r\n".repeat(GUESSES))
@@ -194,9 +194,9 @@ fn a_password_is_not_guessed_fast_and_guesses_are_logged_and_counted() {
     wait_for("the guesses to be counted", || {
         (failures() == 5).then_some(())
     });
-    let line = server.wait_log(|line| line["message"] == "wrong password of a Redis client");
+    let line = server.wait_log(|line| line["message"] == "wrong password from a Redis client");
     assert_eq!(line["level"], "WARN");
-    // The right one is accepted all the while. Before it is looked at, this peer has to wait.
+    // The right password is accepted all the time. Before it is checked, this peer has to wait.
     let begun = std::time::Instant::now();
     let mut redis = server.redis();
     assert_eq!(
@@ -212,7 +212,7 @@ fn a_password_is_not_guessed_fast_and_guesses_are_logged_and_counted() {
 fn commands_that_wait_for_their_rest_are_bounded_over_all_connections() {
     const CONNECTIONS: usize = 640;
     const MAX_LISTENER: u64 = 32 << 20;
-    let server = Server::with_resp(RULES, &["--idle", "600"]);
+    let server = TestServer::with_resp(RULES, &["--idle", "600"]);
     let witness = BackgroundClient::for_resp(&server);
     witness.wait_for_replies(50);
     let queue = command(&["ECHO", &"x".repeat(6_000)]).repeat(10);

@@ -9,18 +9,18 @@ use super::frames::{
 };
 use crate::background_client::BackgroundClient;
 use crate::grpc::{SHOULD_RATE_LIMIT, framed, request};
-use crate::http::ask;
-use crate::memory::most_held;
-use crate::server::{DEADLINE, Server, wait_for};
+use crate::http::check_body;
+use crate::memory::peak_rss;
+use crate::server::{DEADLINE, TestServer, wait_for};
 
 const RULES: &str =
     "version: 1\nrules:\n  - { name: r, by: ip, rate: 100000000/hour, algorithm: fixed-window }\n";
 
 const CLIENTS: usize = 200;
-/// Between the bytes of one client: often enough that no watch for silence notices.
+/// The interval between the bytes of one client: short enough that no idle timer fires.
 const TRICKLE: Duration = Duration::from_millis(20);
 
-/// What a client says first, and then again and again.
+/// What a client sends first, and then again and again.
 struct TricklingClient {
     what: &'static str,
     first: &'static [u8],
@@ -88,32 +88,32 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Every client trickles until the server has closed on all of them.
+/// Every client trickles until the server has closed all of them.
 fn outlast(
-    server: &Server,
+    server: &TestServer,
     address: SocketAddr,
     witness: BackgroundClient,
     slow: &TricklingClient,
 ) {
-    let before = most_held(server);
+    let before = peak_rss(server);
     let mut clients: Vec<TcpStream> = (0..CLIENTS).map(|_| connect(address)).collect();
     for client in &mut clients {
         client.write_all(slow.first).unwrap();
     }
     wait_for(slow.what, || {
         std::thread::sleep(TRICKLE);
-        // Who was closed on notices with a later byte.
+        // A closed connection shows at a later write.
         clients.retain_mut(|client| client.write_all(slow.then).is_ok());
         clients.is_empty().then_some(())
     });
     witness.end(slow.what);
-    let held = most_held(server).saturating_sub(before);
+    let held = peak_rss(server).saturating_sub(before);
     assert!(held <= 16 << 20, "{}: {held} bytes", slow.what);
 }
 
 #[test]
-fn bytes_that_trickle_are_not_waited_for_over_http() {
-    let server = Server::with(RULES, &["--idle", "2"]);
+fn trickling_clients_are_closed_over_http() {
+    let server = TestServer::with(RULES, &["--idle", "2"]);
     for slow in &OVER_HTTP {
         outlast(
             &server,
@@ -125,8 +125,8 @@ fn bytes_that_trickle_are_not_waited_for_over_http() {
 }
 
 #[test]
-fn bytes_that_trickle_are_not_waited_for_over_resp() {
-    let server = Server::with_resp(RULES, &["--idle", "2"]);
+fn trickling_clients_are_closed_over_resp() {
+    let server = TestServer::with_resp(RULES, &["--idle", "2"]);
     for slow in &OVER_RESP {
         outlast(
             &server,
@@ -138,18 +138,18 @@ fn bytes_that_trickle_are_not_waited_for_over_resp() {
 }
 
 #[test]
-fn bytes_that_trickle_are_not_waited_for_over_grpc() {
-    let server = Server::with(RULES, &["--idle", "2"]);
+fn trickling_clients_are_closed_over_grpc() {
+    let server = TestServer::with(RULES, &["--idle", "2"]);
     let address = server.grpc.parse().unwrap();
     for slow in &OVER_GRPC {
         outlast(&server, address, BackgroundClient::for_grpc(&server), slow);
     }
 }
 
-/// They have said all they will say, and wait for an answer to half a request.
+/// The clients have shut down their sending side, and wait for a response to half a request.
 #[test]
-fn half_a_request_and_the_end_of_it_is_closed() {
-    let server = Server::with(RULES, &["--idle", "2"]);
+fn half_a_request_followed_by_a_half_close_is_closed() {
+    let server = TestServer::with(RULES, &["--idle", "2"]);
     let witness = BackgroundClient::for_http(&server);
     for slow in &OVER_HTTP {
         let clients: Vec<TcpStream> = (0..CLIENTS).map(|_| connect(server.http)).collect();
@@ -177,12 +177,12 @@ struct NonReadingPeer {
     address: SocketAddr,
     path: &'static str,
     body: Vec<u8>,
-    /// The header block of a request that is answered without a body, whatever the peer's window.
+    /// The header block of a request whose response has no body, whatever the peer's window.
     bodiless: Vec<u8>,
 }
 
-/// It was not idle, because requests began. So it kept its connection and what was held for it.
-fn is_closed_although_it_sends(server: &Server, peer: &NonReadingPeer) {
+/// It was not idle, because requests began. So it kept its connection and the memory held for it.
+fn is_closed_although_it_sends(server: &TestServer, peer: &NonReadingPeer) {
     let closed_before = server.metric(UNREAD_CLOSED);
     let mut raw = RawHttp2::connect(peer.address).unwrap();
     // The windows of its streams are closed.
@@ -208,7 +208,7 @@ fn is_closed_although_it_sends(server: &Server, peer: &NonReadingPeer) {
 
 #[test]
 fn a_peer_that_sends_and_never_reads_is_closed_over_http_2() {
-    let server = Server::with(RULES, &["--idle", "2"]);
+    let server = TestServer::with(RULES, &["--idle", "2"]);
     let witness = BackgroundClient::for_http(&server);
     // 0x82 is GET.
     let mut bare = post("/v1/auth");
@@ -219,7 +219,7 @@ fn a_peer_that_sends_and_never_reads_is_closed_over_http_2() {
         &NonReadingPeer {
             address: server.http,
             path: "/v1/check",
-            body: ask("192.0.2.1", "/").into(),
+            body: check_body("192.0.2.1", "/").into(),
             bodiless: bare,
         },
     );
@@ -234,9 +234,9 @@ fn a_peer_that_sends_and_never_reads_is_closed_over_http_2() {
 
 #[test]
 fn a_peer_that_sends_and_never_reads_is_closed_over_grpc() {
-    let server = Server::with(RULES, &["--idle", "2"]);
+    let server = TestServer::with(RULES, &["--idle", "2"]);
     let witness = BackgroundClient::for_grpc(&server);
-    // A GET is none of gRPC, which is 415.
+    // A GET is not gRPC, which is 415.
     let mut bare = post(SHOULD_RATE_LIMIT);
     bare[0] = 0x82;
     is_closed_although_it_sends(
@@ -251,10 +251,10 @@ fn a_peer_that_sends_and_never_reads_is_closed_over_grpc() {
     witness.end("a peer that never reads");
 }
 
-/// A response that is larger than what the sockets hold, of which the peer reads nothing.
+/// A response that is larger than the socket buffers, of which the peer reads nothing.
 #[test]
 fn a_peer_that_never_reads_is_closed_over_http_1() {
-    let server = Server::with(RULES, &["--idle", "2"]);
+    let server = TestServer::with(RULES, &["--idle", "2"]);
     let list = format!("[{}]", vec![r#"{"attributes":{}}"#; 1000].join(","));
     let mut client = server.client();
     wait_for("it to be closed", || {

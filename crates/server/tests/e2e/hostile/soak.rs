@@ -1,23 +1,23 @@
-//! One server process under all kinds of connection attacks in a loop: what it holds at rest stays flat.
+//! One server process under all kinds of connection attacks in a loop: its memory at rest stays flat.
 //!
-//! A round runs every kind of attack against every listener and then waits for rest. Attacks that fill
-//! a cap on purpose are not among them, because the memory behind a cap is allowed.
+//! A round runs every kind of attack against every listener and then waits for rest. Attacks that fill a cap on
+//! purpose are not among them, because the memory behind a cap is allowed.
 //!
-//! **Rest** is reached when every connection of the round has ended: attackers close theirs, the server
-//! closes those of silent and slow peers after `--idle`, and `tidegate_connections` counts only the one that
-//! reads it. Streams and tasks of a connection end with it. Then the resident memory is read.
+//! **Rest** is reached when every connection of the round has ended: attackers close theirs, the server closes
+//! those of silent and slow peers after `--idle`, and `tidegate_connections` counts only the one that reads it.
+//! Streams and tasks of a connection end with it. Then the resident memory is read.
 //!
-//! **Held** is the least of [`ROUNDS`] rounds. What a request left behind is there after every round; pages
+//! **Held** is the minimum of [`ROUNDS`] rounds. Memory that a request leaked is there after every round; pages
 //! that the allocator has not returned yet come and go with the order in which requests ended. In a long run every
 //! round is judged by itself, once the allocator has returned all that it returns, by the median of the first nine.
 //!
-//! **Flat** means that the next rounds hold at most 5% more. The first rounds fill what stays by design:
-//! thread stacks, buffers that are lent again, pages the allocator keeps for the most requests that were
-//! open at once. With a leak the memory never becomes flat.
+//! **Flat** means that the next rounds hold no more than 5% more. The first rounds fill what stays by design:
+//! thread stacks, reused buffers, pages that the allocator keeps for the maximum of open requests. With a leak the
+//! memory never becomes flat.
 //!
-//! `make test` ends as soon as it is flat. `TG_TEST_SOAK_MINUTES=30 cargo test -p tidegate-server
-//! --all-features --test e2e soak -- --nocapture` goes on for half an hour, in which it must stay flat, and
-//! prints a line after each round.
+//! `make test` ends as soon as it is flat. `TG_TEST_SOAK_MINUTES=30 cargo test -p tidegate-server --all-features
+//! --test e2e soak -- --nocapture` goes on for half an hour, in which it must stay flat, and prints a line after
+//! each round.
 
 mod http1;
 mod http2;
@@ -29,9 +29,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::grpc::SHOULD_RATE_LIMIT;
-use crate::http::ask;
-use crate::memory::held;
-use crate::server::{BINARY, DEADLINE, Server, wait_for};
+use crate::http::check_body;
+use crate::memory::rss;
+use crate::server::{BINARY, DEADLINE, TestServer, wait_for};
 
 const RULES: &str =
     "version: 1\nrules:\n  - { name: r, by: ip, rate: 100000000/hour, algorithm: fixed-window }\n";
@@ -40,18 +40,18 @@ const RULES: &str =
 const ROUNDS: usize = 4;
 /// The allocator returns memory for ten seconds after it was freed.
 const SETTLED: Duration = Duration::from_secs(12);
-/// Rounds of a long run by whose median the others are judged: one reading varies by some hundredths.
+/// Rounds of a long run by whose median the others are judged: one reading varies by some percent.
 const FIRST_ROUNDS: usize = 9;
-/// How often that may be more than before until it is flat.
+/// How often the memory may rise before it is flat.
 const MAX_RISES: usize = 5;
 /// Connections of each kind in one round.
 const CONNECTIONS: usize = 8;
-/// Between the bytes of a slow peer.
+/// The interval between the bytes of a slow peer.
 const TRICKLE: Duration = Duration::from_millis(50);
-/// How long to wait for somebody who takes nothing any more. It ends an attack, never a test.
+/// How long to wait for a peer that reads nothing more. It ends an attack, never a test.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// What is attacked.
+/// A listener under attack.
 struct AttackTarget {
     address: SocketAddr,
     /// A path that is served there.
@@ -79,12 +79,12 @@ fn rss_at_rest_is_flat_after_every_round_of_attacks() {
         Err(_) => becomes_flat(&server, &targets),
     }
     assert_eq!(server.metric("tidegate_panics_total"), 0);
-    let good = server.post("/v1/check", &ask("192.0.2.1", "/"));
+    let good = server.post("/v1/check", &check_body("192.0.2.1", "/"));
     assert_eq!(good.status, 200);
 }
 
 /// The rounds end as soon as the memory is flat.
-fn becomes_flat(server: &Server, targets: &[AttackTarget]) {
+fn becomes_flat(server: &TestServer, targets: &[AttackTarget]) {
     let mut before = least_at_rest(server, targets);
     for _ in 0..=MAX_RISES {
         let held = least_at_rest(server, targets);
@@ -96,8 +96,8 @@ fn becomes_flat(server: &Server, targets: &[AttackTarget]) {
     panic!("{before} bytes at rest after {MAX_RISES} rises: not flat");
 }
 
-/// Every round after the first ones holds at most 5% more than they did.
-fn stays_flat(server: &Server, targets: &[AttackTarget], minutes: u64) {
+/// Every round after the first ones holds no more than 5% more than they did.
+fn stays_flat(server: &TestServer, targets: &[AttackTarget], minutes: u64) {
     let until = Instant::now() + Duration::from_secs(60 * minutes);
     let mut first: Vec<u64> = (0..FIRST_ROUNDS)
         .map(|_| settled_at_rest(server, targets))
@@ -114,7 +114,7 @@ fn stays_flat(server: &Server, targets: &[AttackTarget], minutes: u64) {
     }
 }
 
-fn server() -> Server {
+fn server() -> TestServer {
     let dir = tempfile::tempdir().unwrap();
     let rules = dir.path().join("rules.yaml");
     std::fs::write(&rules, RULES).unwrap();
@@ -124,10 +124,10 @@ fn server() -> Server {
         .arg(rules)
         .args(["--resp", "127.0.0.1:0", "--metrics", "127.0.0.1:0"])
         .args(["--idle", "2", "--grpc-max-age", "3"]);
-    Server::spawn(command, dir)
+    TestServer::spawn(command, dir)
 }
 
-fn targets(server: &Server) -> [AttackTarget; 5] {
+fn targets(server: &TestServer) -> [AttackTarget; 5] {
     let is_metrics =
         |line: &serde_json::Value| line["message"] == "listening" && line["edge"] == "metrics";
     let metrics = server.wait_log(is_metrics);
@@ -187,7 +187,7 @@ fn stay_slow(target: &AttackTarget) {
     });
 }
 
-/// Whether the server has not closed it. What it sent is read and forgotten.
+/// Whether the server has not closed it. Data from the server is read and dropped.
 fn is_open(stream: &mut TcpStream) -> bool {
     stream.set_nonblocking(true).unwrap();
     let read = stream.read(&mut [0; 4096]);
@@ -206,7 +206,7 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Sends and waits until the server closes. It may do so while it is sent to.
+/// Sends and waits until the server closes. It may do so during the write.
 fn closed(target: &AttackTarget, bytes: &[u8]) {
     let mut stream = connect(target.address);
     let _ = stream.write_all(bytes);
@@ -226,22 +226,22 @@ fn left_half(target: &AttackTarget, bytes: &[u8]) {
     let _ = stream.read_to_end(&mut Vec::new());
 }
 
-/// The least that the server holds at rest after any of the next rounds.
-fn least_at_rest(server: &Server, targets: &[AttackTarget]) -> u64 {
+/// The minimum memory at rest after any of the next rounds.
+fn least_at_rest(server: &TestServer, targets: &[AttackTarget]) -> u64 {
     let rounds = (0..ROUNDS).map(|_| {
         run_round(server, targets);
-        held(server)
+        rss(server)
     });
     rounds.min().expect("rounds")
 }
 
-/// What the server holds at rest after the next round, when that has become no less for [`SETTLED`].
-fn settled_at_rest(server: &Server, targets: &[AttackTarget]) -> u64 {
+/// The memory at rest after the next round, when it has not fallen for [`SETTLED`].
+fn settled_at_rest(server: &TestServer, targets: &[AttackTarget]) -> u64 {
     run_round(server, targets);
-    let (mut least, mut since) = (held(server), Instant::now());
+    let (mut least, mut since) = (rss(server), Instant::now());
     while since.elapsed() < SETTLED {
         std::thread::sleep(SETTLED / 20);
-        let held = held(server);
+        let held = rss(server);
         if held < least {
             (least, since) = (held, Instant::now());
         }
@@ -251,7 +251,7 @@ fn settled_at_rest(server: &Server, targets: &[AttackTarget]) -> u64 {
 }
 
 /// Attacks, and waits until all connections have ended.
-fn run_round(server: &Server, targets: &[AttackTarget]) {
+fn run_round(server: &TestServer, targets: &[AttackTarget]) {
     attack_all(targets);
     wait_for("all connections to end", || {
         // The one that reads it is open.

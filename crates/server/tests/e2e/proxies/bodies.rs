@@ -1,13 +1,13 @@
-//! Bodies of clients are for the backend alone: no proxy sends them to Tidegate, and none that is broken or ends
-//! early is taken for a failure of Tidegate.
+//! Request bodies are for the backend alone: no proxy sends them to Tidegate, and a broken or truncated one does
+//! not count as a failure of Tidegate.
 
-use tidegate_parts::{ProxyProduct, ProxyRelease, ReverseProxy, Upstream};
+use tidegate_testkit::{ProxyProduct, ProxyRelease, ReverseProxy, Upstream};
 
 use super::{PATIENT, ProxyTestbed, three_lines};
-use crate::http::{Client, Reply};
+use crate::http::{HttpClient, HttpReply};
 
-/// What proxies write into the first line of a sub-request, and what is close to it. Caddy sends a body along where
-/// the client has written exactly that line.
+/// The first line of sub-requests, and lines close to it. Caddy sends a body along if the client has sent exactly
+/// that line.
 const TARGETS: [&str; 6] = [
     "/v1/auth?from=forwarded",
     "/v1/auth?from=forwarded&nonce=",
@@ -36,9 +36,14 @@ const BROKEN: [&str; 6] = [
     "connection: upgrade\r\nupgrade: chat\r\ntransfer-encoding: chunked\r\n\r\nZZ\r\n\r\n",
 ];
 
-/// Sends one request as the client `127.0.0.8`, and waits until the proxy has answered it or closed the connection.
-fn exchange(proxy: &ReverseProxy, first: &str, host: &str, rest: &str) -> std::io::Result<Reply> {
-    let mut client = Client::connect_from([127, 0, 0, 8].into(), proxy.address());
+/// Sends one request as the client `127.0.0.8`, and waits until the proxy has responded or closed the connection.
+fn exchange(
+    proxy: &ReverseProxy,
+    first: &str,
+    host: &str,
+    rest: &str,
+) -> std::io::Result<HttpReply> {
+    let mut client = HttpClient::connect_from([127, 0, 0, 8].into(), proxy.address());
     client.send_raw(format!("{first} HTTP/1.1\r\nhost: {host}\r\n{rest}").as_bytes())?;
     if BROKEN.contains(&rest) {
         client.shut_down_sending()?;
@@ -109,68 +114,68 @@ fn sub_requests_have_no_body() {
     }
 }
 
-/// A client that has used its limit stays denied, and others are served, whatever bodies somebody sends. Allowed
-/// bodies reach the backend and denied ones do not. The client `127.0.0.2` has used `/api`.
-pub(super) fn break_no_limit(stand: &ProxyTestbed) {
-    let release = stand.proxy.release();
+/// A client that has used its limit stays denied, and others are served, whatever bodies another client sends.
+/// Allowed bodies reach the backend and denied ones do not. The client `127.0.0.2` has used `/api`.
+pub(super) fn break_no_limit(testbed: &ProxyTestbed) {
+    let release = testbed.proxy.release();
     for target in TARGETS {
         for method in ["GET", "POST", "get"] {
             for rest in BROKEN {
                 let what = format!("{release:?}: {method} {target} {rest:?}");
                 let first = format!("{method} {target}");
-                if let Ok(reply) = exchange(&stand.proxy, &first, "x", rest) {
+                if let Ok(reply) = exchange(&testbed.proxy, &first, "x", rest) {
                     assert_ne!(reply.status, 503, "{what}: {reply:?}");
                 }
-                let reply = stand.request(2, "POST", "/api/x", &[]);
+                let reply = testbed.request(2, "POST", "/api/x", &[]);
                 assert_eq!(reply.status, 429, "{what}: {reply:?}");
-                assert_eq!(stand.backend.take(), [], "{what}");
+                assert_eq!(testbed.backend.take(), [], "{what}");
             }
         }
     }
     let first = format!("GET {}", TARGETS[0]);
-    let ask = |rest| exchange(&stand.proxy, &first, "shop.example", rest).unwrap();
-    assert_eq!(ask(WHOLE[1]).status, 200, "{release:?}");
-    let arrived = stand.backend.take();
+    let send = |rest| exchange(&testbed.proxy, &first, "shop.example", rest).unwrap();
+    assert_eq!(send(WHOLE[1]).status, 200, "{release:?}");
+    let arrived = testbed.backend.take();
     assert_eq!(arrived.len(), 1, "{release:?}: {arrived:?}");
     assert_eq!(
         (&*arrived[0].request_line, &*arrived[0].body),
         (&*first, "hello")
     );
     for rest in WHOLE {
-        assert_eq!(ask(rest).status, 429, "{release:?}: {rest:?}");
-        assert_eq!(stand.backend.take(), [], "{release:?}: {rest:?}");
+        assert_eq!(send(rest).status, 429, "{release:?}: {rest:?}");
+        assert_eq!(testbed.backend.take(), [], "{release:?}: {rest:?}");
     }
 }
 
-/// One bad chunk a second, sent to the URL of the sub-request itself, made Caddy take Tidegate for failed: all clients
-/// got 503, or passed without a limit. A failure that is counted stays so until the test ends.
-fn takes_no_body_for_an_outage(make: ProxyProduct) {
+/// One bad chunk a second, sent to the URL of the sub-request itself, made Caddy mark Tidegate as failed: all
+/// clients got 503, or passed without a limit. A counted failure lasts until the test ends.
+fn bodies_cause_no_outage(make: ProxyProduct) {
     let lasting = ("fail_duration 1s", "fail_duration 1h");
     for release in make.releases() {
-        let stand = ProxyTestbed::edited(release, &[lasting]);
+        let testbed = ProxyTestbed::edited(release, &[lasting]);
         for _ in 0..2 {
-            stand.passes(2, "POST", "/api/x", &[]);
+            testbed.passes(2, "POST", "/api/x", &[]);
         }
-        break_no_limit(&stand);
+        break_no_limit(&testbed);
     }
 }
 
 #[test]
-fn no_body_opens_nginx() {
-    takes_no_body_for_an_outage(ProxyProduct::Nginx);
+fn no_body_disables_limits_in_nginx() {
+    bodies_cause_no_outage(ProxyProduct::Nginx);
 }
 
 #[test]
-fn no_body_opens_caddy() {
-    takes_no_body_for_an_outage(ProxyProduct::Caddy);
+fn no_body_disables_limits_in_caddy() {
+    bodies_cause_no_outage(ProxyProduct::Caddy);
 }
 
 #[test]
-fn no_body_opens_traefik() {
-    takes_no_body_for_an_outage(ProxyProduct::Traefik);
+fn no_body_disables_limits_in_traefik() {
+    bodies_cause_no_outage(ProxyProduct::Traefik);
 }
 
 #[test]
-fn no_body_opens_haproxy() {
-    takes_no_body_for_an_outage(ProxyProduct::Haproxy);
+fn no_body_disables_limits_in_haproxy() {
+    bodies_cause_no_outage(ProxyProduct::Haproxy);
 }

@@ -1,17 +1,17 @@
-//! Heads that are too long or have too many fields are no way past a limit.
+//! Heads that are too long or have too many fields do not bypass a limit.
 
-use tidegate_parts::ProxyProduct;
+use tidegate_testkit::ProxyProduct;
 
 use super::ProxyTestbed;
-use crate::http::Client;
+use crate::http::HttpClient;
 
-/// A head that is too long, or has too many fields, was a way past the limit: Tidegate closed the
-/// connection over it, Caddy went on without the check for all clients, and HAProxy 2.6 crashed.
-fn takes_no_head_for_an_outage(make: ProxyProduct) {
+/// A head that was too long, or had too many fields, bypassed the limit: Tidegate closed the connection over it,
+/// Caddy went on without the check for all clients, and HAProxy 2.6 crashed.
+fn heads_cause_no_outage(make: ProxyProduct) {
     for release in make.releases() {
-        let mut stand = ProxyTestbed::edited(release, &[]);
+        let mut testbed = ProxyTestbed::edited(release, &[]);
         for _ in 0..2 {
-            stand.passes(2, "POST", "/api/x", &[]);
+            testbed.passes(2, "POST", "/api/x", &[]);
         }
         let long = |kib: usize| format!("x-pad: {}\r\n", "p".repeat(1016)).repeat(kib);
         let many = |count| (0..count).map(|at| format!("x-{at}: a\r\n")).collect();
@@ -25,41 +25,46 @@ fn takes_no_head_for_an_outage(make: ProxyProduct) {
                 head.len(),
                 head.lines().count()
             );
-            let mut client = Client::connect_from([127, 0, 0, 2].into(), stand.proxy.address());
+            let mut client =
+                HttpClient::connect_from([127, 0, 0, 2].into(), testbed.proxy.address());
             // The proxy may end the connection before it has read everything.
             let _ = client.send_raw(head.as_bytes());
             if let Ok(reply) = client.receive() {
                 assert!((400..500).contains(&reply.status), "{what}: {reply:?}");
             }
-            assert!(stand.proxy.is_running(), "{what}: {}", stand.proxy.output());
-            stand.fails(429, 2, "POST", "/api/x", &[]);
+            assert!(
+                testbed.proxy.is_running(),
+                "{what}: {}",
+                testbed.proxy.output()
+            );
+            testbed.fails(429, 2, "POST", "/api/x", &[]);
         }
     }
 }
 
 #[test]
-fn no_head_opens_nginx() {
-    takes_no_head_for_an_outage(ProxyProduct::Nginx);
+fn no_head_disables_limits_in_nginx() {
+    heads_cause_no_outage(ProxyProduct::Nginx);
 }
 
 #[test]
-fn no_head_opens_caddy() {
-    takes_no_head_for_an_outage(ProxyProduct::Caddy);
+fn no_head_disables_limits_in_caddy() {
+    heads_cause_no_outage(ProxyProduct::Caddy);
 }
 
 #[test]
-fn no_head_opens_traefik() {
-    takes_no_head_for_an_outage(ProxyProduct::Traefik);
+fn no_head_disables_limits_in_traefik() {
+    heads_cause_no_outage(ProxyProduct::Traefik);
 }
 
 #[test]
-fn no_head_opens_haproxy() {
-    takes_no_head_for_an_outage(ProxyProduct::Haproxy);
+fn no_head_disables_limits_in_haproxy() {
+    heads_cause_no_outage(ProxyProduct::Haproxy);
 }
 
-/// Where everything is sent and nothing bounded before, the response of Tidegate alone must do.
+/// If the proxy sends every header and bounds none, the response of Tidegate alone must be enough.
 #[test]
-fn a_caddy_that_sends_every_header_is_not_opened_either() {
+fn no_head_disables_limits_in_a_caddy_that_sends_every_header() {
     let all = [
         ("max_header_size 16KB", "max_header_size 1MB"),
         ("\t\theader_up -*\n", ""),
@@ -67,19 +72,19 @@ fn a_caddy_that_sends_every_header_is_not_opened_either() {
         ("\t\theader_up Authorization {header.Authorization}\n", ""),
     ];
     for release in ProxyProduct::Caddy.releases() {
-        let stand = ProxyTestbed::edited(release, &all);
+        let testbed = ProxyTestbed::edited(release, &all);
         for _ in 0..2 {
-            stand.passes(2, "POST", "/api/x", &[]);
+            testbed.passes(2, "POST", "/api/x", &[]);
         }
         for kib in [33, 64, 300, 900] {
             for _ in 0..5 {
                 let long = "p".repeat(kib << 10);
-                let reply = stand.request(2, "POST", "/api/x", &[("x-pad", &long)]);
+                let reply = testbed.request(2, "POST", "/api/x", &[("x-pad", &long)]);
                 // A head that is a little too long and comes in one piece is still read.
                 assert!(matches!(reply.status, 429 | 431), "{release:?}: {reply:?}");
-                assert_eq!(stand.backend.take(), [], "{release:?}");
+                assert_eq!(testbed.backend.take(), [], "{release:?}");
             }
-            stand.fails(429, 2, "POST", "/api/x", &[]);
+            testbed.fails(429, 2, "POST", "/api/x", &[]);
         }
     }
 }

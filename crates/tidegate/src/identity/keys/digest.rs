@@ -1,12 +1,12 @@
-//! The SHA-256 of a key: what stands in files, tables and logs instead of the key.
+//! The SHA-256 of a key, which replaces the key in files, tables and logs.
 
 use std::fmt;
 
 use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConstantTimeEq};
 
-/// SHA-256 of an API key, of its bytes exactly as sent. Equality takes the same time wherever two
-/// digests differ; printing shows the first eight hex digits, enough to find a line in a file.
+/// SHA-256 of an API key, of its bytes exactly as sent. Comparison takes constant time. Printing shows the first
+/// eight hex digits, enough to find a line in a file.
 #[derive(Clone, Copy, Eq)]
 pub struct Digest([u8; 32]);
 
@@ -16,13 +16,13 @@ impl Digest {
         Digest(Sha256::digest(key).into())
     }
 
-    /// From its bytes.
+    /// A digest from its bytes.
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Digest(bytes)
     }
 
-    /// From 64 hex digits of either case. Whether all were digits is asked once, at the end: a
-    /// branch per digit is guessed wrong half of the time, and a file may hold a million lines.
+    /// Parses 64 hex digits of either case. Whether all were digits is checked once, at the end: a branch per digit
+    /// is mispredicted half of the time, and a file may have a million lines.
     pub(super) fn from_hex(hex: &[u8; 64]) -> Option<Self> {
         let mut bytes = [0; 32];
         let mut seen = 0;
@@ -71,7 +71,7 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// What is no hex digit: above every nibble.
+/// Marks characters that are not hex digits: above every nibble.
 const NOT_HEX: u8 = 0x10;
 
 /// The value of each character as a hex digit.
@@ -93,12 +93,12 @@ mod tests {
     const HELLO: &str = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
 
     #[test]
-    fn it_is_the_sha256_of_the_key_text() {
+    fn the_digest_is_the_sha256_of_the_key_text() {
         assert_eq!(Digest::of("hello").to_hex(), HELLO);
     }
 
     #[test]
-    fn hex_of_either_case_is_read() {
+    fn hex_of_either_case_is_parsed() {
         let read = |hex: &str| Digest::from_hex(hex.as_bytes().first_chunk().unwrap());
         assert_eq!(read(HELLO), Some(Digest::of("hello")));
         assert_eq!(read(&HELLO.to_uppercase()), Some(Digest::of("hello")));

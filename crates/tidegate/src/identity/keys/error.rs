@@ -1,44 +1,44 @@
-//! What can be wrong with a keys file, told so that someone can mend it.
+//! Errors of a keys file, with what to write instead.
 //!
 //! No message repeats text of the file that might be a raw key pasted in the wrong place.
 
 use std::fmt;
 use std::io;
 
-/// Listing more would bury the first, and a file of the wrong kind has a fault on every line.
+/// A longer list would bury the first errors, and a file of the wrong kind has an error on every line.
 const MAX_LISTED: usize = 20;
 
-/// Why a keys file was not taken.
+/// Why a keys file was rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
-    /// Lines that are wrong.
+    /// Invalid lines.
     #[error(transparent)]
     Lines(#[from] KeyLineErrors),
-    /// It could not be read to its end.
+    /// The file could not be read to its end.
     #[error("{file}: cannot be read: {source}")]
     Unreadable {
         /// The file.
         file: String,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// Not a byte in it: a file caught while it was being rewritten, or the wrong file.
+    /// The file is empty: it is being rewritten, or it is the wrong file.
     #[error("{file}: is empty; if no keys are meant, write a line like `# no keys yet`")]
     Empty {
         /// The file.
         file: String,
     },
-    /// Larger than a keys file may be.
+    /// The file is too large.
     #[error("{file}: is larger than {limit_mib} MiB; split the keys between deployments")]
     TooLarge {
         /// The file.
         file: String,
-        /// The most that is read.
+        /// The maximum size.
         limit_mib: u64,
     },
 }
 
-/// All faults of one file: the first twenty by line, and how many there are.
+/// All errors of one file: the first twenty by line, and the total.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KeyLineErrors {
     file: String,
@@ -55,22 +55,22 @@ impl KeyLineErrors {
         }
     }
 
-    /// Faults come in any order of lines; the earliest are kept.
+    /// Errors come in any order of lines; the earliest are listed.
     pub(super) fn add(&mut self, line: u32, kind: KeyLineErrorKind) {
         self.total += 1;
-        let at = self.listed.partition_point(|fault| fault.line <= line);
+        let at = self.listed.partition_point(|error| error.line <= line);
         if at < MAX_LISTED {
             self.listed.insert(at, KeyLineError { line, kind });
             self.listed.truncate(MAX_LISTED);
         }
     }
 
-    /// The first faults, at most twenty, by line.
+    /// The first errors, at most twenty, by line.
     pub fn listed(&self) -> &[KeyLineError] {
         &self.listed
     }
 
-    /// How many faults the file has.
+    /// The number of errors.
     pub fn total(&self) -> usize {
         self.total
     }
@@ -80,9 +80,9 @@ impl std::error::Error for KeyLineErrors {}
 
 impl fmt::Display for KeyLineErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (n, KeyLineError { line, kind: wrong }) in self.listed.iter().enumerate() {
+        for (n, KeyLineError { line, kind }) in self.listed.iter().enumerate() {
             let newline = if n > 0 { "\n" } else { "" };
-            write!(f, "{newline}{}:{line}: {wrong}", self.file)?;
+            write!(f, "{newline}{}:{line}: {kind}", self.file)?;
         }
         match self.total - self.listed.len() {
             0 => Ok(()),
@@ -91,95 +91,95 @@ impl fmt::Display for KeyLineErrors {
     }
 }
 
-/// One fault and its line, counted from 1.
+/// One error and its line, counted from 1.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KeyLineError {
     /// The line.
     pub line: u32,
-    /// What is wrong with it.
+    /// The error.
     pub kind: KeyLineErrorKind,
 }
 
-/// What is wrong with one line.
+/// The error of one line.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum KeyLineErrorKind {
-    /// Something else where the digest should be, most likely the key itself.
+    /// The line does not begin with a digest; most likely it is the key itself.
     #[error(
         "does not begin with `sha256:`; if this is a key itself, remove it and write the line \
          that `tidegate key hash` prints (the text is not shown here)"
     )]
     NotADigest,
-    /// Too few or too many digits.
+    /// The digest has too few or too many digits.
     #[error(
         "the digest has {found} characters; a SHA-256 has 64 hex digits, as `tidegate key hash` prints them"
     )]
     DigestLength {
-        /// How many characters follow `sha256:`.
+        /// The number of characters after `sha256:`.
         found: usize,
     },
-    /// 64 characters, but not hex.
+    /// The digest has 64 characters, but not all are hex digits.
     #[error("character {column} of the digest is not a hex digit; write 0-9 and a-f only")]
     NotHex {
-        /// Which character after `sha256:`, counted from 1.
+        /// The position of the character after `sha256:`, counted from 1.
         column: usize,
     },
-    /// Nothing after the digest.
+    /// The tier is missing.
     #[error("no tier after the digest; {}", advice(tiers))]
     NoTier {
-        /// The tiers there are.
+        /// The tiers of the rules.
         tiers: String,
     },
-    /// A tier that the rules do not list, close enough to one that it can be no key.
+    /// A tier that the rules do not define, so close to one of them that it cannot be a key.
     #[error("unknown tier `{found}`; did you mean `{meant}`?")]
     MisspeltTier {
-        /// What was written.
+        /// The text found.
         found: String,
         /// The tier it resembles.
         meant: String,
     },
-    /// A tier that the rules do not list.
+    /// A tier that the rules do not define.
     #[error(
         "unknown tier of {found_len} characters (not shown, it might be a key); {}",
         advice(tiers)
     )]
     UnknownTier {
-        /// How long it is.
+        /// Its length.
         found_len: usize,
-        /// The tiers there are.
+        /// The tiers of the rules.
         tiers: String,
     },
-    /// A name that cannot be shown.
+    /// A name that cannot be printed.
     #[error("the name is not UTF-8 or has control characters; write plain text")]
     BadName,
-    /// A comment behind the name would become part of it, and rules that use the name would miss the key.
-    #[error("has `#` behind the tier or name; write a comment on a line of its own")]
+    /// A comment after the name would become part of it, and rules that use the name would miss the key.
+    #[error("has `#` after the tier or name; write a comment on a line of its own")]
     Comment,
-    /// A name too long to be one.
-    #[error("the name has {found} bytes; write at most {most}")]
+    /// The name is too long.
+    #[error("the name has {found} bytes; write at most {max_bytes}")]
     LongName {
-        /// How long it is.
+        /// Its length.
         found: usize,
-        /// The most it may be.
-        most: usize,
+        /// The maximum length.
+        max_bytes: usize,
     },
-    /// A line too long to be one.
-    #[error("is longer than {most} bytes; write one key per line as `sha256:HEX tier name`")]
+    /// The line is too long.
+    #[error("is longer than {max_bytes} bytes; write one key per line as `sha256:HEX tier name`")]
     LongLine {
-        /// The most a line may hold.
-        most: usize,
+        /// The maximum length.
+        max_bytes: usize,
     },
-    /// The same key twice, maybe with two tiers.
+    /// The same key twice, possibly with two tiers.
     #[error("the same digest as line {first}; keep one of the two")]
     Duplicate {
-        /// Where it stood first.
+        /// The line of the first occurrence.
         first: u32,
     },
-    /// The last line is wrong and has no line end: the file was cut off.
+    /// The last line is invalid and has no line end: the file was cut off.
     #[error(
         "the file ends within this line ({wrong}); write it completely, best to a new file renamed over this one"
     )]
     CutOff {
-        /// What is wrong with the line as it stands.
+        /// The error of the line so far.
         wrong: Box<KeyLineErrorKind>,
     },
 }

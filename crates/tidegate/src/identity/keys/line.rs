@@ -1,16 +1,16 @@
-//! One line of a keys file: `sha256:HEX tier name`, read and written.
+//! One line of a keys file: `sha256:HEX tier name`, parsed and written.
 
 use std::collections::HashMap;
 
 use super::digest::Digest;
 use super::error::KeyLineErrorKind;
 
-/// Long enough for "who, where and since when"; short enough that a million stay small.
+/// Long enough for "who, where and since when"; short enough that a million names stay small.
 pub(super) const MAX_NAME_BYTES: usize = 256;
 
 const SCHEME: &[u8] = b"sha256:";
 
-/// What one line says.
+/// A parsed line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct KeyLine<'a> {
     pub(super) digest: Digest,
@@ -45,7 +45,7 @@ impl<'a> Tiers<'a> {
             .ok_or_else(|| self.unknown(word))
     }
 
-    /// Shows the word only if it is a tier misspelt; anything else might be a key.
+    /// The error for an unknown tier. Shows the word only if it is a misspelt tier; any other word might be a key.
     fn unknown(&self, word: &[u8]) -> KeyLineErrorKind {
         let found = String::from_utf8_lossy(word);
         match self.names.iter().find(|tier| resembles(&found, tier)) {
@@ -61,7 +61,7 @@ impl<'a> Tiers<'a> {
     }
 }
 
-/// What a line says: nothing if it is blank or a comment.
+/// Parses a line: `None` if it is blank or a comment.
 pub(super) fn parse<'a>(
     line: &'a [u8],
     tiers: &Tiers<'_>,
@@ -106,7 +106,7 @@ pub fn hash_line(key: &str, tier: &str, name: &str) -> Result<String, HashLineEr
 /// Why no line can be written for a key.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HashLineError {
-    /// A line end or blank read with the key would give the digest of another key.
+    /// A line end or blank included in the key would give the digest of another key.
     #[error(
         "the key is empty or has blanks or control characters; give it without line end or quotes"
     )]
@@ -114,7 +114,7 @@ pub enum HashLineError {
     /// A tier is one word.
     #[error("the tier is empty or has blanks; write one of the tiers of the rules")]
     Tier,
-    /// The name could not be read back.
+    /// The name could not be parsed again.
     #[error(transparent)]
     Name(KeyLineErrorKind),
 }
@@ -135,7 +135,7 @@ fn name(text: &[u8]) -> Result<&str, KeyLineErrorKind> {
     if text.len() > MAX_NAME_BYTES {
         return Err(KeyLineErrorKind::LongName {
             found: text.len(),
-            most: MAX_NAME_BYTES,
+            max_bytes: MAX_NAME_BYTES,
         });
     }
     let name = str::from_utf8(text).map_err(|_| KeyLineErrorKind::BadName)?;
@@ -149,7 +149,7 @@ fn name(text: &[u8]) -> Result<&str, KeyLineErrorKind> {
     }
 }
 
-/// The first word and what follows the blanks after it.
+/// The first word, and the text after the blanks that follow it.
 fn first_word(text: &[u8]) -> (&[u8], &[u8]) {
     let end = text
         .iter()
@@ -159,14 +159,14 @@ fn first_word(text: &[u8]) -> (&[u8], &[u8]) {
     (word, rest.trim_ascii_start())
 }
 
-/// At most two letters apart, whatever the case, and most of the word the same.
+/// At most two letters apart, ignoring case, and most of the word the same.
 fn resembles(found: &str, tier: &str) -> bool {
     let length = tier.chars().count();
     found.chars().count() <= length + 2
         && distance(&found.to_lowercase(), &tier.to_lowercase()) <= length.min(4) / 2
 }
 
-/// Levenshtein: how many letters to add, drop or change.
+/// Levenshtein distance: the number of letters to add, drop or change.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -198,18 +198,18 @@ mod tests {
                 assert_eq!(digest, Digest::of("hello"));
                 format!("{tier} `{name}`")
             }
-            Err(wrong) => wrong.to_string(),
+            Err(error) => error.to_string(),
         };
         assert_eq!(got, want, "from {line:?}");
     }
 
     /// The name became `acme # first customer`, and a block of `key:acme` had no effect.
     #[test]
-    fn a_comment_behind_the_name_is_an_error() {
-        let wrong = "has `#` behind the tier or name; write a comment on a line of its own";
-        check("sha256:HEX pro acme # first customer", wrong);
-        check("sha256:HEX pro acme #1", wrong);
-        check("sha256:HEX pro # acme", wrong);
+    fn a_comment_after_the_name_is_an_error() {
+        let message = "has `#` after the tier or name; write a comment on a line of its own";
+        check("sha256:HEX pro acme # first customer", message);
+        check("sha256:HEX pro acme #1", message);
+        check("sha256:HEX pro # acme", message);
         check("sha256:HEX pro acme#1", "1 `acme#1`");
     }
 
@@ -224,14 +224,14 @@ mod tests {
     }
 
     #[test]
-    fn blank_lines_and_comments_say_nothing() {
+    fn blank_lines_and_comments_have_no_meaning() {
         for line in ["", "  \t ", "\r", "# sha256:HEX pro", "   #"] {
             check(line, "nothing");
         }
     }
 
     #[test]
-    fn a_raw_key_is_refused_and_not_repeated() {
+    fn a_raw_key_is_rejected_and_not_repeated() {
         let message = "does not begin with `sha256:`; if this is a key itself, remove it and write the line \
                     that `tidegate key hash` prints (the text is not shown here)";
         check("tg_mfrggzdfmztwq2lkmfrggzdfmztwq2lk pro", message);
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_written_line_is_read_back() {
+    fn a_written_line_can_be_parsed() {
         assert_eq!(
             hash_line("hello", "pro", "").unwrap(),
             format!("sha256:{HEX} pro")

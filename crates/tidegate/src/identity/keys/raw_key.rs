@@ -1,20 +1,20 @@
-//! Makes new API keys.
+//! Generates API keys.
 
 use std::fmt;
 
-/// How much of a key is chance: 160 bits, well above the 128 that make guessing hopeless, and a
-/// whole number of base32 digits.
+/// The random part of a key: 160 bits, well above the 128 that make guessing hopeless, and a whole number of base32
+/// digits.
 const RANDOM_BYTES: usize = 20;
 
-/// Small letters and digits that are not mistaken for one another (RFC 4648 base32).
+/// Lower-case letters and digits that are not mistaken for one another (RFC 4648 base32).
 const DIGITS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 
-/// A raw API key. Printing it by accident shows only its prefix: use [`expose`](Self::expose).
+/// A raw API key. Debug output shows only its prefix: use [`expose`](Self::expose).
 pub struct RawApiKey(String);
 
 impl RawApiKey {
-    /// A new random key like `tg_mfrggzdfmztwq2lkmfrggzdfmztwq2lk`; fails if the system has no
-    /// randomness to give.
+    /// A new random key like `tg_mfrggzdfmztwq2lkmfrggzdfmztwq2lk`. Fails if the operating system has no
+    /// randomness.
     pub fn new() -> Result<Self, getrandom::Error> {
         let mut random = [0; RANDOM_BYTES];
         getrandom::fill(&mut random)?;
@@ -41,7 +41,7 @@ fn base32(bytes: &[u8; RANDOM_BYTES]) -> String {
         .collect()
 }
 
-/// The digit made of bits 5·at to 5·at+4 of a group of 40 bits.
+/// The digit of bits 5·at to 5·at+4 of a group of 40 bits.
 fn digit(group: &[u8; 5], at: u32) -> char {
     let bits = group
         .iter()

@@ -1,9 +1,9 @@
 //! All keys of a file, found by digest in constant time.
 //!
-//! Built by streaming: no more of the file is in memory than one line, and 1,000,000 keys take
-//! about 49 bytes each and their names. Digests lie in the order of the file; an open-addressed
-//! index of half-empty slots finds them. Where a digest is looked for depends on a secret drawn
-//! per table, so neither a crafted file nor the time of a lookup says anything about other keys.
+//! Built by streaming: no more than one line of the file is in memory, and 1,000,000 keys take about 49 bytes each
+//! plus their names. Digests are in the order of the file; an open-addressed index of half-empty slots finds them.
+//! The position of a digest in the index depends on a random secret of the table, so neither a crafted file nor the
+//! time of a lookup reveals anything about other keys.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::{BufRead, Read};
@@ -12,25 +12,25 @@ use super::digest::Digest;
 use super::error::{KeyFileError, KeyLineErrorKind, KeyLineErrors};
 use super::line::{self, KeyLine, MAX_NAME_BYTES, Tiers};
 
-/// The largest keys file that is read: more than three million keys.
+/// Maximum size of a keys file: more than three million keys.
 pub const MAX_FILE_BYTES: u64 = 256 << 20;
 
 /// `sha256:`, 64 digits, a blank, a tier of one letter and a line end.
 const MIN_LINE_BYTES: u64 = 7 + 64 + 1 + 1 + 1;
 
-/// The longest line there can be, with room for a long tier name and generous blanks.
+/// Maximum length of a line, with room for a long tier name and generous blanks.
 const MAX_LINE_BYTES: usize = 1024;
 
-/// Who holds a key.
+/// The owner of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeyOwner<'a> {
-    /// The tier, as its place in the list the table was read with.
+    /// The tier, as its position in the list the table was read with.
     pub tier: u16,
-    /// Whose key it is; empty if the file does not say.
+    /// The owner's name; empty if the file has none.
     pub name: &'a str,
 }
 
-/// The keys of one file. Whole or not made at all.
+/// The keys of one file. Always complete.
 #[derive(Debug, Default)]
 pub struct KeyTable {
     records: Vec<KeyRecord>,
@@ -38,7 +38,7 @@ pub struct KeyTable {
     names: String,
 }
 
-/// 40 bytes. The name lies at `name_at` in the arena of names.
+/// 40 bytes. The name is at `name_at` in the arena of names.
 #[derive(Clone, Copy, Debug)]
 struct KeyRecord {
     digest: Digest,
@@ -48,8 +48,8 @@ struct KeyRecord {
 }
 
 impl KeyTable {
-    /// Reads a keys file to its end. `file` is its name for messages; `tiers` are those of the
-    /// rules, in their order. Gives every fault of the file, the first twenty in words.
+    /// Reads a keys file to its end. `file` is its name for messages; `tiers` are those of the rules, in their
+    /// order. Returns all errors of the file, the first twenty with their messages.
     pub fn read<S: AsRef<str>>(
         file: &str,
         reader: impl BufRead,
@@ -61,7 +61,7 @@ impl KeyTable {
         builder.finish()
     }
 
-    /// Who holds the key with this digest. Compares whole digests in constant time.
+    /// The owner of the key with this digest. Compares whole digests in constant time.
     pub fn get(&self, digest: &Digest) -> Option<KeyOwner<'_>> {
         let at = self.index.find(digest, &self.records).ok()?;
         let KeyRecord {
@@ -84,7 +84,7 @@ impl KeyTable {
         Some(owner.name).filter(|name| !name.is_empty())
     }
 
-    /// The names of all keys, in the order of the file; empty where the file does not say.
+    /// The names of all keys, in the order of the file; empty where the file has none.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.records.iter().map(|record| {
             let start = record.name_at as usize;
@@ -92,7 +92,7 @@ impl KeyTable {
         })
     }
 
-    /// The digests of all keys, in the order of the file, and who holds them.
+    /// The digests of all keys and their owners, in the order of the file.
     pub fn iter(&self) -> impl Iterator<Item = (Digest, KeyOwner<'_>)> {
         let owners = self.records.iter().zip(self.names());
         owners.map(|(record, name)| {
@@ -101,17 +101,17 @@ impl KeyTable {
         })
     }
 
-    /// How many keys there are.
+    /// The number of keys.
     pub fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// Memory held, names included.
+    /// Heap memory in bytes, including names.
     pub fn heap_bytes(&self) -> usize {
         self.records.capacity() * size_of::<KeyRecord>()
             + self.index.slots.capacity() * size_of::<u32>()
@@ -119,11 +119,11 @@ impl KeyTable {
     }
 }
 
-/// Where each digest is among the records. At most half of the slots are taken, so a search ends
-/// after two steps on average.
+/// The positions of digests among the records. At most half of the slots are taken, so a search ends after two steps
+/// on average.
 ///
-/// A slot says in 22 bits which record it is for and in 10 a part of the digest's keyed hash: a
-/// record is touched, at the price of a cache miss, only when it is almost surely the one.
+/// A slot has 22 bits for the index of its record and 10 for a tag of the digest's keyed hash: a record is read, at the
+/// price of a cache miss, only when it is almost certainly the right one.
 #[derive(Debug, Default)]
 struct KeyIndex {
     secret: RandomState,
@@ -132,12 +132,12 @@ struct KeyIndex {
 
 const RECORD_BITS: u32 = (1 << 22) - 1;
 
-/// A slot that is for no record: the last number, which no file is large enough to reach.
+/// A slot without a record: the last number, which no file is large enough to reach.
 const VACANT: u32 = u32::MAX;
 
 const _: () = assert!(MAX_FILE_BYTES / MIN_LINE_BYTES < RECORD_BITS as u64);
 
-/// Where a digest that is not in the index would go, and the part of its hash to keep there.
+/// The slot where a missing digest would go, and the tag to store there.
 struct VacantSlot {
     slot: usize,
     tag: u32,
@@ -177,7 +177,7 @@ impl KeyIndex {
     }
 }
 
-/// A table on its way: records so far, their lines, and what is wrong.
+/// A table being built: the records so far, their lines, and the errors.
 struct KeyTableBuilder<'a> {
     file: &'a str,
     tiers: &'a Tiers<'a>,
@@ -221,7 +221,7 @@ impl<'a> KeyTableBuilder<'a> {
                 self.errors.add(
                     number,
                     KeyLineErrorKind::LongLine {
-                        most: MAX_LINE_BYTES,
+                        max_bytes: MAX_LINE_BYTES,
                     },
                 );
                 if line.last() != Some(&b'\n') {
@@ -281,7 +281,7 @@ impl<'a> KeyTableBuilder<'a> {
         let mut index = KeyIndex::for_keys(self.records.len());
         for (at, record) in (0u32..).zip(&self.records) {
             match index.find(&record.digest, &self.records) {
-                Err(gap) => index.fill(gap, at),
+                Err(vacant) => index.fill(vacant, at),
                 Ok(first) => {
                     let first = self.lines[first as usize];
                     self.errors.add(
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn twenty_faults_are_listed_and_the_rest_counted() {
+    fn twenty_errors_are_listed_and_the_rest_counted() {
         let twice = line("a", "pro");
         let text = format!("{twice}\n{twice}\n{}", "raw\n".repeat(50));
         let error = read(&text).unwrap_err().to_string();
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_file_is_taken_for_one_being_written() {
+    fn an_empty_file_is_rejected_as_one_being_written() {
         check_rejected(
             "",
             &["keys.txt: is empty; if no keys are meant, write a line like `# no keys yet`"],
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_cut_off_at_any_byte_never_gives_a_key_that_was_not_there() {
+    fn a_file_cut_off_at_any_byte_never_yields_a_key_that_was_not_there() {
         let whole = format!("{}\n{}\n", line("a", "enterprise"), line("b", "pro"));
         for end in 0..whole.len() {
             let Ok(table) = read(&whole[..end]) else {
@@ -417,14 +417,14 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_is_refused_without_holding_it() {
+    fn an_endless_line_is_rejected_without_buffering_it() {
         let text = "x".repeat(100_000) + "\n" + &line("a", "pro");
         let message = "keys.txt:1: is longer than 1024 bytes; write one key per line as `sha256:HEX tier name`";
         check_rejected(&text, &[message]);
     }
 
     #[test]
-    fn a_file_over_the_limit_is_refused() {
+    fn a_file_over_the_size_limit_is_rejected() {
         let endless = std::io::BufReader::new(std::io::repeat(b'#').take(MAX_FILE_BYTES + 1));
         let error = KeyTable::read("keys.txt", endless, &TIERS).unwrap_err();
         assert_eq!(

@@ -1,8 +1,8 @@
-//! What one node may have unconfirmed of a counter, by the newest state that it has seen.
+//! How many units one node may have unconfirmed of a counter, by the newest state that it has seen.
 //!
-//! All nodes together may have `min(phi, left / limit) * left`, where `left` is what the state leaves. Far from
-//! the limit that is `phi` of what is left, and lateness costs nothing. Near the limit it shrinks with the
-//! square of what is left, and next to nothing is admitted on old news.
+//! All nodes together may have `min(phi, left / limit) * left`, where `left` is what the state leaves and `phi` is
+//! `share_percent`. Far from the limit that is `phi` of what is left, and lateness costs nothing. Near the limit it
+//! shrinks with the square of what is left, and next to nothing is admitted by an old state. Pure: knows no ledger.
 
 use tidegate_core::algorithms::{CounterState, Division, Figures, Retry, Verdict};
 use tidegate_core::store::{Charge, LimitReading, OnStoreLate};
@@ -15,15 +15,15 @@ use super::ledger::{CREDIT_TTL, Claim, Payment};
 pub(in crate::resilience) struct LateView {
     pub(in crate::resilience) claim: Claim,
     verdict: Verdict,
-    /// How the limit stands without this charge.
+    /// The figures of the limit without this charge.
     before: Figures,
-    /// How it stands with it.
+    /// The figures of the limit with this charge.
     after: Figures,
 }
 
 impl LateView {
-    /// `newest` is the newest state of the counter, if it was ever seen. `pending` is what is on its way to the
-    /// store, and `waiting` what the store may have counted since.
+    /// `newest` is the newest state of the counter, if it was ever seen. `pending` are the units of the write-back
+    /// queue, and `waiting` those that the store may have counted since.
     pub(in crate::resilience) fn new(
         charge: &Charge<'_>,
         newest: Option<CounterState>,
@@ -60,11 +60,11 @@ impl LateView {
         }
     }
 
-    /// What the client reads of this limit when its charge was paid for like this.
+    /// The reading of this limit when its charge was paid for by `payment`.
     pub(in crate::resilience) fn reading(&self, payment: Payment, admitted: bool) -> LimitReading {
         let (verdict, figures) = match (payment, self.verdict) {
             (Payment::None, denied @ Verdict::Deny { .. }) => (denied, self.before),
-            // The reply is here by then, or its units come back.
+            // By then the reply is here, or its units are refunded.
             (Payment::None, Verdict::Allow { .. }) => {
                 let retry = Retry::After(CREDIT_TTL);
                 (Verdict::Deny { retry }, self.before)
@@ -77,7 +77,7 @@ impl LateView {
     }
 }
 
-/// This node's part: what it may have unconfirmed when the newest state leaves `left` of `capacity`.
+/// This node's share: what it may have unconfirmed when the newest state leaves `left` of `capacity`.
 fn late_share(left: u64, capacity: u64, division: Division) -> u64 {
     let wide = u128::from(left);
     let by_share = wide * u128::from(division.percent.min(100)) / 100;
@@ -91,17 +91,17 @@ mod tests {
     use super::*;
 
     fn late_shares(left: u64, capacity: u64, nodes: u32) -> Vec<u64> {
-        let place = |place| Division {
+        let of_rank = |rank| Division {
             percent: 80,
             nodes,
-            rank: Some(place),
+            rank: Some(rank),
         };
-        let share_of = |i| late_share(left, capacity, place(i));
+        let share_of = |i| late_share(left, capacity, of_rank(i));
         (0..nodes).map(share_of).collect()
     }
 
     #[test]
-    fn the_parts_shrink_with_the_square_of_what_is_left() {
+    fn the_shares_shrink_with_the_square_of_what_is_left() {
         assert_eq!(late_shares(100, 100, 4), [20, 20, 20, 20]);
         assert_eq!(late_shares(80, 100, 4), [16, 16, 16, 16]);
         assert_eq!(late_shares(50, 100, 4), [7, 6, 6, 6]);
@@ -111,16 +111,16 @@ mod tests {
         assert_eq!(late_shares(0, 100, 4), [0, 0, 0, 0]);
     }
 
-    /// Unlike a share, a part may be nothing for everybody: a late request is denied then.
+    /// Unlike a share during an outage, a late share may be zero on every node: a late request is denied then.
     #[test]
-    fn who_does_not_know_its_place_has_no_remainder() {
-        let nobody = Division {
+    fn a_node_without_a_rank_gets_no_remainder() {
+        let without_rank = Division {
             percent: 80,
             nodes: 8,
             rank: None,
         };
-        assert_eq!(late_share(100, 100, nobody), 10);
-        assert_eq!(late_share(20, 100, nobody), 0);
-        assert_eq!(late_share(1, 1, nobody), 0);
+        assert_eq!(late_share(100, 100, without_rank), 10);
+        assert_eq!(late_share(20, 100, without_rank), 0);
+        assert_eq!(late_share(1, 1, without_rank), 0);
     }
 }

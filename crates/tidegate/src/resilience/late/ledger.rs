@@ -1,12 +1,15 @@
-//! What one node knows of charges whose replies are late: the policy as a pure state machine.
+//! The ledger of charges whose replies are late: the policy as a pure state machine.
 //!
-//! Per counter: units that are `waiting` (admitted here, the reply is outstanding) and `credits` (the store
-//! counts them for requests that were denied here). Units that the store is known not to count are debt and
-//! live in the write-back queue; here they only come and go as effects.
+//! States of a unit, per counter: `waiting` (admitted here, the reply is outstanding), credit (the store counts it for
+//! a request that was denied here), pending (admitted, and known not to be counted by the store) or confirmed. Pending
+//! units live in the write-back queue; here they are only effects.
 //!
-//! Events and the time go in, decisions and effects come out. Invariants: a unit is waiting, a credit, a debt
-//! or confirmed, and never two of these; a request that is denied keeps nothing; a credit is spent or
-//! refunded, once.
+//! Events: `afford` and `pay` (decide a late request), `pay_by_credits` (a denial in time), `insert_request`,
+//! `never_sent`, `replied`, `withdraw`, `expire`, `void_credits` (the store lost its counts), `take_unshared`. Effects:
+//! [`LateEffect::WriteBack`] and [`LateEffect::Refund`].
+//!
+//! Invariants: a unit is in one state at a time; a denied request keeps nothing; a credit is spent or refunded, once.
+//! Knows no store, no lock and no clock: `now` is the local time and `at` the store's.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
@@ -19,11 +22,11 @@ use tidegate_core::units::Nanos;
 use crate::resilience::owned_charge::OwnedCharge;
 use crate::resilience::striped_map::IdentityHasher;
 
-/// How long a credit waits for a request that it can pay for, at most. Then it is refunded.
+/// The longest time for which a credit waits for a request that it can pay for. Then it is refunded.
 pub(in crate::resilience) const CREDIT_TTL: Nanos = Nanos::from_millis(250);
 
-/// How long a credit of a limit can pay. The store lets go of a unit by the time of its charge, so a unit that is
-/// used later makes the window shorter by as much: by a twentieth, and no more.
+/// How long a credit of a limit can pay. The store expires a unit by the time of its charge, so a unit that is used
+/// later shortens the window by as much: by a twentieth at most.
 fn credit_ttl(limit: &Limit) -> Nanos {
     CREDIT_TTL.min(Nanos::new(limit.full_window().get() / 20))
 }
@@ -32,32 +35,32 @@ fn credit_ttl(limit: &Limit) -> Nanos {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(in crate::resilience) struct LateId(u64);
 
-/// The units of one charge of a late request, and how they may be paid for.
+/// The units of one charge of a late request, and what may pay for them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::resilience) struct Claim {
     pub(in crate::resilience) counter: u128,
     pub(in crate::resilience) units: u64,
-    /// What this node may have unconfirmed of the counter: its part, less its debt.
+    /// What this node may have unconfirmed of the counter: its share, less its pending units.
     pub(in crate::resilience) room: u64,
     /// What the charge means for the request.
     pub(in crate::resilience) role: Role,
 }
 
-/// How the units of one charge were paid for.
+/// What paid for the units of one charge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::resilience) enum Payment {
-    /// Not at all: they are not admitted.
+    /// Nothing: they are not admitted.
     None,
-    /// By this node's part. They are waiting until the reply.
+    /// This node's share. They are waiting until the reply.
     Share,
-    /// By credits.
+    /// Credits.
     Credit,
 }
 
 /// One payment per claim, in order.
 pub(in crate::resilience) type Payments = SmallVec<[Payment; 4]>;
 
-/// What a reply said about one charge.
+/// What a reply means for one charge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::resilience) enum LateChargeResult {
     /// The store counts its units since then.
@@ -68,25 +71,25 @@ pub(in crate::resilience) enum LateChargeResult {
     Unknown,
 }
 
-/// What the node has to do.
+/// An effect for the supervisor to run.
 #[derive(Clone, Debug)]
 pub(in crate::resilience) enum LateEffect {
-    /// These units were admitted and the store does not count them: force them.
+    /// These units were admitted and the store does not count them: charge them by force.
     WriteBack {
         charge: OwnedCharge,
         /// When they were admitted, by the store's time.
         admitted: Nanos,
-        /// So many of them are not counted by this node's share yet.
+        /// How many of them this node's share does not count yet.
         unshared: u64,
     },
-    /// The store counts these units since `charged`, and nobody was admitted for them: refund them.
+    /// The store counts these units since `charged`, and no request was admitted for them: refund them.
     Refund { charge: OwnedCharge, charged: Nanos },
 }
 
 struct Credit {
     charge: OwnedCharge,
     charged: Nanos,
-    /// When it can pay no longer, by the store's time.
+    /// When it stops paying, by the store's time.
     pays_until: Nanos,
     /// When it is refunded, by the local time.
     until: Nanos,
@@ -102,11 +105,11 @@ impl Credit {
 struct LateAccount {
     /// Units admitted here whose reply is outstanding.
     waiting: u64,
-    /// Of these, so many are counted by this node's share.
+    /// How many of these this node's share counts.
     shared: u64,
     /// The oldest first.
     credits: VecDeque<Credit>,
-    /// Requests whose reply is outstanding.
+    /// Charges of requests whose reply is outstanding.
     open: u64,
 }
 
@@ -129,8 +132,7 @@ impl LateLedger {
         self.accounts.is_empty()
     }
 
-    /// Whether a reply may change what can be admitted of a counter: one is outstanding, or there are
-    /// credits.
+    /// Whether a reply may change what can be admitted of a counter: one is outstanding, or there are credits.
     pub(in crate::resilience) fn has_late_charges(&self, counter: u128) -> bool {
         self.accounts.contains_key(&counter)
     }
@@ -140,7 +142,7 @@ impl LateLedger {
         self.accounts.get(&counter).map_or(0, |a| a.waiting)
     }
 
-    /// What pays for a request, if it is admitted. Nothing is kept of a request that is denied.
+    /// Decides and pays. Returns what pays for a request if it is admitted. A denied request keeps nothing.
     fn decide(&mut self, claims: &[Claim], at: Nanos) -> Option<Payments> {
         let (admitted, payments) = self.afford(claims, at);
         if admitted {
@@ -149,8 +151,8 @@ impl LateLedger {
         admitted.then_some(payments)
     }
 
-    /// Whether a request whose reply is late can be admitted at the store's time `at`, and what would pay
-    /// for each of its claims.
+    /// Whether a request whose reply is late can be admitted at the store's time `at`, and what would pay for each of
+    /// its claims.
     pub(in crate::resilience) fn afford(&self, claims: &[Claim], at: Nanos) -> (bool, Payments) {
         let mut payments = Payments::new();
         for (i, claim) in claims.iter().enumerate() {
@@ -168,7 +170,7 @@ impl LateLedger {
         (admitted, payments)
     }
 
-    /// What could pay for a claim, after the earlier claims of the same request.
+    /// What can pay for a claim, after the earlier claims of the same request.
     fn affordable(&self, claim: &Claim, at: Nanos, earlier: &[Claim], paid: &[Payment]) -> Payment {
         let spent = |by: Payment| -> u64 {
             let pairs = earlier.iter().zip(paid);
@@ -188,7 +190,7 @@ impl LateLedger {
         Payment::None
     }
 
-    /// Takes what pays for a request that is admitted.
+    /// Takes what pays for an admitted request.
     pub(in crate::resilience) fn pay(&mut self, claims: &[Claim], payments: &[Payment], at: Nanos) {
         for (claim, payment) in claims.iter().zip(payments) {
             match payment {
@@ -201,7 +203,7 @@ impl LateLedger {
         }
     }
 
-    /// The reply came in time and denied the request: whether credits pay for it. All or nothing.
+    /// The reply came in time and denied the request: whether credits pay for all of it. All or nothing.
     pub(in crate::resilience) fn pay_by_credits(&mut self, claims: &[Claim], at: Nanos) -> bool {
         let by_credit: SmallVec<[Claim; 4]> = claims
             .iter()
@@ -215,7 +217,7 @@ impl LateLedger {
         !by_credit.is_empty() && self.decide(&by_credit, at).is_some()
     }
 
-    /// Keeps a request whose reply is outstanding.
+    /// Records a request whose reply is outstanding.
     pub(in crate::resilience) fn insert_request(
         &mut self,
         charges: impl IntoIterator<Item = OwnedCharge>,
@@ -238,7 +240,7 @@ impl LateLedger {
         id
     }
 
-    /// A request that was not sent is admitted: its units are debt at once.
+    /// A request that was not sent is admitted: its units are pending at once.
     pub(in crate::resilience) fn never_sent(
         &mut self,
         charges: impl IntoIterator<Item = OwnedCharge>,
@@ -254,9 +256,9 @@ impl LateLedger {
         effects
     }
 
-    /// The reply arrived, or is lost. `result_of` is what became of a charge, by its number.
-    /// `now` is the local time and `at` the store's. `cancel_pending` takes units off the counter's debt if it
-    /// has as many. The debt is of the window of `at`, so a charge to an earlier window pays nothing of it.
+    /// The reply arrived, or is lost. `result_of` is the result of a charge by its index. `cancel_pending` removes as
+    /// many units from the pending ones of the counter, if it has them. Those are of the window of `at`, so a charge to
+    /// an earlier window pays none of them.
     pub(in crate::resilience) fn replied(
         &mut self,
         id: LateId,
@@ -280,7 +282,7 @@ impl LateLedger {
                 {
                     self.stop_waiting(&charge);
                 }
-                // Charged to a later window than that of the admission, where it is not due.
+                // Charged to a later window than that of the admission, which is over.
                 (Payment::Share, LateChargeResult::Charged(charged))
                     if charged > request.decided =>
                 {
@@ -306,7 +308,7 @@ impl LateLedger {
         effects
     }
 
-    /// A request that was admitted here is denied elsewhere: it keeps nothing. Whether its reply is still
+    /// A request that was admitted here is denied by another shard: it keeps nothing. True if its reply is still
     /// outstanding.
     pub(in crate::resilience) fn withdraw(&mut self, id: LateId, now: (Nanos, Nanos)) -> bool {
         let Some(request) = self.requests.get_mut(&id) else {
@@ -326,7 +328,7 @@ impl LateLedger {
         true
     }
 
-    /// Units that this node's share does not count yet, and does from now on.
+    /// Units that this node's share does not count yet. The caller counts them from now on.
     pub(in crate::resilience) fn take_unshared(&mut self, counter: u128) -> u64 {
         let Some(account) = self.accounts.get_mut(&counter) else {
             return 0;
@@ -336,7 +338,7 @@ impl LateLedger {
         unshared
     }
 
-    /// Credits that nobody used in time are refunded, of counters that the store `holds`.
+    /// Refunds credits that were not used in time, of counters that the store `holds`.
     pub(in crate::resilience) fn expire(
         &mut self,
         now: Nanos,
@@ -367,7 +369,7 @@ impl LateLedger {
         });
     }
 
-    /// Units that are waiting, for the data folder.
+    /// All units that are waiting, to be saved for a restart.
     pub(in crate::resilience) fn all_waiting(&self) -> impl Iterator<Item = OwnedCharge> {
         self.requests.values().flat_map(|request| {
             let pairs = request.charges.iter().zip(&request.payments);
@@ -383,7 +385,7 @@ impl LateLedger {
         }
     }
 
-    /// Units that were admitted are not counted by the store: credits pay, or they become debt.
+    /// The store does not count units that were admitted: credits pay for them, or they become pending.
     fn resolve_uncounted(
         &mut self,
         charge: &OwnedCharge,
@@ -420,8 +422,7 @@ impl LateLedger {
         });
     }
 
-    /// Spends credits that were charged in the window of `at`, the oldest first. What is left of the last
-    /// one stays a credit.
+    /// Spends credits that were charged in the window of `at`, oldest first. The rest of the last one stays a credit.
     fn spend_credits(&mut self, counter: u128, units: u64, at: Nanos) {
         let Some(account) = self.accounts.get_mut(&counter) else {
             return;

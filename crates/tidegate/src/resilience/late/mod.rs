@@ -1,7 +1,7 @@
-//! Deciding when the store is healthy and its reply is late.
+//! Decides while the store is healthy and its reply is late.
 //!
-//! A late reply is not an outage: the store counts on, and its reply arrives. `ledger` is the policy, a pure
-//! state machine; `late_view` is what a node may admit meanwhile. This file is the lock around them.
+//! A late reply is not an outage: the store keeps counting, and its reply arrives. `ledger` is the policy, a pure state
+//! machine. `late_view` computes what a node may admit in the meantime. This file is the lock around the ledger.
 
 mod late_view;
 mod ledger;
@@ -23,7 +23,7 @@ pub(super) struct LateCharges {
 }
 
 impl LateCharges {
-    /// Whether there may be anything.
+    /// Whether the ledger may hold anything.
     pub(super) fn is_active(&self) -> bool {
         self.active.load(Ordering::Acquire)
     }
@@ -33,7 +33,7 @@ impl LateCharges {
         self.is_active() && self.ledger.lock().has_late_charges(counter)
     }
 
-    /// Runs one event of the state machine.
+    /// Runs one event of the state machine under the lock.
     pub(super) fn update<T>(&self, event: impl FnOnce(&mut LateLedger) -> T) -> T {
         let mut ledger = self.ledger.lock();
         let result = event(&mut ledger);
@@ -41,7 +41,7 @@ impl LateCharges {
         result
     }
 
-    /// The same where nothing was ever late: then there is nothing to do.
+    /// Does the same if the ledger may hold anything. Otherwise the event has no effect and is skipped.
     pub(super) fn update_active<T: Default>(&self, event: impl FnOnce(&mut LateLedger) -> T) -> T {
         if self.is_active() {
             self.update(event)

@@ -1,14 +1,14 @@
-//! When each place that holds units is to be looked at.
+//! When each entry with leases is due for a reclaim.
 //!
-//! A pure table in the order of time. The time of a place is never later than when something of it is to be
-//! returned: use only moves that further away, and whatever brings it nearer sets it anew. So only places
-//! that are due are ever locked, however many hold something.
+//! A pure table in the order of time. Invariant: the deadline of an entry is never later than the time at which one of
+//! its leases is to be returned: use only postpones that time, and an event that advances it sets the deadline again.
+//! So only due entries are ever locked, however many have leases.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_core::units::Nanos;
 
-/// Places by when they are due.
+/// Entries by deadline.
 #[derive(Debug, Default)]
 pub(super) struct Deadlines {
     by_time: BTreeSet<(Nanos, usize)>,
@@ -16,7 +16,7 @@ pub(super) struct Deadlines {
 }
 
 impl Deadlines {
-    /// A place is due then, whatever was said before; never if there is nothing to return.
+    /// Replaces the deadline of an entry; `None` if it has nothing to return.
     pub(super) fn set(&mut self, entry: usize, due: Option<Nanos>) {
         let before = match due {
             Some(due) => self.by_entry.insert(entry, due),
@@ -30,18 +30,18 @@ impl Deadlines {
         }
     }
 
-    /// When the next place is due.
+    /// The earliest deadline.
     pub(super) fn next(&self) -> Option<Nanos> {
         self.by_time.first().map(|(due, _)| *due)
     }
 
-    /// The places that are due by `now`.
+    /// The entries that are due at `now`.
     pub(super) fn due(&self, now: Nanos) -> Vec<usize> {
         let due = self.by_time.iter().take_while(|(due, _)| *due <= now);
         due.map(|(_, entry)| *entry).collect()
     }
 
-    /// Every place that may hold something.
+    /// Every entry that may have leases.
     pub(super) fn entries(&self) -> impl Iterator<Item = usize> {
         self.by_entry.keys().copied()
     }
@@ -53,30 +53,30 @@ mod tests {
 
     const AT: fn(u64) -> Nanos = Nanos::from_millis;
 
-    /// Every place was locked at every look, up to a thousand times a second.
+    /// Every entry was locked in every round, up to a thousand times a second.
     #[test]
-    fn only_places_that_are_due_are_looked_at() {
+    fn only_due_entries_are_visited() {
         let mut deadlines = Deadlines::default();
         for entry in 0..16_384 {
             deadlines.set(entry, Some(AT(100 + entry as u64)));
         }
-        let mut looked = 0;
+        let mut visited = 0;
         for now in 0..1_000 {
             for entry in deadlines.due(AT(now)) {
                 assert!(100 + entry as u64 <= now);
                 deadlines.set(entry, Some(AT(now + 50)));
-                looked += 1;
+                visited += 1;
             }
-            let next = deadlines.next().expect("all are there");
+            let next = deadlines.next().expect("every entry has a deadline");
             assert!(next > AT(now));
         }
         // Each of the 900 that came due in time, every 50 ms from then on.
         let want: u64 = (100..1_000).map(|first| 1 + (999 - first) / 50).sum();
-        assert_eq!(looked, want);
+        assert_eq!(visited, want);
     }
 
     #[test]
-    fn a_place_is_in_it_once_and_leaves() {
+    fn an_entry_has_one_deadline_and_can_be_removed() {
         let mut deadlines = Deadlines::default();
         deadlines.set(7, Some(AT(10)));
         deadlines.set(7, Some(AT(5)));

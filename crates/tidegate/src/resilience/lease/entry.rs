@@ -1,8 +1,12 @@
-//! What this node holds in advance of one counter: a pure state machine, times go in.
+//! A lease entry: the leases that this node has of one counter. A pure state machine; times go in.
 //!
-//! Kept true: a unit is in one grant or taken, never both, and what was taken or asked for before a reset
-//! is void. A place belongs to one counter under one limit (`leased`) while that holds something, or is
-//! asked for often enough to.
+//! States: free, or assigned to one counter under one limit (`LeasedCounter`) while that has leases or enough requests.
+//! Events: `record_request` (may assign), `take`, `return_taken`, `next_draw`, `complete_draw`, `clear_exhausted`,
+//! `remove_unused`, `remove_all`, `discard` (a reset). Effects: a [`DrawRequest`] to send, [`UnusedLease`]s to return,
+//! and counts of lapsed units.
+//!
+//! Invariants: a unit is in one lease or taken, never both; units taken or drawn before a reset are void
+//! (`generation`). Knows no store and no task.
 
 use std::sync::Arc;
 
@@ -16,17 +20,16 @@ use super::leased_counter::{HeldLease, LeasedCounter, fits_in_lease};
 use super::refill::Refill;
 use crate::resilience::owned_charge::OwnedCharge;
 
-/// Units taken for one charge, from one grant or several.
+/// Units taken for one charge, from one lease or several.
 #[derive(Clone, Debug)]
 pub(super) struct TakenUnits {
     generation: u64,
     from: SmallVec<[HeldLease; 1]>,
-    /// What is told of the limit if the request passes.
+    /// The reading of the limit if the request passes.
     pub(super) reading: LimitReading,
 }
 
-/// More units to be asked for. Whoever waits for them is woken when this is dropped, whatever became of
-/// it.
+/// A draw to send. Requests that wait for it are woken when it is dropped, whatever its result.
 #[derive(Debug)]
 pub(super) struct DrawRequest {
     generation: u64,
@@ -40,10 +43,10 @@ impl Drop for DrawRequest {
     }
 }
 
-/// Units to be given back, and whose they are.
+/// Units to return, and the charge of their counter.
 pub(super) type UnusedLease = (Arc<OwnedCharge>, HeldLease);
 
-/// Whether a request comes for the first time, or has waited for more units.
+/// Whether a request is new, or has waited for a refill.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LeaseAttempt {
     First,
@@ -53,32 +56,32 @@ pub(super) enum LeaseAttempt {
 /// Why units were not taken.
 #[derive(Default)]
 pub(super) struct Shortage {
-    /// More are under way.
+    /// A refill that may suffice is in flight.
     pub(super) refill: Option<Arc<Refill>>,
-    /// The store would refuse: when, by its clock, and what is told.
+    /// The store would deny: the time by its clock, and the reading.
     pub(super) denial: Option<(Nanos, LimitReading)>,
 }
 
-/// A place for one counter.
+/// An entry for one counter.
 #[derive(Default)]
 pub(super) struct LeaseEntry {
-    /// Who asks for it. Most counters come and go here, so that it costs little.
+    /// Counts requests for a counter that does not have the entry. Most counters come and go here, at little cost.
     detector: HotKeyDetector,
     leased: Option<Box<LeasedCounter>>,
-    /// Changes whenever what was taken or asked for before is void.
+    /// Changes whenever units taken or drawn before become void.
     generation: u64,
 }
 
 impl LeaseEntry {
-    /// Takes note of a request. Whether it may be decided here: if another counter has the place, if it is not
-    /// asked for often enough, or if the cost is more than may be held, it is simply for the store.
+    /// Records a request. True if it may be decided here. The store decides if another counter has the entry, if the
+    /// counter has too few requests, or if the cost exceeds what may be leased.
     pub(super) fn record_request(
         &mut self,
         charge: &Charge<'_>,
         attempt: LeaseAttempt,
         now: Nanos,
     ) -> bool {
-        // To draw for what could never be held would keep units from others for nothing.
+        // Drawing for a cost that can never be leased would only keep units from other nodes.
         if !fits_in_lease(charge)
             || (!self.belongs_to(charge) && !self.try_assign(charge, attempt, now))
         {
@@ -94,8 +97,7 @@ impl LeaseEntry {
         true
     }
 
-    /// Whether a counter gets the place that does not have it: if it is asked for often, and whoever has it
-    /// gives way.
+    /// Assigns the entry to another counter, if that has enough requests and the present one can be replaced.
     fn try_assign(&mut self, charge: &Charge<'_>, attempt: LeaseAttempt, now: Nanos) -> bool {
         if attempt == LeaseAttempt::Retry || !self.detector.record(charge, now) {
             return false;
@@ -118,7 +120,7 @@ impl LeaseEntry {
         leased.is_some_and(|t| t.counter == charge.counter() && t.limit == *charge.limit)
     }
 
-    /// Takes units for a charge of the counter that has the place, if there are enough.
+    /// Takes units for a charge of the assigned counter, if there are enough.
     pub(super) fn take(&mut self, cost: Cost, now: Nanos) -> Option<TakenUnits> {
         let generation = self.generation;
         let leased = self.leased.as_mut()?;
@@ -135,14 +137,14 @@ impl LeaseEntry {
         })
     }
 
-    /// What there is to be said of a charge that cannot be taken.
+    /// Why a charge cannot take its units.
     pub(super) fn shortage(&self, charge: &Charge<'_>, now: Nanos) -> Shortage {
         let Some(leased) = &self.leased else {
             return Shortage::default();
         };
         let exhausted = leased.exhausted.filter(|exhausted| now < exhausted.until);
         let ready = leased.available(now);
-        // Units under way may suffice, with what is held.
+        // Units in flight may suffice, together with the available ones.
         let suffices = |refill: &&Arc<Refill>| {
             let then = ready.saturating_add(refill.units.get());
             then >= charge.cost.get()
@@ -153,7 +155,7 @@ impl LeaseEntry {
         }
     }
 
-    /// Something was given back: that nothing is left may no longer be true.
+    /// There was a refund: the limit may no longer be exhausted.
     pub(super) fn clear_exhausted(&mut self, charge: &Charge<'_>) {
         let belongs = self.belongs_to(charge);
         if let Some(leased) = self.leased.as_mut().filter(|_| belongs) {
@@ -161,7 +163,8 @@ impl LeaseEntry {
         }
     }
 
-    /// The request did not pass. What of it cannot go back any more stays charged: how much that is.
+    /// The request did not pass: returns its units to their leases. Returns the units for which that is not
+    /// possible; they stay charged.
     pub(super) fn return_taken(&mut self, taken: TakenUnits) -> u64 {
         let units = taken.units();
         match &mut self.leased {
@@ -173,7 +176,7 @@ impl LeaseEntry {
         }
     }
 
-    /// What is to be asked for, if anything.
+    /// The next draw, if more units are needed.
     pub(super) fn next_draw(&mut self, charge: &Charge<'_>, now: Nanos) -> Option<DrawRequest> {
         let generation = self.generation;
         let leased = self.leased.as_mut()?;
@@ -181,7 +184,7 @@ impl LeaseEntry {
         let refill = Arc::new(Refill::new(units, now, leased.round_trip));
         leased.refill = Some(Arc::clone(&refill));
         let owned = leased.charge.get_or_insert_with(|| {
-            // What it says of cost and role is not looked at.
+            // Its cost and role are not used.
             Arc::new(OwnedCharge::of(charge))
         });
         let charge = Arc::clone(owned);
@@ -192,8 +195,8 @@ impl LeaseEntry {
         })
     }
 
-    /// What was asked for at `sent` has been answered, or not. Units that nobody may use any more: they
-    /// stay charged.
+    /// The draw sent at `sent` has a reply, or failed. Returns the units that may not be used any more; they stay
+    /// charged.
     pub(super) fn complete_draw(
         &mut self,
         request: &DrawRequest,
@@ -213,13 +216,13 @@ impl LeaseEntry {
                 leased.round_trip = Some(now.since(sent));
                 leased.receive(&lease, epoch, sent);
             }
-            // The store is not well: to ask it with every request would cost more than it spares.
+            // The store is failing: a draw with every request would cost more than it saves.
             None => leased.no_draw_before = now.plus(Nanos::new(leased.horizon.get() / 4)),
         }
         0
     }
 
-    /// Takes out what is over, and everything if nobody asks for it any more.
+    /// Removes expired leases, or all leases if the counter is idle.
     pub(super) fn remove_unused(&mut self, now: Nanos) -> SmallVec<[UnusedLease; 2]> {
         let is_unused = |leased: &LeasedCounter, lease: &HeldLease| {
             leased.is_idle(now) || lease.expires_at <= now
@@ -227,7 +230,7 @@ impl LeaseEntry {
         self.remove_leases(is_unused)
     }
 
-    /// Takes out everything.
+    /// Removes all leases.
     pub(super) fn remove_all(&mut self) -> SmallVec<[UnusedLease; 2]> {
         self.remove_leases(|_, _| true)
     }
@@ -244,14 +247,14 @@ impl LeaseEntry {
         leased.leases = stay;
         let removed: SmallVec<[HeldLease; 2]> = removed;
         let charge = leased.charge.clone();
-        let whose = charge.into_iter().cycle();
-        whose
+        let charges = charge.into_iter().cycle();
+        charges
             .zip(removed)
             .filter(|(_, lease)| lease.units > 0)
             .collect()
     }
 
-    /// Forgets what is held of these counters, and what is under way. How many units that are.
+    /// Drops the leases of these counters, and the draw in flight. Returns the dropped units.
     pub(super) fn discard(&mut self, counters: &[u128]) -> u64 {
         match &mut self.leased {
             Some(leased) if counters.contains(&leased.counter) => {
@@ -274,14 +277,14 @@ impl LeaseEntry {
         }
     }
 
-    /// Units held, those that have ended among them.
+    /// Units of all leases, including expired ones.
     pub(super) fn outstanding(&self) -> u64 {
         self.leased
             .as_ref()
             .map_or(0, |leased| leased.outstanding())
     }
 
-    /// When something is to be taken out.
+    /// When leases are next to be removed.
     pub(super) fn next_deadline(&self) -> Option<Nanos> {
         let leased = self.leased.as_ref()?;
         let first = leased.leases.iter().map(|lease| lease.expires_at).min()?;
@@ -290,8 +293,7 @@ impl LeaseEntry {
 }
 
 impl TakenUnits {
-    /// The earliest time at which any of it was charged: a refund reckoned from it gives back no more
-    /// than there is.
+    /// The earliest time at which any of the units was charged: a refund as of that time refunds no more than is there.
     pub(super) fn at(&self) -> Nanos {
         let charged = self.from.iter().map(|lease| lease.at);
         charged.min().unwrap_or(Nanos::ZERO)
@@ -301,7 +303,7 @@ impl TakenUnits {
         self.from.iter().map(|lease| lease.units).sum()
     }
 
-    /// What is told of the limit if the request does not pass and the units go back.
+    /// The reading of the limit if the request does not pass and its units are returned.
     pub(super) fn reading_if_returned(&self, charge: &Charge<'_>) -> LimitReading {
         let mut reading = self.reading;
         let remaining = reading.figures.remaining.saturating_add(self.units());

@@ -1,28 +1,28 @@
-//! Who asks for a place without having it: a counter and how often it was asked for lately.
+//! Detects hot keys: counts recent requests for a counter that does not have the entry.
 //!
-//! All that a quiet key costs here. It remembers one counter, the last that came, and of that only a mark;
-//! so cold counters never keep a hot one out.
+//! This is all that a cold key costs here. The detector remembers one counter, the latest, and only by a hash; so cold
+//! counters never keep a hot one out.
 
 use tidegate_core::store::Charge;
 use tidegate_core::units::Nanos;
 
 use super::leased_counter::{MIN_REQUESTS, planning_horizon};
 
-/// A counter under a limit that was asked for lately.
+/// The latest counter under a limit, and its recent requests.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct HotKeyDetector {
-    /// Which one, nearly for certain: a mistake brings a quiet counter in, which then draws nothing.
+    /// Identifies it, nearly for certain: a collision brings a cold counter in, which then draws nothing.
     key_hash: u64,
-    /// When it was first asked for, in the time that counts.
+    /// When the first of its recent requests came.
     pub(super) began: Nanos,
-    /// Requests since then, before the last one, and their units.
+    /// The requests since then and their units, without the last request.
     pub(super) requests: u64,
     pub(super) units: u64,
     last_cost: u64,
 }
 
 impl HotKeyDetector {
-    /// Takes note of a request. Whether so many came while a node plans ahead that it is worth to draw.
+    /// Records a request. True if enough requests came within the planning horizon to make a draw worth it.
     pub(super) fn record(&mut self, charge: &Charge<'_>, now: Nanos) -> bool {
         let (key_hash, cost) = (key_hash(charge), charge.cost.get());
         if self.key_hash != key_hash || now.since(self.began) >= planning_horizon(charge) {

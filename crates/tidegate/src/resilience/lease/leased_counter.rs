@@ -1,7 +1,7 @@
-//! Who has a place: one counter under one limit, what is held of it, and how fast it is asked for.
+//! The counter that an entry is assigned to: one counter under one limit, its leases, and its request rate.
 //!
-//! Kept true: nothing is taken from a grant that has ended, and all that is held never exceeds what flows
-//! into the limit during the life of one lease.
+//! Invariants: no unit is taken from an expired lease; all outstanding units together never exceed what flows into the
+//! limit during the TTL of one lease.
 
 use std::sync::Arc;
 
@@ -16,24 +16,24 @@ use super::refill::Refill;
 use crate::resilience::deny_cache::{MAX_DENIAL_HOLD, denial_hold};
 use crate::resilience::owned_charge::OwnedCharge;
 
-/// Units are drawn in advance only where so many requests come while a node plans ahead. With fewer,
-/// what lies idle in leases is worth more than the round trips they spare.
+/// Leases are drawn only where at least this many requests come within the planning horizon. With fewer, the units
+/// that lie idle in leases are worth more than the round trips they save.
 pub(super) const MIN_REQUESTS: u64 = 8;
 
-/// For how far ahead units of a limit are planned: half the life of a lease.
+/// How far ahead units of a limit are planned: half the TTL of a lease.
 pub(super) fn planning_horizon(charge: &Charge<'_>) -> Nanos {
     let lease = charge.limit.lease_ttl().unwrap_or(Nanos::ZERO);
     Nanos::new(lease.get() / 2)
 }
 
-/// How many units may be held: no more than flow in during one lease.
+/// The maximum number of outstanding units: no more than flow in during the TTL of one lease.
 fn max_outstanding(limit: &Limit) -> Option<u64> {
     let flows_in = u128::from(limit.count()) * u128::from(limit.lease_ttl()?.get());
     let max = flows_in / u128::from(limit.per().get().max(1));
     Some(u64::try_from(max).unwrap_or(u64::MAX))
 }
 
-/// Whether as many units as it costs may be held. Asked for every request, so without a division.
+/// Whether units for the cost may be leased. Computed for every request, so without a division.
 pub(super) fn fits_in_lease(charge: &Charge<'_>) -> bool {
     let limit = charge.limit.as_ref();
     let wide = |a: u64, b: u64| u128::from(a) * u128::from(b);
@@ -42,33 +42,33 @@ pub(super) fn fits_in_lease(charge: &Charge<'_>) -> bool {
     })
 }
 
-/// Units charged in advance.
+/// Units of one lease.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeldLease {
-    /// Which one of its place.
+    /// Identifies the lease within its entry.
     number: u64,
     pub(super) units: u64,
     /// When the store charged them, by its clock.
     pub(super) at: Nanos,
-    /// When they were asked for, by the local clock.
+    /// When the draw was sent, by the local clock.
     sent: Nanos,
-    /// When they may no longer be used, by the local clock. Reckoned from when they were asked for: the
-    /// store charged them then or later.
+    /// When they expire, by the local clock. The TTL starts when the draw was sent: the store charged them then or
+    /// later.
     pub(super) expires_at: Nanos,
-    /// How the limit stood then.
+    /// The figures of the limit in the reply.
     figures: Figures,
-    /// The life of the store that charged them.
+    /// The epoch of the store that charged them.
     pub(super) epoch: Epoch,
 }
 
-/// The store had nothing left when it was last asked for more. That is as good as a refusal of every
-/// cost, and stands as long as a deny cache would hold one, or until there is more if that is soon.
+/// The last draw found nothing left at the store. That is as good as a denial of every cost. It is valid for as long as
+/// the deny cache would hold a denial, or until more units arrive if that is soon.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LeaseExhausted {
-    /// When it was asked and when this ends, by the local clock.
+    /// When the draw was sent and when this ends, by the local clock.
     sent: Nanos,
     pub(super) until: Nanos,
-    /// When it said so, by its own.
+    /// When the store replied, by its own clock.
     at: Nanos,
     figures: Figures,
 }
@@ -77,33 +77,33 @@ pub(super) struct LeaseExhausted {
 pub(super) struct LeasedCounter {
     pub(super) counter: u128,
     pub(super) limit: Limit,
-    /// For how far ahead it plans: half the life of a lease.
+    /// How far ahead it plans: half the TTL of a lease.
     pub(super) horizon: Nanos,
-    /// The most it may hold: what flows in during one life, so that the store makes up for a node that died
-    /// within one.
+    /// The maximum number of outstanding units: what flows in during one TTL, so that the store makes up for a node
+    /// that died within one.
     pub(super) max_outstanding: u64,
     pub(super) rate: RateEstimate,
-    /// When it was last asked for.
+    /// When it was last requested.
     pub(super) last_used: Nanos,
-    /// The one that ends first is first.
+    /// The lease that expires first is first.
     pub(super) leases: SmallVec<[HeldLease; 2]>,
-    /// Numbers given to grants so far.
+    /// The number of the latest lease.
     last_number: u64,
-    /// What the last one gave.
+    /// The units of the latest lease.
     last_units: u64,
-    /// What is asked for and not answered yet.
+    /// The draw in flight.
     pub(super) refill: Option<Arc<Refill>>,
-    /// How long the store took the last time that it answered.
+    /// The round trip of the last draw with a reply.
     pub(super) round_trip: Option<Nanos>,
     pub(super) exhausted: Option<LeaseExhausted>,
-    /// Nothing is asked for before.
+    /// Nothing is drawn before.
     pub(super) no_draw_before: Nanos,
-    /// Made when it first asks.
+    /// Created for the first draw.
     pub(super) charge: Option<Arc<OwnedCharge>>,
 }
 
 impl LeasedCounter {
-    /// Moves in, as it was asked for before.
+    /// A counter that has just got its entry, with the requests that the detector has counted.
     pub(super) fn new(charge: &Charge<'_>, detector: &HotKeyDetector, now: Nanos) -> Option<Self> {
         let limit = charge.limit.as_ref();
         let (max_outstanding, horizon) = (max_outstanding(limit)?, planning_horizon(charge));
@@ -125,18 +125,17 @@ impl LeasedCounter {
         })
     }
 
-    /// Whether nobody asks for it any more.
+    /// Whether it was not requested within the planning horizon.
     pub(super) fn is_idle(&self, now: Nanos) -> bool {
         now >= self.last_used.plus(self.horizon)
     }
 
-    /// What is under way. A task that asked may be gone without an answer, with the runtime it was in.
+    /// The draw in flight. Its task may have ended without a reply, with the runtime that it ran on.
     pub(super) fn refill_in_flight(&self) -> Option<&Arc<Refill>> {
         self.refill.as_ref().filter(|refill| !refill.is_ended())
     }
 
-    /// Whether another may have its place. One that is asked for too seldom to draw anything gives way at
-    /// once.
+    /// Whether another counter may have its entry. A counter with too few requests for a draw is replaced at once.
     pub(super) fn is_replaceable(&self, now: Nanos) -> bool {
         let has_none = self.leases.is_empty() && self.refill_in_flight().is_none();
         has_none && (self.is_idle(now) || !self.is_busy())
@@ -146,18 +145,18 @@ impl LeasedCounter {
         self.rate.requests() >= MIN_REQUESTS
     }
 
-    /// Units held, those that have ended among them.
+    /// Units of all leases, including expired ones.
     pub(super) fn outstanding(&self) -> u64 {
         self.leases.iter().map(|lease| lease.units).sum()
     }
 
-    /// Units that can be used.
+    /// Units of leases that have not expired.
     pub(super) fn available(&self, now: Nanos) -> u64 {
         let live = self.leases.iter().filter(|lease| now < lease.expires_at);
         live.map(|lease| lease.units).sum()
     }
 
-    /// Takes so many, those that end first, if there are enough.
+    /// Takes `cost` units from the leases that expire first, if there are enough.
     pub(super) fn take(&mut self, cost: u64, now: Nanos) -> Option<SmallVec<[HeldLease; 1]>> {
         if self.available(now) < cost {
             return None;
@@ -179,7 +178,7 @@ impl LeasedCounter {
         Some(taken)
     }
 
-    /// Puts units where they came from.
+    /// Adds a lease, or returns units to the lease they came from.
     pub(super) fn add(&mut self, lease: HeldLease) {
         let mut known = self.leases.iter_mut();
         if let Some(same) = known.find(|known| known.number == lease.number) {
@@ -192,7 +191,7 @@ impl LeasedCounter {
         self.leases.insert(at, lease);
     }
 
-    /// The store has answered what was asked for at `sent`.
+    /// Applies the reply to a draw that was sent at `sent`.
     pub(super) fn receive(&mut self, drawn: &LeaseReply, epoch: Epoch, sent: Nanos) {
         if drawn.figures.remaining == 0 {
             let wait = drawn.figures.more_after.min(MAX_DENIAL_HOLD);
@@ -222,8 +221,7 @@ impl LeasedCounter {
         });
     }
 
-    /// How many units more are wanted, once half of the last ones is used or they are fewer than a request
-    /// costs.
+    /// How many units to draw, once half of the latest lease is used or fewer are available than a request costs.
     pub(super) fn units_to_draw(&self, cost: u64, now: Nanos) -> Option<Cost> {
         let available = self.available(now);
         let low = available <= self.last_units / 2 || available < cost;
@@ -235,7 +233,7 @@ impl LeasedCounter {
         Cost::new(self.rate.units().min(room))
     }
 
-    /// How the limit stands, as far as it is known here: as it stood then, and what is held.
+    /// The figures of the limit, as far as they are known here: those of the lease, plus the available units.
     pub(super) fn figures(&self, lease: &HeldLease, now: Nanos) -> Figures {
         let passed = now.since(lease.sent);
         let remaining = lease.figures.remaining.saturating_add(self.available(now));
@@ -248,7 +246,7 @@ impl LeasedCounter {
 }
 
 impl LeaseExhausted {
-    /// When it is refused, by the store's clock, and what is told.
+    /// The time of the denial by the store's clock, and its reading.
     pub(super) fn denial(&self, now: Nanos) -> (Nanos, LimitReading) {
         let passed = now.since(self.sent);
         let wait = self.figures.more_after.since(passed);

@@ -1,19 +1,18 @@
-//! Units charged before they are used: a hot key costs a round trip for many requests, and admits not
-//! one too many.
+//! Leases: units that are charged before they are used. A hot key costs one round trip for many requests, and not one
+//! request too many is admitted.
 //!
-//! A node that is asked often enough for a counter draws some of it in advance (`place`, `leased_counter`, `rate_estimate`) and
-//! decides by that until it is used up, at most for the life that the limit gives to a lease. The next
-//! ones are asked for when half is used, beside the requests; whoever finds nothing meanwhile waits for
-//! them a little (`refill`). What is left at the end, or when nobody asks any more, is given back once
-//! (`reclaim`). Everything that is not held here is decided by the store behind. When it has said that
-//! nothing is left, that stands for as long as a deny cache would hold a refusal.
+//! A node with enough requests for a counter draws a lease (`hot_key`, `entry`, `leased_counter`, `rate_estimate`) and
+//! decides by it until it is used up or expires; the limit sets its TTL. The next lease is drawn in the background when
+//! half is used; a request that finds no units meanwhile waits for it a little (`refill`). Units that are left when the
+//! lease expires or the counter is idle are returned once (`reclaim`, `deadlines`). The store behind decides everything
+//! else. A reply that nothing is left is valid for as long as the deny cache would hold a denial.
 //!
-//! Kept true: every unit admitted here was charged before, and not longer ago than a lease lives. Lost
-//! answers and lost refunds leave units charged that nobody used, never the other way round. It knows
-//! neither rules nor which store it is; of stores that fail it knows what [`Lender`] tells.
+//! Invariant: every unit admitted here was charged before, no longer ago than the TTL of a lease. Lost replies and lost
+//! refunds leave units charged that were never used, never the other way round. Knows neither rules nor which store is
+//! behind it; about stores that fail it knows what [`Lender`] reports.
 //!
-//! Cancel-safety: a request that is dropped while the rest of it is decided has used its units; one that is
-//! dropped while it waits for more has taken none.
+//! Cancel-safety: a request that is dropped while the rest of it is decided has used its units; one that is dropped
+//! while it waits for a refill has taken none.
 
 mod deadlines;
 mod entry;
@@ -40,18 +39,17 @@ use self::refill::Refill;
 use super::split_set::SplitSet;
 use crate::runtime::{Runtime, mix};
 
-/// A store that units can be drawn from in advance.
+/// A store from which leases can be drawn.
 pub trait Lender: Store {
-    /// The life of the store that keeps the counter of `charge`; nothing while it cannot be believed. A
-    /// store that does not tell has one life, whichever. Units drawn in one life are not given back to
-    /// another: it may have lost their charge.
+    /// The epoch of the store that holds the counter of `charge`; `None` while it is not trusted. A store that reports
+    /// no epoch has a constant one. Units drawn in one epoch are not returned to another: it may have lost their
+    /// charge.
     fn epoch_of(&self, charge: &Charge<'_>) -> Option<Epoch>;
 
     /// How long a decision on `set` may take.
     fn budget_of(&self, set: &ChargeSet<'_>) -> Nanos;
 
-    /// Charges `set`, for which there is time only until `until`, by the local clock: some of its budget
-    /// has gone already.
+    /// Charges `set` by `until`, by the local clock: some of its budget is used already.
     fn charge_with_deadline(
         &self,
         until: Nanos,
@@ -59,7 +57,7 @@ pub trait Lender: Store {
     ) -> impl Future<Output = Result<Outcome, StoreError>> + Send;
 }
 
-/// Draws from a store in advance. Clones are the same.
+/// Draws leases from a store. Clones share their state.
 pub struct LeasingStore<S, R>(Arc<LeasingStoreInner<S, R>>);
 
 struct LeasingStoreInner<S, R> {
@@ -67,15 +65,15 @@ struct LeasingStoreInner<S, R> {
     runtime: R,
     entries: Box<[Mutex<LeaseEntry>]>,
     reclaim_queue: Mutex<ReclaimQueue>,
-    /// Questions for more units, refunds, and requests that may yet put units back.
+    /// Draws, returns, and requests that may yet return taken units.
     in_flight: AtomicUsize,
-    /// Whether nothing is drawn or used any more. Read by who is under way already, so that who sets it
-    /// and then finds nothing under way has missed nothing.
+    /// Set when nothing is drawn or used any more. Read after `in_flight` is raised, so that a drain that sets it and
+    /// then finds nothing in flight has missed nothing.
     drained: AtomicBool,
     counters: LeaseCounters,
 }
 
-/// What has become of units so far.
+/// Totals of units so far.
 #[derive(Default)]
 struct LeaseCounters {
     leases_drawn: AtomicU64,
@@ -84,22 +82,22 @@ struct LeaseCounters {
     units_lapsed: AtomicU64,
 }
 
-/// What leases say of themselves.
+/// The totals of units, for metrics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LeaseStats {
-    /// How often units were drawn in advance.
+    /// Leases drawn.
     pub leases_drawn: u64,
-    /// How many units.
+    /// Units drawn.
     pub units_drawn: u64,
-    /// Units given back unused.
+    /// Units returned unused.
     pub units_returned: u64,
-    /// Units that were neither used nor given back.
+    /// Units neither used nor returned.
     pub units_lapsed: u64,
-    /// Units held now.
+    /// Units in leases now.
     pub units_outstanding: u64,
 }
 
-/// Something that giving everything back waits for, until this is dropped.
+/// Work that `return_all` waits for, until this is dropped.
 struct LeaseInFlight<S, R>(Arc<LeasingStoreInner<S, R>>);
 
 impl<S, R> LeaseInFlight<S, R> {
@@ -115,32 +113,32 @@ impl<S, R> Drop for LeaseInFlight<S, R> {
     }
 }
 
-/// Units taken for the charges of one set that are decided here, in order, and from which places.
+/// Units taken for the local charges of one set, in order, with the index of their entry.
 type TakenLeases = SmallVec<[(usize, TakenUnits); 2]>;
 
-/// How far a set is decided by what is held here.
+/// How far the leases decide a set.
 enum LeaseDecision<'a, S, R> {
-    /// Not at all: it goes to the store as it is.
+    /// Not at all: the store decides the whole set.
     Remote,
-    /// Not now: of all that is missing more is under way, of this first.
+    /// Not now: refills for all missing units are in flight. This is the first of them.
     AwaitRefill(Arc<Refill>),
-    /// As far as it can be; the rest goes to the store.
+    /// In part: the store decides the rest.
     Partial(Box<PartialDecision<'a, S, R>>),
     /// Entirely.
     Local(Outcome),
 }
 
-/// What of a set cannot be taken.
+/// What is missing for a set.
 enum MissingUnits {
     Nothing,
-    /// Something, and of all of it more is under way.
+    /// Units are missing, and refills for all of them are in flight.
     Refilling(Arc<Refill>),
-    /// Something that only the store can tell about.
+    /// Units are missing for which no refill is in flight.
     Unavailable,
 }
 
 impl MissingUnits {
-    /// One more thing is missing, of which there is a refill under way or not.
+    /// Adds a charge whose units are missing, with its refill if one is in flight.
     fn add(self, refill: Option<Arc<Refill>>) -> Self {
         match (self, refill) {
             (MissingUnits::Nothing, Some(refill)) => MissingUnits::Refilling(refill),
@@ -150,7 +148,7 @@ impl MissingUnits {
     }
 }
 
-/// A set that is decided here in part: what was taken for that goes back if the rest is refused.
+/// A set that leases decide in part: its units are returned if the rest is denied.
 struct PartialDecision<'a, S, R> {
     split: SplitSet<'a>,
     taken_leases: TakenLeases,
@@ -164,7 +162,7 @@ impl<S, R> Clone for LeasingStore<S, R> {
 }
 
 impl<S: Lender + 'static, R: Runtime> LeasingStore<S, R> {
-    /// Draws from `store` in advance, of `max_entries` counters at a time.
+    /// Draws leases from `store`, for up to `max_entries` counters at a time.
     pub fn new(store: S, runtime: R, max_entries: usize) -> Self {
         LeasingStore(Arc::new(LeasingStoreInner {
             store,
@@ -182,13 +180,12 @@ impl<S: Lender + 'static, R: Runtime> LeasingStore<S, R> {
         &self.0.store
     }
 
-    /// Gives back everything that is held and draws nothing more from now on. Done when the store has
-    /// answered, or after a few seconds.
+    /// Returns all leases and draws nothing from now on. Done when the store has replied, or after a few seconds.
     pub async fn return_all(&self) {
         self.0.return_all().await;
     }
 
-    /// What became of units, and how many are held.
+    /// The totals of units, and how many are outstanding.
     pub fn stats(&self) -> LeaseStats {
         let counters = &self.0.counters;
         LeaseStats {
@@ -201,8 +198,8 @@ impl<S: Lender + 'static, R: Runtime> LeasingStore<S, R> {
     }
 }
 
-/// Whether units may be drawn in advance for a charge. What only watches and what is one budget of
-/// several may be refused without the request being: it is for the store to say.
+/// Whether leases may be drawn for a charge. A shadow limit and one of several quotas may deny without the request
+/// being denied: the store decides about those.
 fn is_leased(charge: &Charge<'_>) -> bool {
     charge.role == Role::Enforce
         && charge.options.counting == Counting::Leased
@@ -210,8 +207,7 @@ fn is_leased(charge: &Charge<'_>) -> bool {
 }
 
 impl<S: Lender + 'static, R: Runtime> LeasingStoreInner<S, R> {
-    /// The place of a counter under a limit. One counter under two limits, as two priorities have it,
-    /// has two.
+    /// The entry of a counter under a limit. A counter under two limits, as two priorities have it, has two entries.
     fn entry_index(&self, charge: &Charge<'_>) -> usize {
         let counter = charge.counter();
         let limit = u64::from(charge.limit.tag()) ^ charge.limit.capacity().rotate_left(32);
@@ -219,7 +215,7 @@ impl<S: Lender + 'static, R: Runtime> LeasingStoreInner<S, R> {
         (bits % self.entries.len() as u64) as usize
     }
 
-    /// Decides what can be decided by what is held. All leased charges of a set are, or none.
+    /// Decides by leases what can be. Either all leased charges of a set are decided here, or none.
     fn decide<'a>(
         self: &Arc<Self>,
         set: &ChargeSet<'a>,
@@ -228,7 +224,7 @@ impl<S: Lender + 'static, R: Runtime> LeasingStoreInner<S, R> {
         if !set.charges.iter().any(is_leased) {
             return LeaseDecision::Remote;
         }
-        // What is taken for the only charge of a set never goes back.
+        // Units taken for the only charge of a set are never returned.
         let in_flight = (set.charges.len() > 1).then(|| LeaseInFlight::begin(self));
         if self.drained.load(Ordering::SeqCst) {
             return LeaseDecision::Remote;
@@ -266,14 +262,13 @@ impl<S: Lender + 'static, R: Runtime> LeasingStoreInner<S, R> {
         }
     }
 
-    /// Whether a set may wait for more units: not if the store must be asked about it anyway, nor if it takes
-    /// so long that there might be no time left to ask it then.
+    /// Whether a set may wait for a refill: not if the store must be called anyway, nor if the refill takes so long
+    /// that no time might be left for that call.
     fn can_wait(&self, set: &ChargeSet<'_>, refill: &Refill) -> bool {
         set.charges.iter().all(is_leased) && refill.is_quick(self.store.budget_of(set))
     }
 
-    /// One request of a counter: takes units if nothing is missing so far, and sees to it that there are
-    /// more for the next.
+    /// One request of a counter: takes units if nothing is missing so far, and starts a draw if more are needed.
     fn take_or_draw(
         self: &Arc<Self>,
         index: usize,
@@ -300,7 +295,7 @@ impl<S: Lender + 'static, R: Runtime> LeasingStoreInner<S, R> {
         result
     }
 
-    /// The request did not pass.
+    /// The request did not pass: returns its units to their leases.
     fn return_taken(self: &Arc<Self>, taken_leases: TakenLeases) {
         for (index, taken) in taken_leases {
             let lapsed = self.entries[index].lock().return_taken(taken);
@@ -309,7 +304,7 @@ impl<S: Lender + 'static, R: Runtime> LeasingStoreInner<S, R> {
         }
     }
 
-    /// The store has decided the rest of a request: what was taken for it is used, or goes back.
+    /// The store has decided the rest of a request: its units are used, or returned.
     fn finish_partial(
         self: &Arc<Self>,
         set: &ChargeSet<'_>,
@@ -318,24 +313,26 @@ impl<S: Lender + 'static, R: Runtime> LeasingStoreInner<S, R> {
     ) -> Outcome {
         let PartialDecision {
             split,
-            taken_leases: takings,
+            taken_leases,
             in_flight: _until_they_are_back,
         } = partial;
         if rest.admitted {
-            return split.merge(outcome(&takings, |_, taken| taken.reading), rest);
+            return split.merge(outcome(&taken_leases, |_, taken| taken.reading), rest);
         }
         let leased: SmallVec<[&Charge<'_>; 2]> =
             set.charges.iter().filter(|c| is_leased(c)).collect();
-        let local = outcome(&takings, |i, taken| taken.reading_if_returned(leased[i]));
-        self.return_taken(takings);
+        let local = outcome(&taken_leases, |i, taken| {
+            taken.reading_if_returned(leased[i])
+        });
+        self.return_taken(taken_leases);
         split.merge(local, rest)
     }
 
-    /// Asks for more units, beside the requests.
+    /// Draws a lease in the background.
     fn spawn_draw(self: &Arc<Self>, index: usize, request: DrawRequest) {
         let in_flight = LeaseInFlight::begin(self);
         if self.drained.load(Ordering::SeqCst) {
-            return; // and is not asked again: nobody draws any more
+            return; // and is not tried again: nothing is drawn any more
         }
         self.runtime.spawn(async move {
             in_flight.0.draw(index, request).await;
@@ -357,7 +354,7 @@ impl<S: Lender + 'static, R: Runtime> LeasingStoreInner<S, R> {
         let lapsed = self.entries[index]
             .lock()
             .complete_draw(&request, drawn, sent, now);
-        drop(request); // who waits may go on
+        drop(request); // wakes the requests that wait for it
         if units > 0 {
             self.counters.leases_drawn.fetch_add(1, Ordering::Relaxed);
             self.counters
@@ -375,8 +372,8 @@ impl<S: Lender + 'static, R: Runtime> LeasingStoreInner<S, R> {
     }
 }
 
-/// Refuses a set of one unit that the store would refuse: it has said a moment ago that nothing is left.
-/// Of other sets more must be told than is known here, and of more units a longer wait.
+/// Denies a set of one unit that the store would deny: its last reply was that nothing is left. For other sets more
+/// readings are needed than are known here, and for more units a longer wait.
 fn deny(set: &ChargeSet<'_>, (at, reading): (Nanos, LimitReading)) -> Option<Outcome> {
     let alone = set.charges.len() == 1 && set.charges[0].cost == Cost::ONE;
     alone.then(|| Outcome {
@@ -389,7 +386,7 @@ fn deny(set: &ChargeSet<'_>, (at, reading): (Nanos, LimitReading)) -> Option<Out
     })
 }
 
-/// What is told of the charges that are decided here.
+/// The outcome of the charges that leases decide.
 fn outcome(
     taken_leases: &TakenLeases,
     reading: impl Fn(usize, &TakenUnits) -> LimitReading,

@@ -1,5 +1,4 @@
-//! The verbs of a store. Charges are decided by what is held here as far as it goes; everything else is
-//! for the store behind.
+//! The `Store` verbs. Leases decide charges as far as they can; everything else goes to the store behind.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -18,24 +17,23 @@ use crate::resilience::deadline::within;
 use crate::resilience::join::join_all;
 use crate::runtime::Runtime;
 
-/// So many are waited for, one after another. More at once are asked for each time, so that a few serve any
-/// crowd; and where tasks are not run any more, each ends at once.
+/// How many refills a request waits for, one after another. Each draw is larger than the one before, so a few serve any
+/// crowd. Where tasks no longer run each refill ends at once, and the wait must end too.
 const MAX_REFILLS: usize = 4;
 
-/// What of a set was decided here, if the store is to decide only the rest of it.
+/// The local part of a set, if the store is to decide only the rest of it.
 type MaybePartial<'a, S, R> = Option<Box<PartialDecision<'a, S, R>>>;
 
-/// A decision that waits for more than one answer of the store.
+/// A decision that waits for more than one reply of the store.
 type DecisionFuture<'w> = Pin<Box<dyn Future<Output = StoreResult<Outcome>> + Send + 'w>>;
 
-/// Decisions that are under way, and of which of all sets they are.
+/// Decisions in flight, with the indices of their sets.
 type DecisionBatchFuture<'d> =
     Pin<Box<dyn Future<Output = Vec<(usize, StoreResult<Outcome>)>> + Send + 'd>>;
 
 impl<S: Lender + 'static, R: Runtime> LeasingStore<S, R> {
-    /// Waits for more units, and decides by them. It waits at most for half of the budget, counted from when
-    /// they were asked for: a store that is slow to lend is asked itself, while there is time to hear that it
-    /// is away.
+    /// Waits for refills, and decides by them. It waits for at most half of the budget, counted from when the draw was
+    /// sent: if a draw is slow the store decides, while there is still time to find out that it is down.
     async fn decide_after_refill(
         &self,
         set: &ChargeSet<'_>,
@@ -68,7 +66,7 @@ impl<S: Lender + 'static, R: Runtime> LeasingStore<S, R> {
         }
     }
 
-    /// The store decides the rest of a set: what was taken for it is used, or goes back.
+    /// The store decides the rest of a set: its units are used, or returned.
     async fn decide_rest<'a>(
         &self,
         set: &ChargeSet<'a>,
@@ -82,7 +80,7 @@ impl<S: Lender + 'static, R: Runtime> LeasingStore<S, R> {
         self.finish_partial(set, partial, reply)
     }
 
-    /// The store decides sets, or the rest of some, in one call.
+    /// The store decides whole sets and the rest of others in one call.
     async fn decide_together<'a>(
         &self,
         sets: &[&ChargeSet<'a>],
@@ -102,7 +100,7 @@ impl<S: Lender + 'static, R: Runtime> LeasingStore<S, R> {
         .collect()
     }
 
-    /// Something may have been given back of these.
+    /// Units of these counters may have been refunded.
     fn clear_exhausted(&self, set: &ChargeSet<'_>) {
         for charge in set.charges.iter().filter(|charge| is_leased(charge)) {
             let entry = &self.0.entries[self.0.entry_index(charge)];
@@ -120,11 +118,11 @@ impl<S: Lender + 'static, R: Runtime> LeasingStore<S, R> {
             Ok(rest) => Ok(self.0.finish_partial(set, partial, rest)),
             Err(error) => {
                 let PartialDecision {
-                    taken_leases: takings,
+                    taken_leases,
                     in_flight: _until_they_are_back,
                     ..
                 } = partial;
-                self.0.return_taken(takings);
+                self.0.return_taken(taken_leases);
                 Err(error)
             }
         }
@@ -132,8 +130,8 @@ impl<S: Lender + 'static, R: Runtime> LeasingStore<S, R> {
 }
 
 impl<S: Lender + 'static, R: Runtime> Store for LeasingStore<S, R> {
-    /// What has to wait for more units or for the rest of a set is boxed: requests that are simply for the
-    /// store are many more, and carry less.
+    /// A decision that waits for a refill or for the rest of a set is boxed: requests that simply go to the store are
+    /// far more frequent, and their futures stay small.
     async fn charge(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         let deciding: Option<DecisionFuture<'_>> = match self.0.decide(set, LeaseAttempt::First) {
             LeaseDecision::Local(outcome) => return Ok(outcome),
@@ -149,7 +147,7 @@ impl<S: Lender + 'static, R: Runtime> Store for LeasingStore<S, R> {
         }
     }
 
-    /// What the store must be asked is asked together. Those that wait for more units do so beside it.
+    /// Charges the sets for the store in one call. Sets that wait for a refill do so in parallel.
     async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
         let (mut replies, mut remaining) = (Vec::with_capacity(sets.len()), Vec::new());
         let mut deciding: Vec<DecisionBatchFuture<'_>> = Vec::new();
@@ -171,7 +169,7 @@ impl<S: Lender + 'static, R: Runtime> Store for LeasingStore<S, R> {
         replies.into_iter().map(|(_, reply)| reply).collect()
     }
 
-    /// What is held here is there for the taking.
+    /// Adds the units of leases to what the store reports.
     async fn peek(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         let mut outcome = self.0.store.peek(set).await?;
         let (now, mut became_allowed) = (self.0.runtime.now(), false);
@@ -199,7 +197,7 @@ impl<S: Lender + 'static, R: Runtime> Store for LeasingStore<S, R> {
         refunded
     }
 
-    /// It may bring estimates back that nobody settled.
+    /// It may refund expired reservations.
     async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
         let reserved = self.0.store.reserve(reserve).await;
         self.clear_exhausted(&reserve.set);
@@ -214,12 +212,11 @@ impl<S: Lender + 'static, R: Runtime> Store for LeasingStore<S, R> {
 
     delegate_store!(self => self.0.store; draw, force, restore, acquire, renew, release, inspect);
 
-    /// What was drawn before is void: its charge is forgotten with the rest. Other nodes use up what they
-    /// hold.
+    /// Leases drawn before are void: their charge is reset with the rest. Other nodes use up their leases.
     async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
         let forgotten = self.0.store.reset(set).await;
         let counters: Vec<u128> = set.charges.iter().map(Charge::counter).collect();
-        // A counter has a place for each limit it was ever charged under.
+        // A counter has an entry for each limit that it was ever charged under.
         for entry in &self.0.entries {
             let discarded = entry.lock().discard(&counters);
             self.0.record_lapsed(discarded);

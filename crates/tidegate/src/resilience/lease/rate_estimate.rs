@@ -1,23 +1,23 @@
-//! How fast requests for one counter come to this node.
+//! Estimates the rate of requests for one counter on this node.
 //!
-//! Counted in slices of time and smoothed from one to the next by halves, in integers. A slice without
-//! requests halves it too, so that what was busy once is soon forgotten. Knows no limit.
+//! Requests are counted in slices of time and smoothed from slice to slice by halves, in integers. A slice without
+//! requests halves the estimate too, so that a counter that was busy once is soon idle. Knows no limit.
 
 use tidegate_core::units::Nanos;
 
 use super::hot_key::HotKeyDetector;
 
-/// The smoothed part is kept in so many parts of one, or small paces would be rounded away.
+/// Smoothed values are stored multiplied by this, or low rates would be rounded away.
 const SCALE: u64 = 16;
 
-/// What comes in one slice of time.
+/// Requests and units per slice of time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RateEstimate {
     slice: Nanos,
     began: Nanos,
-    /// In this slice so far.
+    /// The present slice so far.
     current: RateSlice,
-    /// In one of those before, in parts of one.
+    /// The average of earlier slices, times `SCALE`.
     smoothed: RateSlice,
 }
 
@@ -28,7 +28,7 @@ struct RateSlice {
 }
 
 impl RateEstimate {
-    /// What came so far. A slice lasts `slice`.
+    /// Starts with the requests in `so_far`. A slice lasts `slice`.
     pub(super) fn new(slice: Nanos, so_far: &HotKeyDetector) -> Self {
         RateEstimate {
             slice: slice.max(Nanos::new(1)),
@@ -41,19 +41,19 @@ impl RateEstimate {
         }
     }
 
-    /// A request of so many units.
+    /// Records a request of `units` units.
     pub(super) fn record(&mut self, units: u64, now: Nanos) {
         self.advance(now);
         self.current.requests += 1;
         self.current.units = self.current.units.saturating_add(units);
     }
 
-    /// Requests in a slice.
+    /// Requests per slice.
     pub(super) fn requests(&self) -> u64 {
         self.current.requests.max(self.smoothed.requests / SCALE)
     }
 
-    /// Units in a slice.
+    /// Units per slice.
     pub(super) fn units(&self) -> u64 {
         self.current.units.max(self.smoothed.units / SCALE)
     }
@@ -82,7 +82,7 @@ impl RateEstimate {
 mod tests {
     use super::*;
 
-    /// Requests of two units each at these milliseconds, in slices of 50: how many it makes of them.
+    /// Requests of two units each at these milliseconds, in slices of 50. Expects the estimate of requests per slice.
     #[track_caller]
     fn check(at_ms: impl IntoIterator<Item = u64>, want: u64) {
         let mut rate = RateEstimate::new(Nanos::from_millis(50), &HotKeyDetector::default());
@@ -98,12 +98,12 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_pace_is_what_comes_in_a_slice() {
+    fn a_steady_rate_is_the_number_of_requests_in_a_slice() {
         check((0..1_000).step_by(5), 10);
     }
 
     #[test]
-    fn a_slow_pace_stays_below_one() {
+    fn a_slow_rate_stays_at_one_request() {
         check((0..5_000).step_by(500), 1);
     }
 

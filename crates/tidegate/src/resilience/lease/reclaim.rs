@@ -1,7 +1,7 @@
-//! Giving back what is not used: at the end of its life, when nobody asks any more, or all of it.
+//! Returns unused leases: when they expire, when their counter is idle, or all of them.
 //!
-//! One task for all counters, and none while nothing is held. A refund is sent once: one that may have
-//! arrived is never sent again, and one that may no longer be sent leaves its units charged.
+//! One task serves all counters, and none runs while there are no leases. Invariant: a refund is sent once. One that
+//! may have arrived is never sent again, and one that may no longer be sent leaves its units charged.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -17,25 +17,25 @@ use crate::resilience::deadline::within;
 use crate::resilience::join::join_all;
 use crate::runtime::Runtime;
 
-/// The longest time between two looks: what was drawn meanwhile may end before what was there.
+/// The longest time between two rounds: a lease drawn in between may expire before those that were there.
 const MAX_RECLAIM_INTERVAL: Nanos = Nanos::from_millis(5);
-/// The shortest: what ends within it ends together.
+/// The shortest: leases that expire within it are returned together.
 const MIN_RECLAIM_INTERVAL: Nanos = Nanos::from_millis(1);
-/// How long the store remembers that something was given back. It is sent once and soon.
+/// How long the store remembers the id of a refund. It is sent once and soon.
 const REFUND_ID_TTL: Nanos = Nanos::from_secs(10);
-/// The longest that giving back everything may take.
+/// The longest time that `return_all` may take.
 const RETURN_ALL_TIMEOUT: Nanos = Nanos::from_secs(3);
 
-/// Places that may hold something. Locked before a place, never after.
+/// Entries that may have leases. Lock order: locked before an entry, never after.
 #[derive(Default)]
 pub(super) struct ReclaimQueue {
     deadlines: Deadlines,
-    /// Whether there is a keeper.
+    /// Whether the task is running.
     is_running: bool,
 }
 
 impl<S: Lender + 'static, R: Runtime> LeasingStoreInner<S, R> {
-    /// Looks after a place that may hold something from now on, or has something that ends sooner.
+    /// Updates the deadline of an entry that may have new leases, or one that expires sooner.
     pub(super) fn schedule_reclaim(self: &Arc<Self>, index: usize) {
         let mut queue = self.reclaim_queue.lock();
         let due = self.entries[index].lock().next_deadline();
@@ -46,7 +46,7 @@ impl<S: Lender + 'static, R: Runtime> LeasingStoreInner<S, R> {
         }
     }
 
-    /// Until nothing is held.
+    /// Runs until there are no leases.
     async fn run_reclaim(self: Arc<Self>) {
         while let Some(due) = self.next_due() {
             let now = self.runtime.now();
@@ -60,7 +60,7 @@ impl<S: Lender + 'static, R: Runtime> LeasingStoreInner<S, R> {
         }
     }
 
-    /// When the next place is to be looked at. If nothing is held, there is no keeper any more.
+    /// When the next entry is due. If there are no leases, the task ends.
     fn next_due(&self) -> Option<Nanos> {
         let mut queue = self.reclaim_queue.lock();
         let next = queue.deadlines.next();
@@ -68,7 +68,7 @@ impl<S: Lender + 'static, R: Runtime> LeasingStoreInner<S, R> {
         next
     }
 
-    /// Takes out what is not to be used any more. Only places that are due are locked.
+    /// Removes unused leases from their entries. Only due entries are locked.
     fn remove_unused(&self) -> Vec<UnusedLease> {
         let now = self.runtime.now();
         let mut queue = self.reclaim_queue.lock();
@@ -89,7 +89,7 @@ impl<S: Lender + 'static, R: Runtime> LeasingStoreInner<S, R> {
             .collect()
     }
 
-    /// Units held.
+    /// Units in leases.
     pub(super) fn outstanding(&self) -> u64 {
         let queue = self.reclaim_queue.lock();
         let indices = queue.deadlines.entries();
@@ -98,9 +98,9 @@ impl<S: Lender + 'static, R: Runtime> LeasingStoreInner<S, R> {
             .sum()
     }
 
-    /// Gives back what is not to be used any more, beside the keeper.
+    /// Returns unused leases, in a task of its own.
     fn return_unused(self: &Arc<Self>) {
-        // Begun before they are taken out: in between they would be neither held nor under way.
+        // Begun before they are removed: in between they would be neither outstanding nor in flight.
         let in_flight = LeaseInFlight::begin(self);
         let unused = self.remove_unused();
         if unused.is_empty() {
@@ -115,7 +115,7 @@ impl<S: Lender + 'static, R: Runtime> LeasingStoreInner<S, R> {
         join_all(unused.iter().map(|one| self.return_lease(one))).await;
     }
 
-    /// Gives back one grant, once.
+    /// Returns one lease, once.
     async fn return_lease(&self, (charge, lease): &UnusedLease) {
         let Some(units) = Cost::new(lease.units) else {
             return;
@@ -128,34 +128,31 @@ impl<S: Lender + 'static, R: Runtime> LeasingStoreInner<S, R> {
             expires_at: charge.limit.lease_until(lease.at).plus(REFUND_ID_TTL),
             set: ChargeSet::of_one(charge),
         };
-        // Any other answer has changed nothing.
+        // Any other result has changed nothing.
         let done = same_epoch && matches!(self.store.refund(&refund).await, Ok(Refunded::Done));
         let counters = &self.counters;
-        match done {
-            true => counters
-                .units_returned
-                .fetch_add(lease.units, Ordering::Relaxed),
-            false => counters
-                .units_lapsed
-                .fetch_add(lease.units, Ordering::Relaxed),
+        let total = if done {
+            &counters.units_returned
+        } else {
+            &counters.units_lapsed
         };
+        total.fetch_add(lease.units, Ordering::Relaxed);
     }
 
-    /// Gives back everything: what is being asked for too, and what requests put back that are not decided
-    /// yet.
+    /// Returns all leases, including those of draws in flight and units that undecided requests return.
     pub(super) async fn return_all(self: &Arc<Self>) {
         self.drained.store(true, Ordering::SeqCst);
         let returning = pin!(async {
             loop {
                 self.return_leases(self.remove_all()).await;
-                // In this order: what was under way may be held now.
+                // In this order: units that were in flight may be in leases now.
                 if self.in_flight.load(Ordering::SeqCst) == 0 && self.outstanding() == 0 {
                     return;
                 }
                 self.runtime.sleep(MIN_RECLAIM_INTERVAL).await;
             }
         });
-        // What the store does not answer by then stays charged.
+        // Units without a reply by then stay charged.
         let _done_or_late = within(&self.runtime, RETURN_ALL_TIMEOUT, returning).await;
     }
 }

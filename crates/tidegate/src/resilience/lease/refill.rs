@@ -1,7 +1,7 @@
-//! More units that are under way, for requests that would rather wait for them than ask on their own.
+//! A draw in flight, for requests that would rather wait for it than call the store themselves.
 //!
-//! Whoever waits holds nothing: one that is dropped has taken nothing. It ends once, for all who wait
-//! and all who come later.
+//! Invariants: a waiting request holds nothing, so dropping it loses nothing; a refill ends once, for all requests that
+//! wait and all that come later.
 
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
@@ -9,16 +9,16 @@ use std::task::{Poll, Waker};
 use parking_lot::Mutex;
 use tidegate_core::units::{Cost, Nanos};
 
-/// One question for more units.
+/// One draw.
 #[derive(Debug)]
 pub(super) struct Refill {
-    /// How many were asked for.
+    /// How many units are drawn.
     pub(super) units: Cost,
-    /// When, by the local clock.
+    /// When it was sent, by the local clock.
     pub(super) sent: Nanos,
-    /// How long the one before took, if there was one.
+    /// The round trip of the draw before, if there was one.
     last_round_trip: Option<Nanos>,
-    /// Who waits for it, until it has ended. Those who gave up stay: it ends soon.
+    /// The waiting requests, until it has ended. Abandoned ones stay: it ends soon.
     wakers: Mutex<Option<Vec<Waker>>>,
 }
 
@@ -32,8 +32,8 @@ impl Refill {
         }
     }
 
-    /// Whether it takes so little of a budget that the store can still be asked afterwards. Of a counter that
-    /// was never drawn from, nobody knows.
+    /// Whether it takes so little of a budget that the store can still be called afterwards. False for the first draw
+    /// of a counter, whose round trip is unknown.
     pub(super) fn is_quick(&self, budget: Nanos) -> bool {
         let round_trip = self
             .last_round_trip
@@ -41,18 +41,17 @@ impl Refill {
         round_trip.is_some_and(|thrice| thrice <= budget.get())
     }
 
-    /// There is an answer, or there will be none.
+    /// The draw has a reply, or will have none.
     pub(super) fn end(&self) {
         let wakers = self.wakers.lock().take();
         wakers.into_iter().flatten().for_each(Waker::wake);
     }
 
-    /// Whether it has ended.
     pub(super) fn is_ended(&self) -> bool {
         self.wakers.lock().is_none()
     }
 
-    /// Until it has ended. Cancel-safe.
+    /// Waits until it has ended. Cancel-safe.
     pub(super) async fn ended(&self) {
         let mut position = None;
         poll_fn(|context| {
@@ -91,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_third_of_a_budget_is_little() {
+    fn a_refill_is_quick_within_a_third_of_the_budget() {
         let budget = Nanos::from_millis(6);
         let quick =
             |last_round_trip| Refill::new(Cost::ONE, Nanos::ZERO, last_round_trip).is_quick(budget);
@@ -103,14 +102,14 @@ mod tests {
     }
 
     #[test]
-    fn all_who_wait_are_woken_once_and_who_comes_later_does_not_wait() {
+    fn all_waiting_requests_are_woken_once_and_later_ones_do_not_wait() {
         let counters = [Arc::<WakeCounter>::default(), Arc::default()];
         let wakers = counters
             .each_ref()
             .map(|counter| Waker::from(Arc::clone(counter)));
         let refill = Refill::new(Cost::ONE, Nanos::ZERO, None);
         let (mut first, mut second) = (pin!(refill.ended()), pin!(refill.ended()));
-        // Whoever is polled again in between waits in the same place, by its latest waker.
+        // A future that is polled again in between keeps its place, with its latest waker.
         for waker in [&wakers[1], &wakers[0]] {
             let polled = first.as_mut().poll(&mut Context::from_waker(waker));
             assert!(polled.is_pending());

@@ -1,17 +1,17 @@
-//! Counting by hearsay: a node admits by what it last heard of a counter, and tells the store what it
-//! admitted a moment later.
+//! Lenient counting: a node admits by the last synced state of a counter, and syncs what it admitted a moment later.
 //!
-//! For rules that would rather exceed their limit a little than wait for a store, or that many nodes ask
-//! about all the time. Every [`SYNC_INTERVAL`] what was admitted is charged as it is, fitting or not, and the
-//! answer says what the others have admitted. A request decides by a word no older than [`MAX_STALENESS`]; without
-//! one it asks the store, as exact counting does. So what one node admits is known to all within 100 ms.
+//! For rules that would rather exceed their limit a little than wait for the store, or whose counters are hot on many
+//! nodes. Every [`SYNC_INTERVAL`] the admitted units are charged by force, and the reply contains what the other nodes
+//! have admitted. A view decides by a state no older than [`MAX_STALENESS`]; without one the store decides, as for
+//! exact counting. So all nodes know what one node admits within 100 ms ([`MAX_PROPAGATION_DELAY`]).
 //!
-//! What is not told within FRESH ends it too, until it is. `view` is what is known of one counter, `sync`
-//! what goes to the store and back.
+//! A view (`view`) is fresh or stale. It is stale while its state or its oldest unsynced unit is older than
+//! [`MAX_STALENESS`], and does not decide until the next sync (`sync`). It ends when a sync fails, when it is not used
+//! between two syncs, and by a reset.
 //!
-//! Bound: beyond the limit pass at most `(N - 1) * min(what was left, what the busiest node admits in
-//! UNKNOWN)`; [`Lenient::overshoot`] tells how that stands. A store that does not answer ends a view, and the
-//! store behind decides. What was admitted and not told is lost only with the node.
+//! Bound: beyond the limit at most `(N - 1) * min(what was left, what the busiest node admits in
+//! MAX_PROPAGATION_DELAY)` pass; [`LenientStore::overshoot`] returns the present value. After a failed sync the store
+//! behind decides. Unsynced units are lost only with the node.
 
 mod sync;
 mod view;
@@ -34,29 +34,29 @@ use super::split_set::SplitSet;
 use super::striped_map::StripedMap;
 use crate::runtime::Runtime;
 
-/// How often the store is told and asked.
+/// How often a view is synced.
 const SYNC_INTERVAL: Nanos = Nanos::from_millis(45);
-/// How old a word may be that decides: a pause and the time a store has to answer.
+/// The maximum age of a state that decides: a sync interval and the time for a reply.
 const MAX_STALENESS: Nanos = Nanos::from_millis(50);
-/// How long a request may be unknown to another node: until it is told, and until that node asks.
+/// How long a request may be unknown to another node: until it is synced, and until that node syncs.
 const MAX_PROPAGATION_DELAY: Nanos = Nanos::from_millis(100);
-/// How long the answer to what was admitted is waited for: no decision waits for it, and what is taken for
-/// lost would be charged once more.
+/// How long the reply to a sync is awaited: no decision waits for it, and units whose reply is taken for lost would
+/// be charged once more.
 const SYNC_TIMEOUT: Nanos = Nanos::from_secs(1);
 
-/// By how many units a limit may be exceeded, as of a moment ago.
+/// By how many units a limit may be exceeded, as of the last sync.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Overshoot {
-    /// Whatever happens: every other node admits all that is left before it hears of the others.
+    /// In any case: every other node admits all that is left before it syncs.
     pub worst_case: u64,
-    /// If no node gets busier than the busiest was between the last two words.
+    /// If no node gets busier than the busiest was between the last two syncs.
     pub at_current_rate: u64,
 }
 
-/// Says how many nodes share the store.
+/// Returns how many nodes share the store.
 pub type NodeCountFn = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// Counts rules that say `lenient` by what was last heard. Clones are the same.
+/// Decides `lenient` rules by their last synced state. Clones share their state.
 pub struct LenientStore<S, R>(Arc<LenientStoreInner<S, R>>);
 
 impl<S, R> Clone for LenientStore<S, R> {
@@ -70,19 +70,19 @@ struct LenientStoreInner<S, R> {
     runtime: R,
     views: StripedMap<LenientView>,
     nodes: NodeCountFn,
-    /// Whether the keeper is awake.
+    /// Whether the sync task is running.
     sync_running: AtomicBool,
-    /// Set when nothing is to be counted here any more.
+    /// Set by `flush`: views decide nothing any more.
     closed: AtomicBool,
-    /// Counters that the store is being told of.
+    /// Counters with a sync in flight.
     syncs_in_flight: AtomicUsize,
-    /// By how much each rule may be exceeded, as of the last round.
+    /// By how much each rule may be exceeded, as of the last sync.
     overshoot: Mutex<BTreeMap<Box<str>, Overshoot>>,
 }
 
-/// What is known here of a set.
+/// What the views decide about a set.
 enum LenientDecision {
-    /// Not all of it: the store must be asked.
+    /// At least one fresh view is missing: the store decides.
     Unknown,
     /// Every lenient charge fits and has been counted.
     Admitted(LocalReadings),
@@ -90,7 +90,7 @@ enum LenientDecision {
     Denied(LocalReadings),
 }
 
-/// What the lenient charges of a set said, in order, each with the time it was decided by.
+/// The readings of the lenient charges of a set, in order, each with the store's time of its decision.
 type LocalReadings = SmallVec<[(LimitReading, Nanos); 4]>;
 
 fn is_lenient(charge: &Charge<'_>) -> bool {
@@ -102,7 +102,7 @@ fn lenient_charges<'s, 'c>(set: &'s ChargeSet<'c>) -> impl Iterator<Item = &'s C
 }
 
 impl<S: Store + 'static, R: Runtime> LenientStore<S, R> {
-    /// Counts for `store`, views of about `most` counters at a time.
+    /// Counts in front of `store`, with views of about `max_views` counters at a time.
     pub fn new(store: S, runtime: R, max_views: usize, nodes: NodeCountFn) -> Self {
         LenientStore(Arc::new(LenientStoreInner {
             store,
@@ -121,14 +121,13 @@ impl<S: Store + 'static, R: Runtime> LenientStore<S, R> {
         &self.0.store
     }
 
-    /// By how many units each rule that was lately asked about may be exceeded: the counter of it that may be
-    /// exceeded most.
+    /// By how many units each rule with views may be exceeded: the largest value of its counters.
     pub fn overshoot(&self) -> BTreeMap<Box<str>, Overshoot> {
         self.0.overshoot.lock().clone()
     }
 
-    /// Tells the store all that was admitted here, and counts nothing here from then on. Done when the
-    /// store has answered, also to what it was being told already, or after a few seconds.
+    /// Syncs all units that were admitted here, and closes the views. Done when the store has replied to all syncs,
+    /// including those already in flight, or after a few seconds.
     pub async fn flush(&self) {
         self.0.flush().await;
     }
@@ -150,10 +149,11 @@ impl<S: Store + 'static, R: Runtime> LenientStore<S, R> {
                 }
                 return LenientDecision::Unknown;
             };
-            // Once one has refused, the others are only looked at.
-            let reading = match denied {
-                true => view.peek(charge, now),
-                false => view.try_charge(charge, now),
+            // After the first denial, the other views are only peeked at.
+            let reading = if denied {
+                view.peek(charge, now)
+            } else {
+                view.try_charge(charge, now)
             };
             drop(stripe);
             if !denied && !reading.0.verdict.allows() {
@@ -162,13 +162,14 @@ impl<S: Store + 'static, R: Runtime> LenientStore<S, R> {
             }
             local.push(reading);
         }
-        match denied {
-            true => LenientDecision::Denied(local),
-            false => LenientDecision::Admitted(local),
+        if denied {
+            LenientDecision::Denied(local)
+        } else {
+            LenientDecision::Admitted(local)
         }
     }
 
-    /// Takes back the charges of a set that were counted, as far as `local` tells of them.
+    /// Refunds the counted charges of a set, those with a reading in `local`.
     fn refund_local(&self, set: &ChargeSet<'_>, local: &LocalReadings) {
         let now = self.0.runtime.now();
         for (charge, (_, time)) in lenient_charges(set).zip(local) {
@@ -179,7 +180,7 @@ impl<S: Store + 'static, R: Runtime> LenientStore<S, R> {
         }
     }
 
-    /// Remembers what the store said of the lenient charges of a set.
+    /// Updates or creates the views of the lenient charges of a set from a reply of the store.
     fn record(&self, set: &ChargeSet<'_>, outcome: &Outcome, sent: Nanos) {
         let inner = &self.0;
         let is_usable =
@@ -198,7 +199,7 @@ impl<S: Store + 'static, R: Runtime> LenientStore<S, R> {
                 Some(view) if view.has_limit(&charge.limit) => {
                     view.update(seen, sent, received, at)
                 }
-                Some(_) => {} // under another limit, until what it holds has been told
+                Some(_) => {} // of another limit, until its units are synced
                 None if room => {
                     let view = LenientView::new(charge, seen, sent, received, at);
                     stripe.insert(charge.counter(), view);
@@ -212,10 +213,10 @@ impl<S: Store + 'static, R: Runtime> LenientStore<S, R> {
         }
     }
 
-    /// Decides a set that has something lenient about it.
+    /// Decides a set with lenient charges.
     ///
-    /// Dropped while the store decides the rest of the set, it leaves the lenient units counted here. They
-    /// are synced like admitted ones, which denies too much rather than too little.
+    /// Dropped while the store decides the rest of the set, it leaves the lenient units counted here. They are synced
+    /// like admitted ones, which denies too much rather than too little.
     async fn decide(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         let store = &self.0.store;
         let local = match self.decide_locally(set) {
@@ -246,7 +247,7 @@ impl<S: Store + 'static, R: Runtime> LenientStore<S, R> {
     }
 }
 
-/// What was decided here, as one outcome.
+/// One outcome of the local readings.
 fn outcome(local: &LocalReadings) -> Outcome {
     let times = local.iter().map(|(_, time)| *time);
     Outcome {
@@ -273,35 +274,39 @@ impl<S: Lender + 'static, R: Runtime> Lender for LenientStore<S, R> {
         until: Nanos,
         set: &ChargeSet<'_>,
     ) -> StoreResult<Outcome> {
-        match lenient_charges(set).next().is_some() {
-            true => self.decide(set).await,
-            false => self.0.store.charge_with_deadline(until, set).await,
+        if lenient_charges(set).next().is_some() {
+            self.decide(set).await
+        } else {
+            self.0.store.charge_with_deadline(until, set).await
         }
     }
 }
 
 impl<S: Store + 'static, R: Runtime> Store for LenientStore<S, R> {
     async fn charge(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
-        match lenient_charges(set).next().is_some() {
-            true => self.decide(set).await,
-            false => self.0.store.charge(set).await,
+        if lenient_charges(set).next().is_some() {
+            self.decide(set).await
+        } else {
+            self.0.store.charge(set).await
         }
     }
 
-    /// Those that have nothing lenient about them are asked about together.
+    /// Charges the sets without lenient charges in one call.
     async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
         let any = |set: &&ChargeSet<'_>| lenient_charges(set).next().is_some();
         let plain: Vec<&ChargeSet<'_>> = sets.iter().copied().filter(|s| !any(s)).collect();
-        let mut plain = match plain.is_empty() {
-            true => Vec::new(),
-            false => self.0.store.charge_each(&plain).await,
-        }
-        .into_iter();
+        let plain = if plain.is_empty() {
+            Vec::new()
+        } else {
+            self.0.store.charge_each(&plain).await
+        };
+        let mut plain = plain.into_iter();
         let mut replies = Vec::with_capacity(sets.len());
         for set in sets {
-            match any(set) {
-                true => replies.push(self.decide(set).await),
-                false => replies.extend(plain.next()),
+            if any(set) {
+                replies.push(self.decide(set).await);
+            } else {
+                replies.extend(plain.next());
             }
         }
         replies
@@ -323,7 +328,7 @@ impl<S: Store + 'static, R: Runtime> Store for LenientStore<S, R> {
 
     delegate_store!(self => self.0.store; refund, draw, force, reserve, settle, restore, acquire, renew, release, inspect);
 
-    /// What was admitted here and not told is forgotten with it.
+    /// Unsynced units of these counters are dropped with their views.
     async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
         for charge in &set.charges {
             self.0

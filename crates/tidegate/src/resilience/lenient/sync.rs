@@ -1,8 +1,8 @@
-//! Telling the store what was admitted here, and hearing what the others did: in rounds, while there is
-//! anything to tell.
+//! Syncs views with the store: sends what was admitted here and receives what other nodes admitted, in rounds, while
+//! there are views.
 //!
-//! Kept true: what was admitted is told once. If the answer cannot be believed the view ends, and the store
-//! behind owes what it could not be told.
+//! Invariant: admitted units are synced once. If the reply cannot be trusted the view ends, and the store behind holds
+//! the units as pending.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -18,10 +18,11 @@ use crate::resilience::deadline::within;
 use crate::resilience::join::join_all;
 use crate::runtime::Runtime;
 
-/// The longest that telling everything may take, and how long to wait before looking again whether it has.
+/// The longest time that a flush may take.
 const FLUSH_TIMEOUT: Nanos = Nanos::from_secs(3);
+/// How often a flush checks whether all syncs are done.
 const FLUSH_POLL_INTERVAL: Nanos = Nanos::from_millis(1);
-/// Counters told of at once.
+/// Counters synced at once.
 const MAX_SYNC_BATCH: usize = 1_024;
 
 /// Counts one sync that is in flight, for as long as it lives: finished or cancelled.
@@ -41,7 +42,7 @@ impl Drop for SyncInFlight<'_> {
 }
 
 impl<S: Store + 'static, R: Runtime> LenientStoreInner<S, R> {
-    /// Sees to it that the store is told for as long as there are views.
+    /// Starts the sync task, unless it is running. It runs for as long as there are views.
     pub(super) fn start_sync(inner: &Arc<Self>) {
         if !inner.sync_running.swap(true, Ordering::AcqRel) {
             let syncing = run_sync(Arc::downgrade(inner), inner.runtime.clone());
@@ -49,7 +50,7 @@ impl<S: Store + 'static, R: Runtime> LenientStoreInner<S, R> {
         }
     }
 
-    /// Tells everything, and counts nothing here from then on.
+    /// Syncs everything, and closes the views.
     pub(super) async fn flush(&self) {
         self.closed.store(true, Ordering::Release);
         let syncing = pin!(async {
@@ -68,7 +69,7 @@ impl<S: Store + 'static, R: Runtime> LenientStoreInner<S, R> {
         self.views.stripes().all(|stripe| stripe.is_empty())
     }
 
-    /// Tells the store of every counter what was admitted, and hears what the others have.
+    /// Syncs the views of all counters.
     async fn sync_all(&self) {
         let counters: Vec<u128> = self
             .views
@@ -81,7 +82,7 @@ impl<S: Store + 'static, R: Runtime> LenientStoreInner<S, R> {
         self.update_overshoot();
     }
 
-    /// Cancelled, it no longer counts as in flight; what it sent may have been charged.
+    /// Cancelled, it no longer counts as in flight; the units that it sent may have been charged.
     async fn sync_counter(&self, counter: u128) {
         let _in_flight = SyncInFlight::begin(&self.syncs_in_flight);
         self.sync_once(counter).await;
@@ -118,7 +119,7 @@ impl<S: Store + 'static, R: Runtime> LenientStoreInner<S, R> {
                     view.synced(&outcome.snapshots[0], sent, received, outcome.at);
                     None
                 }
-                // From here on the store behind decides, and owes what it could not be told.
+                // From here on the store behind decides, and holds units that it could not charge as pending.
                 _ => stripe
                     .remove(&counter)
                     .and_then(|view| view.unsynced_units()),
@@ -130,7 +131,7 @@ impl<S: Store + 'static, R: Runtime> LenientStoreInner<S, R> {
         }
     }
 
-    /// Reckons by how much each rule may be exceeded.
+    /// Computes by how much each rule may be exceeded.
     fn update_overshoot(&self) {
         let (nodes, now) = ((self.nodes)(), self.runtime.now());
         let mut rules: BTreeMap<Box<str>, Overshoot> = BTreeMap::new();
@@ -150,7 +151,7 @@ impl<S: Store + 'static, R: Runtime> LenientStoreInner<S, R> {
     }
 }
 
-/// Tells the store every so often, until there is nothing left to tell.
+/// Syncs every [`SYNC_INTERVAL`], until there are no views.
 async fn run_sync<S: Store + 'static, R: Runtime>(
     inner: Weak<LenientStoreInner<S, R>>,
     runtime: R,
@@ -163,7 +164,7 @@ async fn run_sync<S: Store + 'static, R: Runtime>(
         inner.sync_all().await;
         if inner.is_empty() {
             inner.sync_running.store(false, Ordering::Release);
-            // Somebody may have begun just before that and found it kept.
+            // A view may have been created just before that, while the task seemed to be running.
             if inner.is_empty() || inner.sync_running.swap(true, Ordering::AcqRel) {
                 return;
             }

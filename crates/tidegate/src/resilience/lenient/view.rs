@@ -1,5 +1,9 @@
-//! What a node knows of one counter between two words from the store: how the store held it, what was
-//! admitted here since, and how far off that may be.
+//! The view of one counter between two syncs: the store's state, what was admitted here since, and how far off that
+//! may be.
+//!
+//! States of a unit: unsynced (admitted here), syncing (sent), synced (part of the store's state). Events:
+//! `try_charge`, `refund`, `take_sync` (unsynced to syncing), `synced`, `update` (a reply to another request of this
+//! node). Pure: times go in. Knows no store.
 
 use tidegate_core::algorithms::{CounterState, Limit};
 use tidegate_core::store::{Charge, CounterSnapshot, LimitReading};
@@ -10,36 +14,36 @@ use crate::resilience::owned_charge::OwnedCharge;
 
 /// A counter as this node sees it.
 pub(super) struct LenientView {
-    /// Whose, under which limit.
+    /// The charge that syncs it: subject, rule and limit.
     pub(super) charge: OwnedCharge,
-    /// As the store held it, and what was admitted here since.
+    /// The store's state, plus the units admitted here since.
     state: CounterState,
-    /// When the store was asked, by the local clock; when it answered; and what time it was there.
+    /// When the request for the state was sent and its reply received, by the local clock; and the store's time in it.
     sent: Nanos,
     received: Nanos,
     at: Nanos,
-    /// Admitted here and not told yet.
+    /// Units admitted here and not sent yet.
     unsynced: u64,
-    /// Being told.
+    /// Units of the sync in flight.
     syncing: u64,
-    /// When the oldest was admitted of what is not told, and of what is being told.
+    /// When the oldest of the unsynced units was admitted, and the oldest of the syncing ones.
     unsynced_since: Option<Nanos>,
     syncing_since: Option<Nanos>,
-    /// Whether anybody has asked since the store was last told.
+    /// Whether a request has used the view since the last sync.
     used: bool,
-    /// The most that any one node may have admitted between the last two words.
+    /// The most that any one node may have admitted between the last two syncs.
     max_node_units: u64,
 }
 
-/// What to tell the store of a counter.
+/// What to send to the store for a counter.
 pub(super) struct SyncUpdate {
     pub(super) charge: OwnedCharge,
-    /// What was admitted; nothing if only the others' word is wanted.
+    /// The admitted units; `None` if the sync only reads.
     pub(super) units: Option<Cost>,
 }
 
 impl LenientView {
-    /// What the store said of a counter, in answer to what was sent at `sent` and heard at `received`.
+    /// A view from the state in a reply, whose request was sent at `sent` and which was received at `received`.
     pub(super) fn new(
         charge: &Charge<'_>,
         seen: &CounterSnapshot,
@@ -62,13 +66,12 @@ impl LenientView {
         }
     }
 
-    /// Whether it is of this very limit, whatever its ceiling.
+    /// Whether it is of this limit, whatever its ceiling.
     pub(super) fn has_limit(&self, limit: &Limit) -> bool {
         self.charge.limit.tag() == limit.tag()
     }
 
-    /// Whether it is of this limit and may decide: neither is the last word too old, nor have the others
-    /// been kept waiting for ours.
+    /// Whether it is of this limit and may decide: neither the state nor the oldest unsynced unit is too old.
     pub(super) fn is_fresh(&self, limit: &Limit, now: Nanos) -> bool {
         let recent = |then: Nanos| now.since(then) <= MAX_STALENESS;
         self.has_limit(limit)
@@ -82,7 +85,7 @@ impl LenientView {
         self.at.plus(now.since(self.received))
     }
 
-    /// Counts a charge if it fits. The reading, and the store's time.
+    /// Counts a charge if it fits. Returns the reading and the store's time.
     pub(super) fn try_charge(&mut self, charge: &Charge<'_>, now: Nanos) -> (LimitReading, Nanos) {
         let (limit, time) = (charge.limit.as_ref(), self.store_time(now));
         self.used = true;
@@ -97,8 +100,8 @@ impl LenientView {
         (LimitReading { verdict, figures }, time)
     }
 
-    /// Takes back a charge that was counted at `time`, unless the store has been told already: then it
-    /// stays, which refuses too much rather than too little.
+    /// Refunds a charge that was counted at `time`, unless its units were sent already: then it stays, which denies too
+    /// much rather than too little.
     pub(super) fn refund(&mut self, charge: &Charge<'_>, time: Nanos, now: Nanos) {
         let Some(unsynced) = self.unsynced.checked_sub(charge.cost.get()) else {
             return;
@@ -109,7 +112,7 @@ impl LenientView {
         limit.refund(&mut self.state, moment, time, charge.cost);
     }
 
-    /// What a charge would say.
+    /// The reading that a charge would get, and the store's time.
     pub(super) fn peek(&self, charge: &Charge<'_>, now: Nanos) -> (LimitReading, Nanos) {
         let (limit, time, mut state) = (
             charge.limit.as_ref(),
@@ -122,7 +125,7 @@ impl LenientView {
         (LimitReading { verdict, figures }, time)
     }
 
-    /// What the store should hear, unless nobody has asked since it last did.
+    /// Starts a sync; `None` if no request has used the view since the last one.
     pub(super) fn take_sync(&mut self) -> Option<SyncUpdate> {
         if self.unsynced == 0 && !self.used {
             return None;
@@ -136,12 +139,12 @@ impl LenientView {
         })
     }
 
-    /// What was admitted here and will not be told by anybody else.
+    /// Units admitted here that no sync in flight includes.
     pub(super) fn unsynced_units(&self) -> Option<Cost> {
         Cost::new(self.unsynced)
     }
 
-    /// The store has been told, and said this.
+    /// The reply to the sync in flight.
     pub(super) fn synced(
         &mut self,
         seen: &CounterSnapshot,
@@ -155,8 +158,8 @@ impl LenientView {
         self.update(seen, sent, received, at);
     }
 
-    /// The store said this to somebody else here. What is being told may not be in it, so it counts twice
-    /// until it is.
+    /// The state in a reply to another request of this node. It may lack the syncing units, so they may count twice
+    /// until the sync ends.
     pub(super) fn update(
         &mut self,
         seen: &CounterSnapshot,
@@ -176,7 +179,7 @@ impl LenientView {
         }
     }
 
-    /// What all other nodes admitted together since the word before, as far as it shows.
+    /// What all other nodes together have admitted since the last sync, as far as the state shows it.
     fn admitted_by_others(&self, seen: &CounterSnapshot, at: Nanos) -> u64 {
         let limit = &self.charge.limit;
         let used = |state: &CounterState| {
@@ -188,8 +191,8 @@ impl LenientView {
         there.saturating_sub(here.saturating_sub(self.unsynced))
     }
 
-    /// By how much all of `nodes` may exceed the limit before they hear of each other. Every view is asked
-    /// in every round, so its state goes on as by a charge instead of being copied.
+    /// By how much all of `nodes` may exceed the limit before their next syncs. It is computed for every view in every
+    /// round, so it advances the state as a charge does instead of copying it.
     pub(super) fn overshoot(&mut self, nodes: u64, now: Nanos) -> Overshoot {
         let (limit, time) = (&self.charge.limit, self.store_time(now));
         let moment = limit.advance(&mut self.state, time);

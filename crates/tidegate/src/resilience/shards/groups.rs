@@ -1,38 +1,38 @@
-//! Which charges of a set can be charged in one step, and in which order the steps are taken.
+//! Groups the charges of a set that can be charged in one step, and orders the steps.
 //!
-//! Enforced limits come first, from narrow to wide, so that a refusal has touched nothing wider; then
-//! budgets, of which one is enough; limits that only watch come last. Pure: places and terms go in.
+//! Enforced limits come first, from narrow to wide, so that a denial has touched nothing wider; then quotas, of which
+//! one is enough; then shadow limits. Pure: locations and options go in. Knows no shard.
 
 use std::cmp::Reverse;
 
 use smallvec::SmallVec;
 use tidegate_core::store::{ChargeSet, Role};
 
-/// Where each charge of a set is, in order: charges with the same number can be charged in one step.
+/// The location of each charge of a set, in order: charges with the same number can be charged in one step.
 pub(super) type LocationIndices = SmallVec<[usize; 4]>;
 
-/// Charges of one place that are charged in one step.
+/// Charges of one location that are charged in one step.
 pub(super) struct ChargeGroup<'a> {
-    /// Where.
+    /// Which location.
     pub(super) location: usize,
-    /// What.
+    /// The charges.
     pub(super) set: ChargeSet<'a>,
-    /// Which charges of the whole set these are.
+    /// Their indices in the whole set.
     pub(super) indices: SmallVec<[usize; 4]>,
 }
 
 /// The steps of one decision.
 pub(super) struct ChargeSteps<'a> {
-    /// Each must admit, or the request is refused.
+    /// Each must admit, or the request is denied.
     pub(super) enforced: Vec<ChargeGroup<'a>>,
     /// If there are any, one must admit.
     pub(super) quotas: Vec<ChargeGroup<'a>>,
-    /// Charged when the request is admitted; they refuse nothing.
+    /// Charged when the request is admitted; they deny nothing.
     pub(super) shadows: Vec<ChargeGroup<'a>>,
 }
 
 impl<'a> ChargeSteps<'a> {
-    /// The steps in which `set` is charged.
+    /// The steps in which to charge `set`.
     pub(super) fn of(set: &ChargeSet<'a>, locations: &LocationIndices) -> Self {
         let with = |role| grouped(set, locations, in_order(set, locations, role));
         let mut steps = ChargeSteps {
@@ -40,7 +40,7 @@ impl<'a> ChargeSteps<'a> {
             quotas: with(Role::Quota),
             shadows: with(Role::Shadow),
         };
-        // Budgets in one place, and those who watch, go along with the step that decides last.
+        // Quotas in a single location, and shadow charges, join the step that decides last.
         if let [quota] = steps.quotas.as_slice()
             && let Some(last) = steps.enforced.last_mut()
             && last.location == quota.location
@@ -50,7 +50,7 @@ impl<'a> ChargeSteps<'a> {
         let last = match steps.quotas.as_mut_slice() {
             [] => steps.enforced.last_mut(),
             [quota] => Some(quota),
-            _ => None, // the last of several may refuse while the request passes
+            _ => None, // the last of several may deny while the request passes
         };
         if let Some(last) = last
             && let Some(at) = steps
@@ -63,14 +63,14 @@ impl<'a> ChargeSteps<'a> {
         steps
     }
 
-    /// All of them.
+    /// All groups.
     pub(super) fn all(&self) -> impl Iterator<Item = &ChargeGroup<'a>> {
         let deciding = self.enforced.iter().chain(&self.quotas);
         deciding.chain(&self.shadows)
     }
 }
 
-/// One group for each place.
+/// One group per location.
 pub(super) fn by_location<'a>(
     set: &ChargeSet<'a>,
     locations: &LocationIndices,
@@ -89,14 +89,14 @@ fn in_order(set: &ChargeSet<'_>, locations: &LocationIndices, role: Role) -> Vec
     indices.sort_by_key(|i| {
         let narrow = match role {
             Role::Enforce => Reverse(set.charges[*i].options.specificity),
-            Role::Quota | Role::Shadow => Reverse(0), // none keeps another from being charged
+            Role::Quota | Role::Shadow => Reverse(0), // none prevents another from being charged
         };
         (narrow, first(locations, *i))
     });
     indices
 }
 
-/// The first charge that is where this one is.
+/// The first charge in the same location.
 fn first(locations: &LocationIndices, charge: usize) -> usize {
     let mut iter = locations.iter();
     let found = iter.position(|location| *location == locations[charge]);
@@ -144,8 +144,8 @@ mod tests {
 
     use super::*;
 
-    /// Charges as words: how they are named, `e`, `q` or `s` for their role, and a letter for where
-    /// they are. The steps as the numbers of charges, with `|` where the role changes.
+    /// Charges as words: their specificity, `e`, `q` or `s` for their role, and a letter for their location. Expects
+    /// the steps as indices of charges, with `|` where the role changes.
     #[track_caller]
     fn check(charges: &str, want: &str) {
         let words: Vec<Vec<char>> = charges.split(' ').map(|w| w.chars().collect()).collect();
@@ -174,9 +174,9 @@ mod tests {
         assert_eq!(all, want, "{charges}");
     }
 
-    fn options_of(named_by: char) -> RuleOptions {
+    fn options_of(specificity: char) -> RuleOptions {
         RuleOptions {
-            specificity: named_by.to_digit(10).map_or(0, |digit| digit as u8),
+            specificity: specificity.to_digit(10).map_or(0, |digit| digit as u8),
             ..RuleOptions::DEFAULT
         }
     }
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn narrow_before_wide_and_what_is_together_in_one_step() {
+    fn narrow_limits_come_before_wide_ones_and_one_location_is_one_step() {
         check("0ea 1eb 2ec", "2 1 0||");
         check("1ea 1eb 1ea", "02 1||");
         check("0ea 2ea 1eb", "1 2 0||");
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn budgets_after_what_is_enforced_and_with_it_where_there_is_one_place() {
+    fn quotas_follow_enforced_limits_and_join_them_in_a_single_location() {
         check("0qa 1ea", "10||");
         check("0qa 1eb", "1|0|");
         check("0qa 0qb 1eb", "2|0 1|");
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_watch_go_with_the_last_to_decide_if_it_alone_decides() {
+    fn shadows_join_the_last_deciding_step_if_it_alone_decides() {
         check("1ea 0sa", "01||");
         check("1ea 0eb 0sa", "0 1||2");
         check("1ea 0qb 0sb 0sa", "0|12|3");

@@ -1,11 +1,11 @@
-//! A store around the parts of a store, each with a fallback of its own.
+//! A store made of shards, each with its own fallback.
 //!
-//! A part that fails takes only its own counters with it; the others stay exact. What a node remembers
-//! is shared by all parts, because counters move between them. A request whose limits are in one slot
-//! is one call to one part. Else it is charged step by step (`groups`, `multi_shard`).
+//! A shard that fails affects only its own counters; the others stay exact. All shards share one `NodeState`, because
+//! counters move between them. A request whose limits are in one hash slot is one call to one shard. Otherwise it is
+//! charged in steps (`groups`, `multi_shard`).
 //!
-//! Parts are met as soon as they are known, and again looked for whenever a subject is in none of them.
-//! What is in no part at all is decided by this node's share.
+//! Shards are added as soon as they are discovered. The list is refreshed at every ping interval, and whenever a
+//! subject is in none of the known shards. This node's share decides for subjects in no shard at all.
 
 mod groups;
 mod multi_shard;
@@ -36,7 +36,7 @@ use super::settings::{DEFAULT_NODES, ResilienceSettings};
 use super::store_clock::StoreClock;
 use crate::runtime::Runtime;
 
-/// The parts of a store and what stands in for each. Clones are the same.
+/// The shards of a store, each with its fallback. Clones share their state.
 pub struct ShardedStore<P: Shards, R>(Arc<ShardedStoreInner<P, R>>);
 
 impl<P: Shards, R> Clone for ShardedStore<P, R> {
@@ -48,20 +48,20 @@ impl<P: Shards, R> Clone for ShardedStore<P, R> {
 struct ShardedStoreInner<P: Shards, R> {
     shards: P,
     known: ArcSwap<Vec<KnownShard<P::Shard, R>>>,
-    /// What decides for subjects that are in no part, once there was one.
+    /// Decides for subjects that are in no shard, once there was one.
     no_shard: ArcSwapOption<FallbackStore<P::Shard, R>>,
-    /// Held while parts are met or let go.
+    /// Held while shards are added or removed.
     refresh_lock: Mutex<()>,
     node_state: Arc<NodeState>,
     runtime: R,
     me: NodeId,
-    /// The time of day, for what no part has told the time of.
+    /// The wall-clock time, for use while no shard has reported its time.
     clock: StoreClock,
     settings: ResilienceSettings,
     observer: Arc<dyn ShardObserver>,
 }
 
-/// A part that was met.
+/// A shard that was discovered.
 struct KnownShard<S, R> {
     id: ShardId,
     store: FallbackStore<S, R>,
@@ -76,18 +76,18 @@ impl<S, R> Clone for KnownShard<S, R> {
     }
 }
 
-/// Where counters are that can be charged in one step.
+/// The location of counters that can be charged in one step: a hash slot of a shard.
 struct ShardLocation<S, R> {
     shard: ShardId,
     hash_slot: Option<HashSlot>,
     store: FallbackStore<S, R>,
 }
 
-/// The places that a request concerns, each once.
+/// The locations of a request, each once.
 type ShardLocations<S, R> = SmallVec<[ShardLocation<S, R>; 2]>;
 
 impl<P: Shards + 'static, R: Runtime> ShardedStore<P, R> {
-    /// Stands in for each of `shards`, as the node `me`. Starts without any of them.
+    /// A fallback for each of `shards`, as the node `me`. Starts without any of them.
     pub fn new(
         shards: P,
         runtime: R,
@@ -95,7 +95,7 @@ impl<P: Shards + 'static, R: Runtime> ShardedStore<P, R> {
         settings: ResilienceSettings,
         observer: Arc<dyn ShardObserver>,
     ) -> Self {
-        // The time of day has to do until a part tells its own.
+        // The wall clock has to do until a shard reports its time.
         let wall = runtime.wall();
         let inner = Arc::new(ShardedStoreInner {
             shards,
@@ -114,22 +114,22 @@ impl<P: Shards + 'static, R: Runtime> ShardedStore<P, R> {
         ShardedStore(inner)
     }
 
-    /// The nodes as last listed by any part, to be kept for the next start.
+    /// The members as last listed by any shard, to be saved for the next start.
     pub fn members(&self) -> Vec<NodeId> {
         self.0.members()
     }
 
-    /// How often any part failed, by kind.
+    /// How often any shard failed, by kind.
     pub fn failures(&self) -> &FailureCounts {
         &self.0.settings.failures
     }
 
-    /// What this node has admitted and the store does not count yet.
+    /// The units that this node has admitted and the store does not count yet.
     pub(super) fn pending(&self) -> Vec<PendingUnits> {
         self.0.node_state.pending(self.0.store_time())
     }
 
-    /// Goes on with what was pending before a restart; how many counters of it have a rule.
+    /// Restores units that were pending before a restart. Returns how many of the counters still have a rule.
     pub(super) fn restore_pending(
         &self,
         pending: &[PendingUnits],
@@ -148,7 +148,7 @@ impl<P: Shards + 'static, R: Runtime> ShardedStore<P, R> {
         self.0.node_state.late.has_late_charges(counter)
     }
 
-    /// How many nodes to reckon with: those listed, or as many as somebody said if that is more.
+    /// The number of nodes to assume: those listed, or the configured number if that is larger.
     pub fn nodes(&self) -> u64 {
         let listed = self.members().len() as u64;
         let expected = self.0.settings.nodes.map_or(0, u64::from);
@@ -158,7 +158,7 @@ impl<P: Shards + 'static, R: Runtime> ShardedStore<P, R> {
         }
     }
 
-    /// How far the clocks of this node and of a part are apart: of the part that is the furthest off.
+    /// The offset between the clocks of this node and of a shard: that of the worst shard.
     pub fn clock_reading(&self) -> Option<ClockReading> {
         let known = self.0.known.load();
         let readings = known.iter().filter_map(|shard| shard.store.clock_reading());
@@ -166,7 +166,7 @@ impl<P: Shards + 'static, R: Runtime> ShardedStore<P, R> {
     }
 }
 
-/// Meets parts as they come and lets them go, for as long as the node lives.
+/// Adds and removes shards until the store is dropped.
 async fn run_refresh<P: Shards + 'static, R: Runtime>(
     weak: Weak<ShardedStoreInner<P, R>>,
     runtime: R,
@@ -180,7 +180,7 @@ async fn run_refresh<P: Shards + 'static, R: Runtime>(
 }
 
 impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
-    /// Meets new parts and lets go of those that are none any more.
+    /// Adds new shards and removes those that are gone.
     fn refresh(&self) {
         let _one_at_a_time = self.refresh_lock.lock();
         let known = self.known.load_full();
@@ -189,7 +189,7 @@ impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
             .iter()
             .cloned()
             .partition(|shard| ids.contains(&shard.id) || self.shards.shard(shard.id).is_some());
-        // Who comes as another goes takes over from it: its time is the best guess.
+        // A new shard takes over from one that is gone: the old one's time is the best guess.
         let time = gone
             .first()
             .map_or_else(|| self.store_time(), |shard| shard.store.store_time());
@@ -202,7 +202,7 @@ impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
         if new.is_empty() && gone.is_empty() {
             return;
         }
-        // Nobody has taken over: what was there is elsewhere now. If it could not be reached, it is nowhere.
+        // No new shard took over: the counters have moved to other shards. If the old one was down, they are lost.
         if new.is_empty() && gone.iter().any(|shard| !shard.store.is_exact()) {
             stay.iter()
                 .for_each(|shard| shard.store.mark_counts_missing());
@@ -228,7 +228,7 @@ impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
         Some(KnownShard { id, store })
     }
 
-    /// The time of some part, or the time of day.
+    /// The time of any shard, or the wall-clock time.
     fn store_time(&self) -> Nanos {
         let known = self.known.load();
         let time = known.first().map(|shard| shard.store.store_time());
@@ -256,7 +256,7 @@ impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
         }
     }
 
-    /// The places of some subjects, and which of them each subject is in.
+    /// The locations of some subjects, and the index of each subject's location.
     fn locate_all(
         &self,
         subjects: impl Iterator<Item = Fingerprint>,
@@ -285,7 +285,7 @@ impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
         (locations, indices)
     }
 
-    /// Whoever asks for nothing is given it.
+    /// The outcome of an empty set: admitted.
     fn empty_outcome(&self) -> Outcome {
         Outcome {
             admitted: true,
@@ -297,7 +297,7 @@ impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
         }
     }
 
-    /// Decides what is in no part.
+    /// The fallback for subjects that are in no shard.
     fn no_shard(&self) -> FallbackStore<P::Shard, R> {
         if let Some(known) = self.no_shard.load().as_deref() {
             return known.clone();
@@ -309,14 +309,14 @@ impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
         fallback
     }
 
-    /// The settings of a part: it begins with what the others know of the nodes.
+    /// The settings of a new shard: it starts with the members that the other shards know.
     fn shard_settings(&self) -> ResilienceSettings {
         let mut settings = self.settings.clone();
         settings.members = self.members();
         settings
     }
 
-    /// The longest list of nodes that a part knows, or the one to begin with.
+    /// The longest list of members that a shard knows, or the configured one.
     fn members(&self) -> Vec<NodeId> {
         let known = self.known.load();
         let lists = known.iter().map(|shard| shard.store.members());

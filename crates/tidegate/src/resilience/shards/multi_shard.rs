@@ -1,8 +1,8 @@
-//! Charging limits that cannot be charged in one step.
+//! Charges limits that cannot be charged in one step.
 //!
-//! Step by step, from narrow to wide. A refusal takes back what the steps before it charged: once, in
-//! the background, and if that is lost, too little is admitted and never too much. The budget is that
-//! of the whole decision: a step that finds nothing left of it is decided by this node's share.
+//! The steps run one after another, from narrow to wide. A denial refunds the steps before it: once, in the background,
+//! and if the refund is lost, too little is admitted and never too much. All steps share one budget: a step that finds
+//! nothing left of it is decided without its shard.
 
 use tidegate_core::store::{ChargeSet, Epoch, Outcome, Probe, Shards, Store};
 use tidegate_core::units::Nanos;
@@ -17,10 +17,9 @@ use crate::resilience::refund::ChargeKind;
 use crate::runtime::Runtime;
 
 impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
-    /// Charges a set whose charges are in several places, until `until` at most.
+    /// Charges a set whose charges are in several locations, until `until` at the latest.
     ///
-    /// Dropped between two steps, it leaves the earlier ones charged, which denies too much rather than too
-    /// little.
+    /// Dropped between two steps, it leaves the earlier ones charged, which denies too much rather than too little.
     pub(super) async fn charge_in_steps(
         &self,
         until: Nanos,
@@ -47,17 +46,16 @@ impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
                 passes |= charging.charge(group).await;
             }
         }
-        match passes {
-            true => charging.charge_shadows(&steps.shadows).await,
-            false => {
-                charging.refund_charged();
-                charging.peek_remaining(&steps).await;
-            }
+        if passes {
+            charging.charge_shadows(&steps.shadows).await;
+        } else {
+            charging.refund_charged();
+            charging.peek_remaining(&steps).await;
         }
         charging.merge.outcome(passes)
     }
 
-    /// What charging such a set would answer.
+    /// What charging such a set would return.
     pub(super) async fn peek_each(
         &self,
         set: &ChargeSet<'_>,
@@ -78,7 +76,7 @@ impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
         merge.outcome(admitted)
     }
 
-    /// When a decision must have been made.
+    /// When a decision is due.
     fn deadline_of(&self, set: &ChargeSet<'_>, kind: ChargeKind) -> Nanos {
         self.runtime.now().plus(self.budget_of(set, kind))
     }
@@ -90,18 +88,18 @@ impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
     }
 }
 
-/// One decision under way.
+/// One decision in progress.
 struct MultiShardCharge<'t, 'a, S, R> {
     locations: &'t [ShardLocation<S, R>],
     kind: ChargeKind,
     until: Nanos,
     merge: OutcomeMerge,
-    /// What was charged so far, and in which life of its store.
+    /// The groups charged so far, each with the epoch of its store before the charge.
     charged: Vec<(&'t ChargeGroup<'a>, FallbackDecision, Option<Epoch>)>,
 }
 
 impl<'t, 'a, S: Store + Probe + 'static, R: Runtime> MultiShardCharge<'t, 'a, S, R> {
-    /// Charges one step. Whether it admits.
+    /// Charges one step; true if it admits.
     async fn charge(&mut self, group: &'t ChargeGroup<'a>) -> bool {
         let store = &self.locations[group.location].store;
         let epoch = store.epoch();
@@ -116,7 +114,7 @@ impl<'t, 'a, S: Store + Probe + 'static, R: Runtime> MultiShardCharge<'t, 'a, S,
         admitted
     }
 
-    /// The request is admitted: those who watch count it, all at once.
+    /// The request is admitted: charges the shadow limits, all at once.
     async fn charge_shadows(&mut self, shadows: &[ChargeGroup<'_>]) {
         let (locations, until, kind) = (self.locations, self.until, self.kind);
         let charging = shadows.iter().map(|group| {
@@ -128,7 +126,7 @@ impl<'t, 'a, S: Store + Probe + 'static, R: Runtime> MultiShardCharge<'t, 'a, S,
         }
     }
 
-    /// The request is refused: what was charged for it is given back.
+    /// The request is denied: refunds its charges.
     fn refund_charged(&mut self) {
         for (group, decided, epoch) in std::mem::take(&mut self.charged) {
             let store = &self.locations[group.location].store;
@@ -137,8 +135,7 @@ impl<'t, 'a, S: Store + Probe + 'static, R: Runtime> MultiShardCharge<'t, 'a, S,
         }
     }
 
-    /// What the steps that were not taken would have said, for whoever is told of the refusal. How the
-    /// request was decided does not depend on it.
+    /// Peeks at the steps that were not taken, for the readings of the denial. The decision does not depend on it.
     async fn peek_remaining(&mut self, steps: &ChargeSteps<'_>) {
         let (locations, until) = (self.locations, self.until);
         let rest: Vec<&ChargeGroup<'_>> = steps

@@ -1,6 +1,6 @@
-//! What several parts tell, as one.
+//! Observes shards, and aggregates their events into those of the store as a whole.
 //!
-//! The store as a whole is no longer asked when one of its parts is not, and exact when all are.
+//! The store's breaker counts as open while that of any shard is, and the store is exact while all shards are.
 
 use std::collections::BTreeMap;
 
@@ -9,19 +9,19 @@ use tidegate_core::store::{FailureCause, ShardId};
 
 use crate::resilience::event::{StoreEvent, Watcher};
 
-/// Someone who wants to know what becomes of each part. It must neither wait nor fail.
+/// Receives the events of each shard. It must neither block nor panic.
 pub trait ShardObserver: Send + Sync {
-    /// A part was met: it is not believed yet.
+    /// A shard was discovered: it is not trusted yet.
     fn discovered(&self, shard: ShardId);
 
-    /// Something about a part changed. It may have gone a moment before.
+    /// A shard published an event. It may have been removed a moment before.
     fn changed(&self, shard: ShardId, event: StoreEvent);
 
-    /// A part is none any more.
+    /// A shard was removed.
     fn removed(&self, shard: ShardId);
 }
 
-/// Tells one watcher of the store as a whole.
+/// Publishes the events of the store as a whole to one watcher.
 pub(in crate::resilience) struct AggregateObserver {
     watcher: Watcher,
     shards: Mutex<BTreeMap<ShardId, ShardHealth>>,
@@ -42,7 +42,7 @@ impl AggregateObserver {
         }
     }
 
-    /// Tells how the whole has changed by a change of its parts.
+    /// Publishes how the state of the whole store changes by a change of its shards.
     fn publish_change(&self, change: impl FnOnce(&mut BTreeMap<ShardId, ShardHealth>)) {
         let (was, is) = {
             let mut shards = self.shards.lock();
@@ -90,7 +90,7 @@ impl ShardObserver for AggregateObserver {
         }
         self.publish_change(|shards| {
             let Some(state) = shards.get_mut(&shard) else {
-                return; // gone
+                return; // removed
             };
             match event {
                 StoreEvent::BreakerOpened { cause } => state.open_by = Some(cause),
@@ -129,8 +129,8 @@ mod tests {
         StoreEvent::BreakerOpened { cause }
     }
 
-    /// Runs words of a part number and a letter: `m` met, `g` gone, `o` opened, `c` closed, `e` exact,
-    /// `l` lost. What is told of the whole, in the same letters.
+    /// Runs events as a shard number and a letter: `m` discovered, `g` removed, `o` opened, `c` closed, `e` exact, `l`
+    /// lost. Expects the events of the whole store, in the same letters.
     #[track_caller]
     fn check(words: &str, want: &str) {
         let reported = Arc::new(Mutex::new(String::new()));
@@ -168,19 +168,19 @@ mod tests {
     }
 
     #[test]
-    fn one_part_is_the_whole() {
+    fn a_single_shard_is_the_whole_store() {
         check("1m 1e 1o 1c 1l 1e", "eocle");
     }
 
     #[test]
-    fn the_whole_is_exact_when_all_parts_are_and_open_when_one_is() {
+    fn the_store_is_exact_when_all_shards_are_and_open_when_one_is() {
         check("1m 2m 1e 2e", "e");
         check("1m 2m 1o 2o 1c 2c", "oc");
         check("1m 2m 1e 2e 1l 2l 1e 2e", "elle");
     }
 
     #[test]
-    fn a_part_that_is_gone_says_nothing_any_more() {
+    fn a_removed_shard_has_no_effect_any_more() {
         check("1m 2m 1e 2e 1o 1g 3m 3e", "eoce");
         check("1m 2m 2e 1g", "e");
         check("1m 1e 1g 1o", "e");

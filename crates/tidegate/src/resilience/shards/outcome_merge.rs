@@ -1,4 +1,4 @@
-//! What the steps of one decision said, put together as one outcome.
+//! Merges the outcomes of the steps of one decision into one outcome.
 
 use smallvec::SmallVec;
 use tidegate_core::algorithms::{Figures, Retry, Verdict};
@@ -8,17 +8,17 @@ use tidegate_core::units::Nanos;
 use super::groups::ChargeGroup;
 use crate::resilience::refund::Readings;
 
-/// What has been said so far of a request.
+/// The readings and snapshots of a request so far.
 pub(super) struct OutcomeMerge {
     readings: SmallVec<[Option<LimitReading>; 4]>,
     seen: SmallVec<[Option<CounterSnapshot>; 4]>,
-    /// When the first step was answered.
+    /// The earliest time of the steps.
     at: Option<Nanos>,
     source: Source,
     clock_stepped: bool,
 }
 
-/// What is told of a limit that no step has spoken of.
+/// The reading of a limit for which no step has a reading.
 const UNKNOWN_READING: LimitReading = LimitReading {
     verdict: Verdict::Deny {
         retry: Retry::After(Nanos::ZERO),
@@ -31,7 +31,7 @@ const UNKNOWN_READING: LimitReading = LimitReading {
 };
 
 impl OutcomeMerge {
-    /// Of a set of so many charges.
+    /// For a set of `charges` charges.
     pub(super) fn new(charges: usize) -> Self {
         OutcomeMerge {
             readings: (0..charges).map(|_| None).collect(),
@@ -42,8 +42,8 @@ impl OutcomeMerge {
         }
     }
 
-    /// A step was answered. The request is decided by what is the least sure of all, and at the earliest of
-    /// their times: a refund that took one for charged later than it was would give back what has drained.
+    /// Adds the outcome of a step. The source of the request is the least exact of all steps, and its time the
+    /// earliest: a refund as of a later time would refund units that have drained.
     pub(super) fn add(&mut self, group: &ChargeGroup<'_>, outcome: &Outcome) {
         self.set_readings(group, &outcome.readings);
         for (i, seen) in group.indices.iter().zip(&outcome.snapshots) {
@@ -56,14 +56,14 @@ impl OutcomeMerge {
         }
     }
 
-    /// The limits of a step stand otherwise now.
+    /// Replaces the readings of a step.
     pub(super) fn set_readings(&mut self, group: &ChargeGroup<'_>, readings: &Readings) {
         for (i, reading) in group.indices.iter().zip(readings) {
             self.readings[*i] = Some(*reading);
         }
     }
 
-    /// Whether a step has been answered.
+    /// Whether all charges of a step have a reading.
     pub(super) fn has_readings(&self, group: &ChargeGroup<'_>) -> bool {
         group.indices.iter().all(|i| self.readings[*i].is_some())
     }
@@ -73,8 +73,8 @@ impl OutcomeMerge {
         self.readings[charge].is_some_and(|reading| reading.verdict.allows())
     }
 
-    /// What was seen is told only of a request that passed: of one that did not, some of it is being given
-    /// back.
+    /// The merged outcome. It has snapshots only if the request was admitted: of a denied one, some charges are being
+    /// refunded.
     pub(super) fn outcome(self, admitted: bool) -> Outcome {
         let seen: Option<Vec<CounterSnapshot>> = self.seen.into_iter().collect();
         let readings = self.readings.into_iter();
@@ -97,9 +97,9 @@ mod tests {
     use smallvec::smallvec;
     use tidegate_core::store::ChargeSet;
 
-    /// Told as of the latest, a refund gave back what the first had drained since.
+    /// With the latest time, a refund returned units that the first step had drained since.
     #[test]
-    fn what_was_charged_in_several_steps_was_charged_with_the_first() {
+    fn the_time_of_several_steps_is_the_earliest() {
         let mut merge = OutcomeMerge::new(3);
         for (of, secs) in [(0, 7), (1, 5), (2, 9)] {
             let group = ChargeGroup {

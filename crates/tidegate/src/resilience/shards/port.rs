@@ -1,4 +1,4 @@
-//! The verbs of a store, each divided among the parts that it concerns.
+//! The `Store` verbs, each divided among the shards that it concerns.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -18,7 +18,7 @@ use crate::resilience::lease::Lender;
 use crate::resilience::refund::ChargeKind;
 use crate::runtime::{Runtime, mix};
 
-/// Charges that are under way, and which of all sets they are.
+/// Charges in flight, with the indices of their sets.
 type ShardChargeFuture<'c> =
     Pin<Box<dyn Future<Output = Vec<(usize, StoreResult<Outcome>)>> + Send + 'c>>;
 
@@ -74,8 +74,8 @@ impl<P: Shards + 'static, R: Runtime> Store for ShardedStore<P, R> {
         }
     }
 
-    /// Those that are in one place each are asked about together, part by part. All parts are under
-    /// way at once, and so are the rest.
+    /// Charges the sets with a single location in one call per shard. All shards and all other sets are in flight at
+    /// once.
     async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
         let mut batches = BTreeMap::new();
         let mut charging: Vec<ShardChargeFuture<'_>> = Vec::new();
@@ -111,8 +111,8 @@ impl<P: Shards + 'static, R: Runtime> Store for ShardedStore<P, R> {
         }
     }
 
-    /// Each place gives back its own, under an id of its own, so that a second refund finds it
-    /// everywhere. The result is that of one place, see `one_result`.
+    /// Each location refunds its own charges, under its own id, so that a repeated refund is recognised everywhere. The
+    /// result is that of one location, see `one_result`.
     async fn refund(&self, refund: &Refund<'_>) -> StoreResult<Refunded> {
         let (locations, indices) = self.0.locate_all(subjects(&refund.set));
         if let [only] = locations.as_slice() {
@@ -165,8 +165,8 @@ impl<P: Shards + 'static, R: Runtime> Store for ShardedStore<P, R> {
         }
     }
 
-    /// Each place settles its own. Where one gave no answer all of it may be sent again. The result is that
-    /// of one place, see `one_result`.
+    /// Each location settles its own charges. If one of them fails, the whole settle may be sent again. The result is
+    /// that of one location, see `one_result`.
     async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
         let (locations, indices) = self.0.locate_all(subjects(&settle.set));
         if let [only] = locations.as_slice() {
@@ -249,16 +249,16 @@ fn subjects(set: &ChargeSet<'_>) -> impl Iterator<Item = Fingerprint> {
     set.charges.iter().map(|charge| charge.subject)
 }
 
-/// The result of a verb that each place does once, from one result per place: that of the first place that
-/// has not lapsed. The places are in the order of the charges, the same on every node. So when several nodes
-/// send one id at the same moment, one place decides which of them was first, and only that one is `Done`.
+/// The result of a verb that each location does once, from one result per location: that of the first location that has
+/// not lapsed. Locations are in the order of the charges, the same on every node. So when several nodes send one id at
+/// the same moment, one location decides which of them was first, and only that one gets `Done`.
 fn one_result<T: Copy + PartialEq>(results: &[T], lapsed: &T) -> T {
     let first = results.iter().find(|result| *result != lapsed);
     *first.unwrap_or(lapsed)
 }
 
-/// What tells the refund of one place from those of the others. Made of a subject, because a place may
-/// be in another part by the next time, but a subject stays in its slot.
+/// Distinguishes the refund of one location from those of the others. Derived from a subject, because a location may be
+/// in another shard the next time, but a subject stays in its hash slot.
 fn group_id(group: &ChargeGroup<'_>) -> u128 {
     let subject = group.set.charges.first().map(|charge| charge.subject);
     let bits = subject.map_or(0, Fingerprint::bits);
@@ -270,9 +270,9 @@ fn group_id(group: &ChargeGroup<'_>) -> u128 {
 mod tests {
     use super::*;
 
-    /// Nodes that sent one receipt at the same moment were both first somewhere, and both reported `Done`.
+    /// Nodes that sent one receipt at the same moment were each first in one location, and both reported `Done`.
     #[test]
-    fn of_nodes_that_are_each_first_at_one_place_one_is_done() {
+    fn of_nodes_that_are_each_first_in_one_location_only_one_is_done() {
         use Refunded::{Already, Done, Lapsed};
         for (results, want) in [
             ([Done, Already], Done),

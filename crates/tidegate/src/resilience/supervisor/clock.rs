@@ -1,6 +1,6 @@
-//! Every good ping compares the store's clock with this node's wall clock.
+//! Compares the store's clock with this node's wall clock at every good ping.
 //!
-//! Nothing is decided by what comes out of it: it is told, and people act on it.
+//! No decision depends on the result. It is published for operators.
 
 use tidegate_core::store::{Probe, Store};
 use tidegate_core::units::Nanos;
@@ -11,7 +11,7 @@ use crate::resilience::event::StoreEvent;
 use crate::runtime::Runtime;
 
 impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
-    /// The store said it was `at`, in an exchange that has just ended and took `took`.
+    /// The store's time was `at`, in an exchange that has just ended and took `took`.
     pub(super) fn check_clock(&self, took: Nanos, at: Nanos) {
         let sent = self.runtime.wall().since(took);
         let events = self.clock_watch.lock().record(sent, took, at);
@@ -20,7 +20,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         }
     }
 
-    /// How far the clocks are apart, once the store has answered.
+    /// The offset of the clocks, once there was a reply.
     pub(in crate::resilience) fn clock_reading(&self) -> Option<ClockReading> {
         self.clock_watch.lock().reading()
     }

@@ -1,4 +1,4 @@
-//! Deciding while a reply is late, and taking note of it when it arrives.
+//! Decides while a reply is late, records the reply when it arrives, and runs the effects of the late ledger.
 
 use std::sync::Arc;
 
@@ -16,26 +16,26 @@ use crate::resilience::owned_charge::{OwnedCharge, OwnedSet};
 use crate::resilience::refund::ChargeKind;
 use crate::runtime::Runtime;
 
-/// Whether what fits is paid for.
+/// Whether an admitted request is paid for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LateIntent {
     Pay,
     Peek,
 }
 
-/// A request that was sent, and its place in the ledger.
+/// A request that was sent, and its id in the ledger.
 pub(in crate::resilience) struct OutstandingRequest {
     pub(in crate::resilience) id: LateId,
     pub(in crate::resilience) set: OwnedSet,
 }
 
 impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
-    /// Decides a request whose reply is late. What pays for it is kept in the ledger.
+    /// Decides a request whose reply is late. The ledger records what pays for it.
     pub(in crate::resilience) fn decide_late(&self, set: &ChargeSet<'_>) -> (Outcome, Payments) {
         self.evaluate_late(set, LateIntent::Pay)
     }
 
-    /// What `decide_late` would answer.
+    /// What `decide_late` would return.
     pub(in crate::resilience) fn peek_late(&self, set: &ChargeSet<'_>) -> Outcome {
         self.evaluate_late(set, LateIntent::Peek).0
     }
@@ -84,7 +84,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         views.collect()
     }
 
-    /// A request that was not sent is admitted: its units are debt.
+    /// A request that was not sent is admitted: its units are pending.
     pub(in crate::resilience) fn write_back_unsent(
         self: &Arc<Self>,
         set: &ChargeSet<'_>,
@@ -96,7 +96,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         self.run_effects(effects, None);
     }
 
-    /// Waits for late replies and takes note of them.
+    /// Spawns a task that awaits late replies and records them.
     pub(in crate::resilience) fn await_late(
         self: &Arc<Self>,
         late: LateReply,
@@ -113,7 +113,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
                 let outcome = replies.next().flatten();
                 supervisor.record_late_reply(request, set, outcome, kind, (sent, epoch));
             }
-            // Credits of these replies that nobody has used by then are refunded.
+            // Credits of these replies that are still unused are refunded.
             supervisor.runtime.sleep(CREDIT_TTL).await;
             let now = supervisor.runtime.now();
             let holds = |charge: &OwnedCharge| supervisor.guard.hash_slot(charge.subject).is_some();
@@ -133,7 +133,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
     ) {
         let lost = outcome.is_none();
         let stamp = RequestStamp { at: sent, epoch };
-        // What another epoch charged is gone with it.
+        // Units that were charged in another epoch are lost with it.
         let outcome = outcome
             .filter(|o| self.guard.epoch() == epoch && self.still_trusts_reply(set, o, stamp));
         let charged = |i: usize| {
@@ -154,7 +154,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
             ledger.replied(request.id, result_of, (now, store_time), cancel_pending)
         });
         self.run_effects(effects, epoch);
-        // This node keeps its reservations. What the store reserved beside is settled with nothing.
+        // This node holds its own reservation. What the store reserved in addition is settled with zero used.
         if let (ChargeKind::Reserve { .. }, Some(outcome)) = (kind, outcome)
             && outcome.admitted
         {
@@ -176,25 +176,21 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         })
     }
 
-    /// An estimate was admitted that the store does not know: this node settles it.
+    /// A reservation was admitted that the store does not know: this node holds it.
     pub(in crate::resilience) fn reserve_here(
         &self,
         set: &ChargeSet<'_>,
         outcome: &Outcome,
         kind: ChargeKind,
     ) {
-        if let ChargeKind::Reserve { id, ttl: lasts } = kind {
+        if let ChargeKind::Reserve { id, ttl } = kind {
             let set = set.clone();
-            let reserve = Reserve {
-                id,
-                ttl: lasts,
-                set,
-            };
+            let reserve = Reserve { id, ttl, set };
             self.node_state.reservations.insert(&reserve, outcome);
         }
     }
 
-    /// This node's shares count what is unconfirmed, before they decide.
+    /// Counts unconfirmed units toward this node's shares, before the shares decide.
     pub(in crate::resilience) fn count_unconfirmed(&self, set: &ChargeSet<'_>) {
         let (node_state, now) = (&self.node_state, self.store_time());
         for charge in &set.charges {

@@ -1,9 +1,11 @@
-//! One node with a store that may fail: what it knows, and whether it believes the store.
+//! Supervises one shard for one node: what the node knows of the shard, and whether it trusts it.
 //!
-//! `recovery` and `push` are its background work, never on the path of a decision: a ping every so
-//! often, which is also this node's sign of life; merging the mirror into a store that lost counts;
-//! charging to the store what was admitted without it, and telling it of `permits`. All of it goes through
-//! the guard.
+//! `recovery` pings (which is also this node's heartbeat) and restores the mirror; `push` charges pending units. Both
+//! are background work, never on the path of a decision. `permits` syncs permits, `late` decides while a reply is late
+//! and awaits it, `clock` checks the shard's clock. All of them call the store through the guard.
+//!
+//! Invariants: the state of recovery changes only in `update_recovery_state`, which publishes the membership under
+//! the same lock; decisions read only what is published. At most one task recovers, and at most one pushes.
 
 mod clock;
 mod late;
@@ -37,39 +39,39 @@ use crate::runtime::Runtime;
 
 /// Counters in one call to the store: enough to fill a packet, few enough to be quick.
 const MAX_PER_CALL: usize = 32;
-/// Slots that are spoken of at once: a call each, and together still quick.
+/// Hash slots in flight at once, one call each: together they are still quick.
 const MAX_CONCURRENT_CALLS: usize = 32;
 
-/// A node as one store sees it: everything it keeps beside that store. What it remembers of counters
-/// is shared with its other stores, if it has several; of these it touches those that its store holds.
+/// One shard as this node sees it. `node_state` is shared with the node's other shards; a supervisor touches only the
+/// counters that its shard holds.
 pub(super) struct ShardSupervisor<S, R> {
     pub(super) guard: StoreGuard<S, R>,
     pub(super) runtime: R,
     pub(super) node_state: Arc<NodeState>,
     pub(super) clock: StoreClock,
-    /// Whether it and this node's wall clock agree.
+    /// Compares the shard's clock with this node's wall clock.
     clock_watch: Mutex<ClockWatch>,
-    /// Changed through `update_recovery_state` only, which publishes what follows.
+    /// Changed only through `update_recovery_state`, which publishes the membership.
     recovery_state: Mutex<RecoveryState>,
-    /// What `recovery_state` says of the nodes and the epoch, for the path of a decision.
+    /// Published from `recovery_state` for decisions: the nodes and the epoch.
     membership: ArcSwap<Membership>,
-    /// What `recovery_state` says, for the path of a decision.
+    /// Published for decisions: whether the store is trusted. Set only after the push that follows a recovery.
     exact: AtomicBool,
     settings: ResilienceSettings,
     watcher: Watcher,
-    /// When the store was last asked for its life and said the same.
+    /// When the last ping that confirmed the epoch was sent.
     epoch_confirmed_at: AtomicU64,
     recovering: AtomicBool,
     pushing: AtomicBool,
     ping_queued: AtomicBool,
     syncing_permits: AtomicBool,
-    /// When the newest ping was sent that was answered.
+    /// When the newest ping with a reply was sent.
     last_ping_reply: AtomicU64,
-    /// When the breaker last closed, as far as a ping has noticed.
+    /// When the breaker last closed, as of the last ping.
     last_closed_at: AtomicU64,
 }
 
-/// When a request was sent, by the local clock, and the epoch of the store then.
+/// When a request was sent, by the local clock, and the epoch of the store at that time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestStamp {
     pub(super) at: Nanos,
@@ -77,7 +79,7 @@ pub(super) struct RequestStamp {
 }
 
 impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
-    /// A node that does not know its store yet, or has none. `wall` is the time of day.
+    /// A supervisor without a status of its store yet, or without a store. `wall` is the wall-clock time.
     pub(super) fn new(
         store: Option<S>,
         node_state: Arc<NodeState>,
@@ -109,23 +111,23 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         })
     }
 
-    /// Begins to ask the store how it is.
+    /// Starts to ping the store.
     pub(super) fn start(self: &Arc<Self>) {
         let pings = recovery::run_pings(Arc::downgrade(self), self.runtime.clone());
         self.runtime.spawn(pings);
     }
 
-    /// The store's time, as far as this node can tell.
+    /// The store's time, as this node estimates it.
     pub(super) fn store_time(&self) -> Nanos {
         self.clock.at(self.runtime.now())
     }
 
-    /// This node's part of a counter's limits.
+    /// This node's share of a counter's limits.
     pub(super) fn division(&self, counter: u128) -> Division {
         self.membership.load().division(counter)
     }
 
-    /// Whether a set must be decided without asking the store.
+    /// Whether a set must be decided without the store.
     pub(super) fn decides_locally(&self, set: &ChargeSet<'_>) -> bool {
         let must_decide_locally = || {
             set.charges.iter().any(|c| {
@@ -138,8 +140,8 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         !self.exact.load(Ordering::Acquire) || must_decide_locally()
     }
 
-    /// The same of a decision that was asked for while the store was believed. Another answer may have shown
-    /// a loss meanwhile: what is not put back yet would swallow this one.
+    /// `trusts_reply` for a charge that was sent while the store was trusted. Another reply may have revealed a loss
+    /// since: a restore that is still to come would absorb this charge.
     pub(super) fn still_trusts_reply(
         self: &Arc<Self>,
         set: &ChargeSet<'_>,
@@ -149,7 +151,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         self.exact.load(Ordering::Acquire) && self.trusts_reply(set, outcome, sent)
     }
 
-    /// A request that is sent now.
+    /// The stamp of a request that is sent now.
     pub(super) fn sent_now(&self) -> RequestStamp {
         RequestStamp {
             at: self.runtime.now(),
@@ -157,8 +159,8 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         }
     }
 
-    /// Whether the store has begun another epoch since a request was sent, whose charge went with the
-    /// old one. The node may believe the new epoch by now.
+    /// Whether the store has begun another epoch since a request was sent: its charge is lost with the old epoch. The
+    /// node may already trust the new one.
     fn epoch_changed(self: &Arc<Self>, sent: RequestStamp) -> bool {
         if self.detect_loss() {
             return true;
@@ -167,8 +169,8 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         current.is_some_and(|current| sent.epoch.is_some_and(|epoch| epoch != current))
     }
 
-    /// Whether the store shows that it may have lost something: another life, or counters that have come from elsewhere
-    /// and may be incomplete.
+    /// Whether the store shows that it may have lost counts: it has a new epoch, or hash slots have moved to it that
+    /// may be incomplete.
     pub(super) fn detect_loss(self: &Arc<Self>) -> bool {
         if self.check_incomplete_slots() {
             return true;
@@ -183,13 +185,13 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         is_new_epoch
     }
 
-    /// Reports a charge that was sent and not confirmed: the store may count it beside what is charged later.
+    /// Reports a charge that was sent and not confirmed: the store may count it in addition to its write-back.
     pub(super) fn report_unconfirmed(&self, set: &ChargeSet<'_>) {
         let units = set.charges.iter().map(|charge| charge.cost.get()).sum();
         (self.watcher)(StoreEvent::Unconfirmed { units });
     }
 
-    /// Whether an answer is that of a store which has lost nothing. Takes note of it if so.
+    /// Whether a reply is from a store that has lost nothing. If so, records it in the mirror.
     pub(super) fn trusts_reply(
         self: &Arc<Self>,
         set: &ChargeSet<'_>,
@@ -208,15 +210,15 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         true
     }
 
-    /// Whether the store has lost the record of a counter that this node remembers.
+    /// Whether the store has lost the record of a counter that the mirror holds.
     fn is_record_lost(&self, charge: &Charge<'_>, seen: &CounterSnapshot, at: Nanos) -> bool {
         let now = self.runtime.now();
         !seen.existed && self.node_state.mirror.has_live(charge, at, now)
     }
 
-    /// The store has charged pending units. Of each charge, the units that it will not count all the same:
-    /// its record was lost, and restoring the record swallows some. None if the store has begun another
-    /// epoch, in which all of them may be missing.
+    /// The store has charged pending units. Returns, for each charge, the units that it will not count after all: the
+    /// record was lost, and restoring it absorbs some of them. `None` if the store has begun another epoch, which may
+    /// lack all of them.
     pub(super) fn units_lost_on_restore(
         self: &Arc<Self>,
         set: &ChargeSet<'_>,
@@ -259,7 +261,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         }
     }
 
-    /// Takes note of the counter of one charge, the `i`th of those that were decided.
+    /// Records the counter of the `i`th charge of a decided set.
     fn record_counter(
         self: &Arc<Self>,
         charge: &Charge<'_>,
@@ -289,7 +291,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         }
     }
 
-    /// The store has lost counts: decide locally, and put back what is remembered.
+    /// The store has lost counts: decides locally from now on, and restores the mirror.
     pub(super) fn mark_lost(self: &Arc<Self>) {
         self.record_loss(RecoveryState::mark_lost);
     }
@@ -299,7 +301,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         self.record_loss(RecoveryState::mark_counts_missing);
     }
 
-    /// Whether slots have come to the store that may be incomplete. Takes note of them.
+    /// Whether hash slots have moved to the store that may be incomplete. Marks their counts as missing.
     pub(super) fn check_incomplete_slots(self: &Arc<Self>) -> bool {
         let hash_slots = self.guard.take_incomplete_hash_slots();
         let is_incomplete = !hash_slots.is_empty();
@@ -324,8 +326,8 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         }
     }
 
-    /// The store has turned out to have lost counts. What it admitted before that was known is owed:
-    /// no memory of any node includes it.
+    /// The store has turned out to have lost counts. Units that it admitted after the loss and before its discovery are
+    /// pending: no node's mirror includes them.
     fn report_loss(&self) {
         let (mirror, write_back) = (
             &self.node_state.mirror,
@@ -343,7 +345,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         (self.watcher)(StoreEvent::CountsLost);
     }
 
-    /// Changes what is known of the store, and publishes what decisions need of it.
+    /// Changes the state of recovery, and publishes what decisions need of it.
     fn update_recovery_state<T>(&self, change: impl FnOnce(&mut RecoveryState) -> T) -> T {
         let mut recovery_state = self.recovery_state.lock();
         let result = change(&mut recovery_state);
@@ -355,13 +357,13 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         result
     }
 
-    /// The nodes as last listed, once that list is complete.
+    /// The members as last listed, once the list is complete.
     pub(super) fn members(&self) -> Vec<NodeId> {
         self.recovery_state.lock().members()
     }
 }
 
-/// What belongs into each slot, in the order in which slots first come up: a call speaks of one.
+/// Groups items by hash slot, in the order in which the hash slots first occur: a call is for one hash slot.
 fn by_hash_slot<T: Clone>(all: &[(HashSlot, T)]) -> Vec<Vec<T>> {
     let mut positions: BTreeMap<HashSlot, usize> = BTreeMap::new();
     let mut groups: Vec<Vec<T>> = Vec::new();
@@ -386,7 +388,7 @@ mod tests {
     fn supervisor() -> Arc<ShardSupervisor<RedisStore, TokioRuntime>> {
         let settings = ResilienceSettings::default();
         let node_state = Arc::new(NodeState::new(Nanos::ZERO, &settings));
-        let runtime = TokioRuntime::new().expect("randomness");
+        let runtime = TokioRuntime::new().expect("the system provides randomness");
         let watcher: Watcher = Arc::new(|_| {});
         let me = NodeId(1);
         ShardSupervisor::new(
@@ -400,18 +402,18 @@ mod tests {
         )
     }
 
-    /// In an outage every decision of every core once waited for this lock, and hashed all nodes inside it.
-    /// With the lock in the path of a decision, this test never ends.
+    /// During an outage every decision of every core once waited for this lock, and hashed all nodes inside it. With
+    /// the lock in the path of a decision, this test never ends.
     #[test]
     fn a_decision_does_not_wait_for_the_lock_of_the_recovery_state() {
         let supervisor = supervisor();
         let _held = supervisor.recovery_state.lock();
-        assert_eq!(supervisor.division(7).nodes, 8, "nobody said how many");
+        assert_eq!(supervisor.division(7).nodes, 8, "the default");
         assert!(!supervisor.is_new_epoch(Epoch(7)));
     }
 
     #[test]
-    fn what_changes_is_published() {
+    fn a_change_of_the_recovery_state_is_published() {
         let supervisor = supervisor();
         let status = StoreStatus {
             epoch: Epoch(7),

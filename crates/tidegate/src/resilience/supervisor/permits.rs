@@ -1,4 +1,4 @@
-//! Telling the store of slots that were given, renewed or given back without it.
+//! Syncs permits to the store that were granted, renewed or released without it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,14 +12,13 @@ use crate::resilience::open_permits::PermitUpdate;
 use crate::runtime::Runtime;
 
 impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
-    /// Whether slots may be asked of the store.
+    /// Whether the store is trusted.
     pub(in crate::resilience) fn is_exact(&self) -> bool {
         self.exact.load(Ordering::Acquire)
     }
 
-    /// Whether the store may be asked for a slot. Slots that were renewed without it may have ended there:
-    /// when it is back, the others are given the time to tell it of theirs, or it would find room where
-    /// all is taken.
+    /// Whether the store may be called to acquire a permit. Permits that were renewed without it may have expired
+    /// there: when it is back, all nodes first have time to sync theirs, or it would grant permits beyond the limit.
     pub(in crate::resilience) fn may_acquire(&self) -> bool {
         let closed = self.guard.closed_at();
         let waits = closed > Nanos::ZERO
@@ -27,24 +26,24 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         self.is_exact() && !waits
     }
 
-    /// The life of the store that is asked about a slot, for `trusts_permits`.
+    /// The epoch of the store when a permit is requested, for `trusts_permits`.
     pub(in crate::resilience) fn known_epoch(&self) -> Option<Epoch> {
         self.membership.load().epoch
     }
 
-    /// Whether the answer to what was asked in the life `requested_in` is that of a store which has lost no slot.
-    /// One that has would find room where all is taken, and not know who is in.
+    /// Whether the reply to a request of the epoch `requested_in` is from a store that has lost no permit. A store that
+    /// has would grant permits beyond the limit, and not know the holders.
     pub(in crate::resilience) fn trusts_permits(
         self: &Arc<Self>,
         requested_in: Option<Epoch>,
     ) -> bool {
         self.detect_loss();
-        // A ping may have heard of the loss before.
+        // A ping may have discovered the loss before.
         self.is_exact() && self.known_epoch() == requested_in
     }
 
-    /// Makes a slot known to the store that is in use, whatever else is open. If it was given back
-    /// meanwhile, so it is there.
+    /// Registers a permit that is in use with the store, however many others are open. If it was released in the
+    /// meantime, releases it there too.
     pub(in crate::resilience) async fn register_permit(
         &self,
         permit: &PermitRequest<'_>,
@@ -68,7 +67,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         })
     }
 
-    /// Tells the store what it has to hear, if anything.
+    /// Syncs the permits that the store does not know as they are, if there are any.
     pub(super) fn sync_permits(self: &Arc<Self>) {
         let holds = |subject| self.guard.hash_slot(subject).is_some();
         let unsynced = self.node_state.permits.unsynced(holds, self.runtime.now());
@@ -85,7 +84,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         });
     }
 
-    /// Puts back every slot that is open here; whether the store took them all.
+    /// Restores every permit that is open here; true if the store accepted all of them.
     pub(super) async fn restore_permits(&self) -> bool {
         let holds = |subject| self.guard.hash_slot(subject).is_some();
         let open = self

@@ -1,4 +1,7 @@
-//! Charging to the store what was admitted without it: paced, the largest debts first.
+//! Pushes pending units to the store: paced, counters with the most units first.
+//!
+//! A push starts after a recovery (`push_then_trust`), after a late reply (`push_now`), and while the store replies
+//! (`schedule_push`, `push_with_jitter`). Invariant: one push at a time (`pushing`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,10 +15,10 @@ use crate::resilience::join::join_all;
 use crate::resilience::write_back::{OutgoingCharge, PendingCause};
 use crate::runtime::Runtime;
 
-/// What became of debts that were sent to the store.
+/// The result of a push of some counters.
 #[derive(Clone, PartialEq, Eq)]
 enum PushResult {
-    /// Charged; of each, the units that are lost again.
+    /// Charged; per counter, the units that a restore will lose.
     Charged(Vec<u64>),
     /// The store cannot use a record.
     Rejected,
@@ -23,7 +26,7 @@ enum PushResult {
 }
 
 impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
-    /// What was admitted locally is charged soon, if there is any and the store can be asked.
+    /// Pushes pending units soon, if there are any and the store can be called.
     pub(in crate::resilience) fn schedule_push(self: &Arc<Self>) {
         self.report_dropped();
         if self.exact.load(Ordering::Acquire) && !self.guard.is_open() {
@@ -31,7 +34,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         }
     }
 
-    /// What a late reply left is charged at once.
+    /// Pushes the units of a late reply at once.
     pub(super) fn push_now(self: &Arc<Self>) {
         self.report_dropped();
         if self.exact.load(Ordering::Acquire) && !self.guard.is_open() {
@@ -46,8 +49,8 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         }
     }
 
-    /// Charges the bulk of what is owed, and believes the store then: the first exact decision is to
-    /// know of it. Not for long, because decisions are local meanwhile.
+    /// Pushes the bulk of the pending units, and trusts the store after that: the first exact decision is to count
+    /// them. The time is bounded, because decisions are local meanwhile.
     pub(super) fn push_then_trust(self: &Arc<Self>) {
         let supervisor = Arc::clone(self);
         self.runtime.spawn(async move {
@@ -73,7 +76,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         });
     }
 
-    /// After a recovery many nodes have much to say: not all at once.
+    /// Pushes after a random delay: after a recovery many nodes have pending units.
     pub(super) fn push_with_jitter(self: &Arc<Self>) {
         self.push_after(self.runtime.jitter(self.settings.push_jitter));
     }
@@ -92,7 +95,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         });
     }
 
-    /// Charges to the store what was admitted without it, until nothing is owed.
+    /// Pushes until nothing is pending.
     async fn push_all(self: &Arc<Self>) {
         while self.may_push() && self.push_pending(Nanos::MAX).await {
             self.runtime.sleep(self.settings.push_pause).await;
@@ -103,8 +106,8 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         self.recovery_state.lock().is_exact() && !self.guard.is_open()
     }
 
-    /// Charges what is owed now, the largest debts first, but begins nothing after `until`. Whether
-    /// there was anything.
+    /// Pushes the present pending units, largest counters first, and starts no batch after `until`. False if there was
+    /// nothing to push.
     async fn push_pending(self: &Arc<Self>, until: Nanos) -> bool {
         let hash_slot_of = |subject| self.guard.hash_slot(subject);
         let ready = self
@@ -129,7 +132,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         !ready.is_empty()
     }
 
-    /// Charges debts of one slot. Whether the store has taken them all.
+    /// Pushes counters of one hash slot. True if the store has charged all of them.
     async fn push_hash_slot(self: &Arc<Self>, counters: &[u128]) -> bool {
         for some in counters.chunks(MAX_PER_CALL) {
             if !self.push(some).await {
@@ -148,7 +151,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
                 .begin_push(*counter, now)
         };
         let outgoing = counters.iter().filter_map(begin);
-        // What must be safe elsewhere may have to wait for that; the rest is not to wait with it.
+        // Durable charges may have to wait for an acknowledgement; the others must not wait with them.
         let (durable, plain): (Vec<OutgoingCharge>, Vec<OutgoingCharge>) =
             outgoing.partition(|item| item.charge.requires_durability());
         let pushed = self.push_together(&plain).await;
@@ -156,11 +159,11 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         pushed
     }
 
-    /// Charges debts in one call. If the store cannot use a record of theirs, each on its own, so that the
-    /// others do not wait with that one. Whether the store serves.
+    /// Pushes counters in one call. If the store cannot use one of their records, pushes each on its own, so that the
+    /// others do not wait with that one. True if the store is up.
     async fn push_together(self: &Arc<Self>, outgoing: &[OutgoingCharge]) -> bool {
         if outgoing.is_empty() {
-            return true; // time has settled it
+            return true; // expired in the meantime
         }
         match self.push_once(outgoing).await {
             PushResult::Charged(_) => true,
@@ -199,7 +202,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
                 PushResult::Rejected if outgoing.len() == 1 => {
                     write_back.push_rejected(item.counter, now)
                 }
-                // They are sent again at once, each on its own.
+                // They are pushed again at once, each on its own.
                 PushResult::Rejected => {}
                 PushResult::Failed => write_back.push_failed(item.counter, now),
             }

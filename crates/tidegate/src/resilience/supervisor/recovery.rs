@@ -1,4 +1,7 @@
-//! Pings, and the way back after the store lost counts.
+//! Pings the store, and recovers after it lost counts.
+//!
+//! Each status from a ping goes into `recovery_state`, and this file runs the resulting [`RecoveryStep`]: restore the
+//! mirror and the permits, wait for other nodes, or push and trust.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -15,7 +18,7 @@ use crate::resilience::owned_charge::OwnedCharge;
 use crate::resilience::recovery_state::{MissingCounts, RecoveryState, RecoveryStep};
 use crate::runtime::Runtime;
 
-/// Pings for as long as the node lives.
+/// Pings until the supervisor is dropped.
 pub(super) async fn run_pings<S: Store + Probe + 'static, R: Runtime>(
     supervisor: Weak<ShardSupervisor<S, R>>,
     runtime: R,
@@ -35,7 +38,7 @@ pub(super) async fn run_pings<S: Store + Probe + 'static, R: Runtime>(
 }
 
 impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
-    /// One ping, and what follows from it. A late ping is waited for in the background.
+    /// Sends one ping and handles its reply. A late ping is awaited in the background.
     async fn ping(self: &Arc<Self>) {
         let heartbeat = self.recovery_state.lock().heartbeat();
         let sent = self.runtime.now();
@@ -57,7 +60,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         }
     }
 
-    /// The reply to a ping that was sent at `sent`. An older reply than one that was heard says nothing new.
+    /// Handles the reply to a ping that was sent at `sent`. A reply older than the newest one is ignored.
     fn ping_replied(self: &Arc<Self>, sent: Nanos, status: &StoreStatus) {
         if self.last_ping_reply.fetch_max(sent.get(), Ordering::AcqRel) > sent.get() {
             return;
@@ -72,7 +75,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         }
         self.clock.record(sent, now, status.at);
         self.check_clock(now.since(sent), status.at);
-        // Found out before the lock is taken, because it may take a while.
+        // Computed before the lock is taken, because it may take a while.
         let missing_counts = {
             let state = self.recovery_state.lock();
             let is_unknown = state.epoch().is_none();
@@ -81,7 +84,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         let has_any =
             missing_counts.is_some_and(|missing_counts| self.has_any_to_restore(&missing_counts));
         let (was_known, next) = self.update_recovery_state(|state| {
-            // One that was never met and should hold what this node remembers took over from another.
+            // A store without an earlier status that should hold counts of this node took over from another.
             let was_known = state.is_exact() || state.epoch().is_none();
             let next = state.on_status(status, now, || has_any);
             if !state.is_exact() {
@@ -96,7 +99,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
                 if closed {
                     self.push_with_jitter();
                 } else {
-                    self.schedule_push(); // nothing is left lying
+                    self.schedule_push(); // no pending unit stays behind
                 }
             }
             RecoveryStep::Trust { missing } => {
@@ -114,7 +117,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         }
     }
 
-    /// A doubt: asks the store whether it is still the same, without waiting for the next ping.
+    /// A loss is suspected: checks the store's epoch without waiting for the next ping.
     pub(super) fn ping_soon(self: &Arc<Self>) {
         if self.ping_queued.swap(true, Ordering::AcqRel) {
             return;
@@ -141,7 +144,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         });
     }
 
-    /// Puts back what is remembered and waits for the others to have done so.
+    /// Restores this node's counts and waits until the other nodes have restored theirs.
     async fn recover(self: &Arc<Self>) {
         while self.recovery_state.lock().is_recovering() && !self.guard.is_open() {
             self.ping().await;
@@ -161,7 +164,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
                 if counters > 0 {
                     (self.watcher)(StoreEvent::Restored { epoch, counters });
                 }
-                continue; // so that the others hear of it
+                continue; // so that the next heartbeat reports it
             }
             if self.recovery_state.lock().is_recovering() {
                 self.runtime
@@ -171,7 +174,8 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         }
     }
 
-    /// Merges the mirror into the store, and the open slots; how many counters, or nothing if the store failed.
+    /// Merges the mirror and the open permits into the store. Returns the number of counters, or `None` if the store
+    /// failed.
     async fn restore(&self) -> Option<usize> {
         let all = self.states_to_restore();
         for groups in by_hash_slot(&all).chunks(MAX_CONCURRENT_CALLS) {
@@ -182,7 +186,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         self.restore_permits().await.then_some(all.len())
     }
 
-    /// Merges what is known of one slot.
+    /// Merges the counters of one hash slot.
     async fn restore_hash_slot(&self, states: &[(OwnedCharge, CounterState)]) -> Option<()> {
         for chunk in states.chunks(MAX_PER_CALL) {
             let restores: Vec<Restore<'_>> = chunk
@@ -196,7 +200,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
                 if !self.guard.is_record_error(&error) {
                     return None;
                 }
-                // The record of one cannot be used: the others are put back without it.
+                // The record of one counter cannot be used: the others are restored without it.
                 for restore in restores.chunks(1) {
                     let alone = self.guard.restore(restore).await;
                     alone
@@ -214,7 +218,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         Some(())
     }
 
-    /// Whether anything is known of counters that the store holds, and that it may lack.
+    /// Whether this node knows counts or permits that the store should hold and may lack.
     fn has_any_to_restore(&self, missing_counts: &MissingCounts) -> bool {
         let holds = |subject| self.guard.hash_slot(subject).is_some();
         let (at, now) = (self.store_time(), self.runtime.now());

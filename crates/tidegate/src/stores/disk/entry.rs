@@ -1,4 +1,4 @@
-//! What a journal holds: counters and refunds, each under its name and with its expiry.
+//! The entries of a journal: counters and refunds, each with a name and an expiry.
 //!
 //! | of a counter | bytes |
 //! |---|---|
@@ -20,7 +20,7 @@ use tidegate_core::units::{Cost, Nanos};
 use super::file::JournalChange;
 use crate::stores::record::{self, RecordCounter, RecordError, RecordHeader};
 
-/// Which counter, under which limit.
+/// A counter and its limit.
 #[derive(Clone, Debug)]
 pub(super) struct JournaledCounter {
     pub(super) subject: Fingerprint,
@@ -46,7 +46,7 @@ impl JournaledCounter {
         name
     }
 
-    /// A charge that asks for the counter; its cost does not matter.
+    /// A charge that identifies the counter; its cost does not matter.
     pub(super) fn charge(&self) -> Charge<'_> {
         Charge {
             subject: self.subject,
@@ -59,7 +59,7 @@ impl JournaledCounter {
         }
     }
 
-    /// The record of a counter that stands as `state` until `expires`.
+    /// The record of a counter with `state` that expires at `expires`.
     pub(super) fn record(&self, state: &CounterState, expires: Nanos) -> Vec<u8> {
         let header = RecordHeader::of(self.rate, &self.limit);
         let one = [(&header, &self.limit, state)];
@@ -69,7 +69,7 @@ impl JournaledCounter {
     }
 }
 
-/// A counter that was found.
+/// A decoded counter.
 pub(super) struct JournalRecord {
     pub(super) subject: Fingerprint,
     pub(super) rule: RuleName,
@@ -95,11 +95,12 @@ impl JournalRecord {
         })
     }
 
-    /// Its state under `limit`, that the rule has now.
+    /// Its state under `limit`, the current limit of the rule.
     pub(super) fn state_under(self, limit: &Limit, now: Nanos) -> CounterState {
-        match RecordHeader::of(self.rate, limit) == self.counter.header {
-            true => self.counter.state,
-            false => limit.adopt(&self.counter.limit, self.counter.state, now),
+        if RecordHeader::of(self.rate, limit) == self.counter.header {
+            self.counter.state
+        } else {
+            limit.adopt(&self.counter.limit, self.counter.state, now)
         }
     }
 }
@@ -127,7 +128,7 @@ impl RefundRecord {
     }
 }
 
-/// Whether a record has nothing left to tell. One that cannot be read has: it is told of elsewhere.
+/// Whether a record has expired. A damaged record has not: it is reported elsewhere.
 pub(super) fn is_expired(bytes: &[u8], now: Nanos) -> bool {
     let expires = bytes.split_first_chunk::<8>();
     expires.is_some_and(|(expires, _)| u64::from_le_bytes(*expires) <= now.get())

@@ -1,7 +1,7 @@
 //! The file of a journal: a redb database with one record per counter, and one per refund that was made.
 //!
-//! Keeps true: what [`JournalFile::write`] has done is on the disk, whole; a file that is torn, damaged or
-//! not ours is refused with its name and what to do, and never emptied. Knows bytes, not counters.
+//! Invariant: a completed [`JournalFile::write`] is on the disk as a whole. A file that is torn, damaged or not a
+//! journal is rejected with its name and what to do, and never emptied. Knows bytes, not counters.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -17,71 +17,71 @@ use tidegate_core::store::RunId;
 
 /// Records by the name of their counter.
 const COUNTS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("tidegate counts");
-/// When refunds can be forgotten, by their id.
+/// The expiry of refunds, by their id.
 const REFUNDS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("tidegate refunds");
-/// What the file is: its format under an empty name, [`RUN`] and [`SECRET`].
+/// Metadata of the file: its format under an empty name, [`RUN`] and [`SECRET`].
 const ABOUT: TableDefinition<'_, &str, u64> = TableDefinition::new("tidegate journal");
-/// Which secret names the counts.
+/// Identifies the secret that names the counts.
 const SECRET: &str = "secret";
-/// Which journal it is, drawn when it is made: receipts of its counts name it.
+/// Identifies the journal, drawn at its creation: receipts of its counts contain it.
 const RUN: &str = "run";
 /// The format of names and records.
 const FORMAT: u64 = 1;
-/// Pages of the file that are kept in memory. Every counter is there already.
+/// Cache of file pages. It is small because every counter is in memory already.
 const CACHE_BYTES: usize = 16 << 20;
 
 /// Why a journal cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalOpenError {
-    /// Two processes would write over each other's counts.
-    #[error("{}: another process has this journal open; name a folder of its own", .0.display())]
+    /// Two processes would overwrite each other's counts.
+    #[error("{}: another process has this journal open; give each process a folder of its own", .0.display())]
     InUse(PathBuf),
-    /// Not ours, or not whole.
+    /// The file is not a journal, or not intact.
     #[error(
-        "{}: is damaged or no journal of counts ({why}); put a good copy in its place, or move it \
+        "{}: is damaged or no journal of counts ({why}); restore a good copy, or move it \
          away to begin with no counts", file.display()
     )]
     Damaged {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// What was found.
+        /// The damage found.
         why: String,
     },
-    /// Written by a later version.
+    /// The file was written by a later version.
     #[error(
         "{}: has format {found}, which this version cannot read; start the version that wrote it, or \
          move it away to begin with no counts", file.display()
     )]
     Format {
-        /// Which file.
+        /// The file.
         file: PathBuf,
         /// Its format.
         found: u64,
     },
-    /// The counts are named by another secret: none of them would be found.
+    /// Another secret names the counts: none of them would be found.
     #[error(
         "{}: its counts are named by another secret than this node has; start with the secret they were \
          made with, or move the file away to begin with no counts", .0.display()
     )]
     OtherSecret(PathBuf),
-    /// The system does not let us.
-    #[error("{}: {source}; see whether the folder can be written and has room", file.display())]
+    /// The operating system reported an error.
+    #[error("{}: {source}; check that the folder can be written and has room", file.display())]
     System {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// What it said.
+        /// The error.
         source: io::Error,
     },
 }
 
-/// How the bytes of a file are reached: tests put a full disk in between.
+/// Opens the storage of a file: tests insert a full disk.
 pub(super) trait StorageFactory: Send + 'static {
     type Backend: StorageBackend;
 
     fn open_backend(&self, file: File) -> Result<Self::Backend, DatabaseError>;
 }
 
-/// The file as it is.
+/// Plain file storage.
 pub(super) struct FileStorage;
 
 impl StorageFactory for FileStorage {
@@ -92,18 +92,18 @@ impl StorageFactory for FileStorage {
     }
 }
 
-/// One change: a name, and its record or nothing.
+/// One change: a name, and its new record or `None` to remove it.
 pub(super) type JournalChange = (Vec<u8>, Option<Vec<u8>>);
 
 /// An open journal.
 pub(super) struct JournalFile {
     database: Database,
     run: RunId,
-    /// How far counts and refunds were looked at for such as are past.
+    /// Where the next expiry checks of counts and refunds begin.
     scan_positions: [Vec<u8>; 2],
 }
 
-/// What is written in one step.
+/// Changes that are written in one step.
 #[derive(Default)]
 pub(super) struct Batch {
     pub(super) counts: Vec<JournalChange>,
@@ -111,7 +111,7 @@ pub(super) struct Batch {
 }
 
 impl JournalFile {
-    /// Opens the journal at `path`, or makes an empty one if there is no file.
+    /// Opens the journal at `path`, or creates an empty one if there is no file.
     pub(super) fn open(
         path: &Path,
         medium: &impl StorageFactory,
@@ -124,7 +124,7 @@ impl JournalFile {
         }
     }
 
-    /// A new one appears whole or not at all, so that an empty file is always a torn one.
+    /// Creates a journal, which appears as a whole or not at all: an empty file is always a torn one.
     fn create(path: &Path, medium: &impl StorageFactory) -> Result<Self, JournalOpenError> {
         let unfinished = path.with_extension("new");
         let file = OpenOptions::new()
@@ -153,7 +153,7 @@ impl JournalFile {
     fn read(path: &Path, medium: &impl StorageFactory) -> Result<Self, JournalOpenError> {
         let file = OpenOptions::new().read(true).write(true).open(path);
         let file = file.map_err(|source| system(path, source))?;
-        // Of a file that lies about itself redb may believe too much.
+        // redb may panic on a file with inconsistent metadata.
         let opened = catch_unwind(AssertUnwindSafe(|| {
             let mut database = builder().create_with_backend(medium.open_backend(file)?)?;
             database.check_integrity()?;
@@ -162,7 +162,7 @@ impl JournalFile {
         let database = match opened {
             Ok(Ok(database)) => database,
             Ok(Err(error)) => return Err(open_error(path, error)),
-            Err(_) => return Err(damaged(path, "what it says of itself does not fit")),
+            Err(_) => return Err(damaged(path, "its metadata is inconsistent")),
         };
         match format_of(&database) {
             Ok(Some(FORMAT)) => {
@@ -177,7 +177,7 @@ impl JournalFile {
         }
     }
 
-    /// A database of ours. One from before refunds were kept has no run yet, and gets one.
+    /// A journal from its database. A database from before refunds were recorded has no run yet, and gets one.
     fn from_database(database: Database) -> Result<Self, redb::Error> {
         let change = database.begin_write()?;
         let known = {
@@ -207,7 +207,7 @@ impl JournalFile {
         })
     }
 
-    /// The mark of the secret that names the counts, unless an older version wrote the file.
+    /// The mark of the secret that names the counts; `None` in a file of an older version.
     pub(super) fn secret_mark(&self) -> Result<Option<u64>, redb::Error> {
         let reading = self.database.begin_read()?;
         let about = reading.open_table(ABOUT)?;
@@ -221,17 +221,17 @@ impl JournalFile {
         Ok(())
     }
 
-    /// Which journal it is, the same each time it is opened.
+    /// The run of the journal, the same each time it is opened.
     pub(super) fn run(&self) -> RunId {
         self.run
     }
 
-    /// The name and record of every counter.
+    /// Calls `found` with the name and record of every counter.
     pub(super) fn each(&self, found: impl FnMut(&[u8], &[u8])) -> Result<(), redb::Error> {
         self.each_of(COUNTS, found)
     }
 
-    /// The name and record of every refund.
+    /// Calls `found` with the name and record of every refund.
     pub(super) fn each_refund(&self, found: impl FnMut(&[u8], &[u8])) -> Result<(), redb::Error> {
         self.each_of(REFUNDS, found)
     }
@@ -249,8 +249,8 @@ impl JournalFile {
         Ok(())
     }
 
-    /// Writes all changes in one step. Beside them it looks at up to `max_checks` other records of each table
-    /// and drops those of which `is_expired` says so: the file stays small without ever being rewritten.
+    /// Writes all changes in one step. Also checks up to `max_checks` other records of each table and drops those for
+    /// which `is_expired` holds: the file stays small without ever being rewritten.
     pub(super) fn write(
         &mut self,
         batch: &Batch,
@@ -280,7 +280,7 @@ impl JournalFile {
         Ok(())
     }
 
-    /// Gives the room of dropped records back to the disk. Takes long; nobody must be waiting.
+    /// Frees the disk space of dropped records. Takes long; no request may wait for it.
     pub(super) fn compact(&mut self) -> Result<(), redb::Error> {
         self.database.compact()?;
         Ok(())
@@ -296,7 +296,7 @@ fn format_of(database: &Database) -> Result<Option<u64>, redb::Error> {
     }
 }
 
-/// Makes the changes, and looks at up to `max_checks` records from `looked` on. Where to go on the next time.
+/// Applies the changes, and checks up to `max_checks` records from `start` on. Returns where to continue the next time.
 fn apply(
     table: &mut Table<'_, &'static [u8], &'static [u8]>,
     changes: &[JournalChange],
@@ -348,7 +348,7 @@ fn system(path: &Path, source: io::Error) -> JournalOpenError {
     }
 }
 
-/// What redb says, as what there is to do about it.
+/// Maps an error of redb to an error that names what to do.
 fn open_error(path: &Path, error: redb::Error) -> JournalOpenError {
     match error {
         redb::Error::DatabaseAlreadyOpen => JournalOpenError::InUse(path.to_owned()),

@@ -1,12 +1,12 @@
-//! The writer of a journal: one thread that takes all that is queued, writes it in one step, waits once
-//! for the disk, and then answers all.
+//! The writer of a journal: one thread that takes all queued writes, commits them together, waits once for the disk,
+//! and then completes all of them.
 //!
-//! A counter is written as it stands when its turn comes, not as it stood when it was queued: so of two
-//! charges the later one is never written over by the earlier, and a counter charged a thousand times
-//! meanwhile is written once. What could not be written stays due, and goes with the next attempt. After
-//! a failure the disk is left alone for a second; until then every answer is a failure at once.
+//! A counter is written in its state at the time of the write, not at the time it was queued. So of two charges the
+//! earlier never overwrites the later, and a counter charged a thousand times meanwhile is written once. A counter that
+//! could not be written stays due, and is written by the next attempt. After a failure the thread backs off for a
+//! second; until then every write fails at once.
 //!
-//! A refund is noted before its counters change in memory, and the notes are collected after the counters
+//! A refund is recorded before its counters change in memory, and recorded refunds are collected after the counters
 //! were read: so no write has the effect of a refund without its id, and no crash makes it possible twice.
 
 use std::collections::BTreeMap;
@@ -24,54 +24,53 @@ use super::file::{Batch, JournalFile, JournalOpenError, StorageFactory};
 use crate::clock::Clock;
 use crate::stores::memory::MemoryStore;
 
-/// How long a disk that failed is left alone.
+/// Back-off after a failure of the disk.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// Records that one write looks at, to drop such as are past: more than it usually adds, so that the
-/// file cannot grow for ever.
+/// Records that one write checks for expiry: more than it usually adds, so that the file cannot grow for ever.
 const EXPIRY_CHECKS_PER_WRITE: usize = 64;
-/// Counters that stay due while the disk fails. Beyond that the ones queued last are written only when
-/// they are charged again.
+/// Maximum of counters that stay due while the disk fails. Counters queued beyond that are written only when they are
+/// charged again.
 const MAX_DUE: usize = 1 << 20;
-/// Entries in the queue. More means a disk that has not moved for seconds.
+/// Maximum of queued writes. More means a disk that has not responded for seconds.
 const MAX_QUEUED: usize = 1 << 16;
 
-/// Refunds that wait to be written while the disk fails. More cannot be made until it works.
+/// Maximum of refunds that wait to be written while the disk fails. Beyond that refunds fail until it works again.
 const MAX_PENDING_REFUNDS: usize = 1 << 16;
 
 /// Why a count is not on the disk.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum JournalError {
     /// The disk is slower than the decision may wait.
-    #[error("the journal did not answer in time")]
+    #[error("the journal did not write in time")]
     Late,
     /// The disk failed.
     #[error("{0}")]
     Failed(Arc<str>),
-    /// So many refunds wait for the disk that another could be forgotten.
+    /// Too many refunds wait for the disk; another one could be forgotten.
     #[error("{MAX_PENDING_REFUNDS} refunds wait for the journal")]
     TooManyRefunds,
 }
 
-/// What a journal has to say, once for each change.
+/// A change of state of a journal, reported once.
 #[derive(Clone, Debug)]
 pub enum JournalEvent {
-    /// Counts are not kept on disk any more.
+    /// Counts are no longer written to the disk.
     Failing(Arc<str>),
-    /// They are again, those of meanwhile too.
+    /// Counts are written again, including those made meanwhile.
     Recovered,
 }
 
-/// Who hears of it.
+/// Receives the events of a journal.
 pub type JournalListener = Box<dyn Fn(JournalEvent) + Send>;
 
-/// What happened since the start.
+/// Figures since the start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct JournalStats {
     /// Writes that are on the disk.
     pub commits: u64,
     /// Counters in them.
     pub written: u64,
-    /// Decisions whose counts could not be kept.
+    /// Decisions whose counts could not be written in time.
     pub lost: u64,
     /// Whether the last attempt failed.
     pub failing: bool,
@@ -102,7 +101,7 @@ struct JournalQueue {
     closed: bool,
 }
 
-/// Counters to be written, and who waits for it.
+/// Counters to be written, and the channel that reports the result.
 struct PendingWrite {
     counters: Vec<JournaledCounter>,
     done: oneshot::Sender<Result<(), JournalError>>,
@@ -135,8 +134,8 @@ impl Journal {
         })
     }
 
-    /// Writes the counters as they stand; waits no longer than `max_wait`. They are written later even if
-    /// nobody waits any more.
+    /// Writes the current state of the counters; waits no longer than `max_wait`. They are written later even if the
+    /// caller stops waiting.
     pub(super) async fn persist(
         &self,
         counters: Vec<JournaledCounter>,
@@ -144,13 +143,14 @@ impl Journal {
     ) -> Result<(), JournalError> {
         let (done, written) = oneshot::channel();
         let queued = self.enqueue(PendingWrite { counters, done });
-        let result = match queued {
-            false => Err(JournalError::Late),
-            true => match tokio::time::timeout(max_wait, written).await {
-                Ok(Ok(answer)) => answer,
+        let result = if queued {
+            match tokio::time::timeout(max_wait, written).await {
+                Ok(Ok(result)) => result,
                 Ok(Err(_)) => Err(JournalError::Failed("the journal is closed".into())),
                 Err(_) => Err(JournalError::Late),
-            },
+            }
+        } else {
+            Err(JournalError::Late)
         };
         if result.is_err() {
             self.shared.lost.fetch_add(1, Ordering::Relaxed);
@@ -158,7 +158,7 @@ impl Journal {
         result
     }
 
-    /// Notes a refund, to be written with the counters it changes. To be called before they change.
+    /// Records a refund, to be written with the counters it changes. Must be called before they change.
     pub(super) fn record_refund(&self, refund: RefundRecord) -> Result<(), JournalError> {
         let refunds = &mut self.shared.queue.lock().refunds;
         if refunds.len() >= MAX_PENDING_REFUNDS && !refunds.contains_key(&refund.id) {
@@ -194,7 +194,7 @@ impl Journal {
     }
 }
 
-/// Writes what is queued, and closes the file.
+/// Writes all queued counters, and closes the file.
 impl Drop for Journal {
     fn drop(&mut self) {
         self.shared.queue.lock().closed = true;
@@ -205,13 +205,13 @@ impl Drop for Journal {
     }
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct JournalWriter<C, M> {
     shared: Arc<JournalShared>,
     memory: Arc<MemoryStore<C>>,
     path: PathBuf,
     medium: M,
-    /// Nothing after a failure: redb wants to be opened anew then.
+    /// `None` after a failure: redb must then be reopened.
     file: Option<JournalFile>,
     /// Counters to be written, by name.
     due: BTreeMap<Vec<u8>, JournaledCounter>,
@@ -235,13 +235,13 @@ impl<C: Clock, M: StorageFactory> JournalWriter<C, M> {
             }
             let result = self.try_write();
             for done in waiters {
-                let _nobody_waits_any_more = done.send(result.clone());
+                let _caller_stopped_waiting = done.send(result.clone());
             }
         }
     }
 
-    /// All that is queued, as soon as there is any; nothing when the journal is closed. While something
-    /// stays due it does not wait for more than that.
+    /// Takes all queued writes, as soon as there are any; `None` when the journal is closed. While counters are due it
+    /// waits no longer than [`RETRY_PAUSE`].
     fn take_queue(&self) -> Option<Vec<PendingWrite>> {
         let mut queue = self.shared.queue.lock();
         while queue.writes.is_empty() && !queue.closed {
@@ -303,15 +303,15 @@ impl<C: Clock, M: StorageFactory> JournalWriter<C, M> {
         let due = self.due.iter();
         let counts = due.map(|(name, counter)| (name.clone(), record(counter)));
         let counts = counts.collect();
-        // After the counters were read: a refund was noted before it changed any of them.
+        // After the counters were read: a refund is recorded before it changes any of them.
         let refunds: Vec<RefundRecord> =
             self.shared.queue.lock().refunds.values().copied().collect();
         let batch = Batch {
             counts,
             refunds: refunds.iter().map(|refund| refund.change()).collect(),
         };
-        let past = |bytes: &[u8]| is_expired(bytes, now);
-        let written = file.write(&batch, EXPIRY_CHECKS_PER_WRITE, past);
+        let expired = |bytes: &[u8]| is_expired(bytes, now);
+        let written = file.write(&batch, EXPIRY_CHECKS_PER_WRITE, expired);
         written.map_err(|error| format!("{}: {error}", self.path.display()))?;
         self.shared.commits.fetch_add(1, Ordering::Relaxed);
         let counters = batch.counts.len() as u64;

@@ -1,13 +1,13 @@
-//! Counters in memory, of which the durable ones are on disk too: what a crash must not forget.
+//! Counters in memory, of which the durable ones are also on disk and survive a crash.
 //!
-//! Everything is decided by the memory store. A decision that charged a counter of a rule with
-//! `durability: disk` is told when a journal has that counter on the disk; all others are told at once.
-//! Keeps true: no unit that was told as charged is missing after a crash, and none is there that nobody
-//! asked for. A disk that fails counts as a store that fails, for the rules that need it: those that say
-//! `on_store_failure: deny` refuse, the others are decided in memory. Must be used within a tokio runtime.
+//! The memory store makes all decisions. A decision that charged a counter of a rule with `durability: disk` is
+//! returned when a journal has that counter on the disk; all others are returned at once. Invariant: no unit that was
+//! reported as charged is missing after a crash, and no unit is there that was not requested. A failing disk counts as
+//! a failing store, for the rules that need it: rules with `on_store_failure: deny` deny, the others are decided in
+//! memory. Must be used within a tokio runtime.
 //!
-//! `journal` is the thread that writes, `file` what it writes to, `entry` how a counter is written; `port`
-//! fills the store trait.
+//! `journal` is the thread that writes, `file` the database it writes to, `entry` the encoding of a counter; `port`
+//! implements the store trait.
 
 mod entry;
 mod file;
@@ -34,42 +34,42 @@ use super::memory::MemoryStore;
 use crate::clock::{Clock, SystemClock};
 use crate::secret::Secret;
 
-/// Counters in memory and, the durable ones, on disk.
+/// Counters in memory, of which the durable ones are also on disk.
 pub struct DiskStore<C = SystemClock> {
     memory: Arc<MemoryStore<C>>,
     journal: Journal,
-    /// Of the journal: durable counts go on when a process ends.
+    /// The run of the journal: durable counts outlive a process.
     run: RunId,
 }
 
-/// A counter that a journal holds, for whoever knows the rules.
+/// Identifies a counter in a journal, for a lookup of its limit in the rules.
 #[derive(Clone, Copy, Debug)]
 pub struct JournalCounterId<'a> {
-    /// The rule it is of.
+    /// Its rule.
     pub rule: &'a RuleName,
-    /// Which of the rule's rates.
+    /// The index of the rate in the rule.
     pub rate: u8,
-    /// Of the limit it was made under.
+    /// The tag of the limit it was made under.
     pub tag: u32,
-    /// Whose it is.
+    /// Its subject.
     pub subject: Fingerprint,
 }
 
-/// What was found in a journal.
+/// The counters found in a journal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Restored {
-    /// Counters that go on where they were.
+    /// Counters that continue where they were.
     pub counters: u64,
-    /// Counters of rules that are no more; they stay on the disk until they are past.
+    /// Counters of rules that no longer exist; they stay on the disk until they expire.
     pub without_rule: u64,
 }
 
 impl<C: Clock + 'static> DiskStore<C> {
-    /// Puts the counters of the journal at `path` into `memory`, or makes a journal if there is none.
-    /// `limit` tells the limit that a counter has now, if its rule is still there.
+    /// Restores the counters of the journal at `path` in `memory`, or creates a journal if there is none. `limit`
+    /// returns the limit that a counter has now, if its rule still exists.
     ///
     /// # Errors
-    /// When the file cannot be used: it is not ours, damaged, or the system does not let us.
+    /// When the file cannot be used: it is not a journal, damaged, or not accessible.
     pub fn open(
         path: &Path,
         secret: &Secret,
@@ -107,24 +107,23 @@ impl<C: Clock + 'static> DiskStore<C> {
         Ok((store, restored))
     }
 
-    /// The counters.
+    /// The memory store.
     pub fn memory(&self) -> &MemoryStore<C> {
         &self.memory
     }
 
-    /// What the journal did.
+    /// The figures of the journal.
     pub fn journal_stats(&self) -> JournalStats {
         self.journal.stats()
     }
 
-    /// Why durable counts cannot be written at present. Names no path.
+    /// Why durable counts cannot be written now. Contains no path.
     pub fn journal_failure(&self) -> Option<Arc<str>> {
         self.journal.failure()
     }
 }
 
-/// Whether the journal at `path` holds counts that still matter: then the secret that names them must not
-/// be lost.
+/// Whether the journal at `path` holds counts that have not expired: then the secret that names them must not be lost.
 ///
 /// # Errors
 /// When the file cannot be used.
@@ -142,7 +141,7 @@ fn has_live_counts(file: &JournalFile, now: Nanos) -> Result<bool, redb::Error> 
     Ok(any)
 }
 
-/// Whether the counts of a journal are named by `secret`. One without counts is its own from now on.
+/// Whether `secret` names the counts of a journal. A journal without counts adopts it.
 fn belongs_to(file: &mut JournalFile, secret: &Secret, now: Nanos) -> Result<bool, redb::Error> {
     let (mark, known) = (secret.journal_mark(), file.secret_mark()?);
     if known == Some(mark) {
@@ -162,7 +161,7 @@ fn unusable(path: &Path, error: &redb::Error) -> JournalOpenError {
     }
 }
 
-/// Merges every counter that still counts into `memory`, and every refund that could be made again.
+/// Merges every unexpired counter into `memory`, and every refund that could otherwise be made again.
 fn restore<C: Clock>(
     file: &JournalFile,
     path: &Path,
@@ -175,10 +174,13 @@ fn restore<C: Clock>(
             return;
         }
         match JournalRecord::read(name, bytes) {
-            Ok(found) => match restore_counter(found, memory, &limit, now) {
-                true => restored.counters += 1,
-                false => restored.without_rule += 1,
-            },
+            Ok(found) => {
+                if restore_counter(found, memory, &limit, now) {
+                    restored.counters += 1;
+                } else {
+                    restored.without_rule += 1;
+                }
+            }
             Err(error) => read_error = Some(error.to_string()),
         }
     });
@@ -229,7 +231,7 @@ fn restore_counter<C>(
     memory.restore_at(&[restore], now).is_ok()
 }
 
-/// Drops what is past and gives its room back. Nobody waits yet.
+/// Drops expired records and frees their disk space. No request waits yet.
 fn drop_expired(file: &mut JournalFile, now: Nanos) -> Result<(), redb::Error> {
     let mut expired = Batch::default();
     let ended = |name: &[u8], bytes: &[u8]| is_expired(bytes, now).then(|| (name.to_vec(), None));

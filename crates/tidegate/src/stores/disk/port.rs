@@ -1,4 +1,4 @@
-//! The store trait, filled: memory decides, and what must be kept is waited for.
+//! The implementation of the store trait: memory decides, and durable counts wait for the journal.
 
 use tidegate_core::algorithms::{Retry, Verdict};
 use tidegate_core::store::{
@@ -13,9 +13,9 @@ use super::entry::{JournaledCounter, RefundRecord};
 use super::journal::JournalError;
 use crate::clock::Clock;
 
-/// How long a charge waits that does not say: one that no rule has read.
+/// How long a charge without a budget waits. Charges of rules have a budget.
 const DEFAULT_BUDGET: Nanos = Nanos::from_millis(50);
-/// What a rule says that refuses when its counts cannot be kept. The disk may have room again soon.
+/// The verdict of a rule that denies when its counts cannot be written. The disk may have room again soon.
 const DENIED_WITHOUT_DISK: Verdict = Verdict::Deny {
     retry: Retry::After(Nanos::from_secs(1)),
 };
@@ -38,7 +38,7 @@ impl<C: Clock + 'static> Store for DiskStore<C> {
         Ok(outcome)
     }
 
-    /// Reads the clock once for all, and waits once for all.
+    /// Reads the clock once for all sets, and waits once for all.
     async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
         let now = self.memory.clock().now();
         let decide = |set: &&ChargeSet<'_>| {
@@ -71,17 +71,17 @@ impl<C: Clock + 'static> Store for DiskStore<C> {
         Ok(self.memory.peek_now(set))
     }
 
-    /// A refund that a crash forgets leaves a counter too strict, never too lax: it stands either way. Its
-    /// id is written in the same step as the counters, so that it is made once whatever happens.
+    /// A refund lost in a crash leaves a counter too strict, never too lax: it stands either way. Its id is written in
+    /// the same step as the counters, so that it is made once whatever happens.
     async fn refund(&self, refund: &Refund<'_>) -> StoreResult<Refunded> {
-        let (now, waits) = (self.memory.clock().now(), check_set(&refund.set)?);
-        if waits && refund.expires_at > now && !self.memory.has_refunded(refund.id, now) {
+        let (now, durable) = (self.memory.clock().now(), check_set(&refund.set)?);
+        if durable && refund.expires_at > now && !self.memory.has_refunded(refund.id, now) {
             let (id, until) = (refund.id, refund.expires_at);
-            let noted = self.journal.record_refund(RefundRecord { id, until });
-            noted.map_err(|why| unavailable(why, Nanos::ZERO))?;
+            let recorded = self.journal.record_refund(RefundRecord { id, until });
+            recorded.map_err(|why| unavailable(why, Nanos::ZERO))?;
         }
         let refunded = self.memory.refund_at(refund, now);
-        if waits && refunded == Refunded::Done {
+        if durable && refunded == Refunded::Done {
             let _stands_anyway = self.persist(durable_charges(&refund.set)).await;
         }
         Ok(refunded)
@@ -98,9 +98,9 @@ impl<C: Clock + 'static> Store for DiskStore<C> {
     }
 
     async fn force(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
-        let waits = check_set(set)?;
+        let durable = check_set(set)?;
         let mut outcome = self.memory.force_at(set, self.memory.clock().now());
-        if waits && self.persist(durable_charges(set)).await.is_err() {
+        if durable && self.persist(durable_charges(set)).await.is_err() {
             outcome.source = Source::Fallback;
         }
         Ok(outcome)
@@ -112,7 +112,7 @@ impl<C: Clock + 'static> Store for DiskStore<C> {
         if durable && outcome.admitted {
             let persisted = self.persist(spent_charges(set, &outcome)).await;
             if persisted.is_err() {
-                // Refused after all, it is given back here, and must not come back once more at its end.
+                // A denied estimate is refunded here, and must not be refunded again at its end.
                 self.memory.forget_reservation(reserve, &outcome);
                 self.apply_disk_failure(set, &mut outcome, &persisted);
                 if outcome.admitted {
@@ -123,11 +123,11 @@ impl<C: Clock + 'static> Store for DiskStore<C> {
         Ok(outcome)
     }
 
-    /// The journal has counts and no reservations: after a crash what was estimated stands.
+    /// The journal has counts and no reservations: after a crash an open estimate stays charged.
     async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
-        let waits = check_set(&settle.set)?;
+        let durable = check_set(&settle.set)?;
         let settled = self.memory.settle(settle).await?;
-        if waits && matches!(settled, Settled::Done | Settled::Late) {
+        if durable && matches!(settled, Settled::Done | Settled::Late) {
             let _stands_anyway = self.persist(durable_charges(&settle.set)).await;
         }
         Ok(settled)
@@ -138,7 +138,7 @@ impl<C: Clock + 'static> Store for DiskStore<C> {
             check_charge(&restore.charge)?;
         }
         self.memory.restore(restores).await?;
-        let charges = restores.iter().map(|seed| &seed.charge);
+        let charges = restores.iter().map(|restore| &restore.charge);
         let charges: Vec<&Charge<'_>> = charges.filter(|charge| is_durable(charge)).collect();
         if charges.is_empty() {
             return Ok(());
@@ -165,9 +165,9 @@ impl<C: Clock + 'static> Store for DiskStore<C> {
     }
 
     async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
-        let waits = check_set(set)?;
+        let durable = check_set(set)?;
         let forgotten = self.memory.reset(set).await?;
-        if waits {
+        if durable {
             let charges = durable_charges(set);
             let waited = max_wait(charges.iter().copied());
             let persisted = self.persist(charges).await;
@@ -185,8 +185,8 @@ impl<C: Clock + 'static> DiskStore<C> {
         self.journal.persist(counters, max_wait.duration()).await
     }
 
-    /// What becomes of a decision whose counts could not be kept: it stands, as one that was made
-    /// without the store, unless a rule wants to refuse then. What it had charged is given back.
+    /// Adjusts a decision whose counts could not be written: it stands, as one made without the store, unless a rule
+    /// denies in that case. Then its charges are refunded.
     fn apply_disk_failure(
         &self,
         set: &ChargeSet<'_>,
@@ -209,7 +209,7 @@ impl<C: Clock + 'static> DiskStore<C> {
             let now = self.memory.clock().now();
             self.memory.refund_charges_at(&charges, outcome.at, now);
             outcome.admitted = false;
-            // It is by these that a refusal for want of the store is told from one by a limit.
+            // These verdicts distinguish a denial for lack of the store from one by a limit.
             for (charge, reading) in set.charges.iter().zip(&mut outcome.readings) {
                 if denies(charge) {
                     reading.verdict = DENIED_WITHOUT_DISK;
@@ -225,21 +225,21 @@ fn is_durable(charge: &Charge<'_>) -> bool {
 
 /// A limit whose state a record cannot hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("a limit is too fine for a journal; read the rules with `Abilities::JOURNAL`")]
+#[error("a limit is too fine for a journal; parse the rules with `Capabilities::JOURNAL`")]
 struct JournalPrecisionError;
 
-/// Whether a charge must be kept, and can be.
+/// Whether a charge must be durable. Fails if it must be and cannot.
 fn check_charge(charge: &Charge<'_>) -> StoreResult<bool> {
-    match is_durable(charge) && !charge.limit.is_exact_in_scripts() {
-        true => Err(StoreError::Rejected {
+    if is_durable(charge) && !charge.limit.is_exact_in_scripts() {
+        return Err(StoreError::Rejected {
             command: "journal",
             source: Box::new(JournalPrecisionError),
-        }),
-        false => Ok(is_durable(charge)),
+        });
     }
+    Ok(is_durable(charge))
 }
 
-/// Whether any charge of a set must be kept, and all that must can be.
+/// Whether any charge of a set must be durable. Fails if one must be and cannot.
 fn check_set(set: &ChargeSet<'_>) -> StoreResult<bool> {
     let mut any = false;
     for charge in &set.charges {
@@ -248,19 +248,18 @@ fn check_set(set: &ChargeSet<'_>) -> StoreResult<bool> {
     Ok(any)
 }
 
-/// The durable charges of a set.
 fn durable_charges<'s, 'a>(set: &'s ChargeSet<'a>) -> Vec<&'s Charge<'a>> {
     set.charges.iter().filter(|c| is_durable(c)).collect()
 }
 
-/// Those of them that were spent.
+/// The durable charges of a set that were spent.
 fn spent_charges<'s, 'a>(set: &'s ChargeSet<'a>, outcome: &Outcome) -> Vec<&'s Charge<'a>> {
     let charges = set.charges.iter().zip(&outcome.readings);
     let spent = charges.filter(|(charge, reading)| is_durable(charge) && reading.verdict.allows());
     spent.map(|(charge, _)| charge).collect()
 }
 
-/// The shortest wait that any of them allows.
+/// The shortest budget of the charges.
 fn max_wait<'c, 'a: 'c>(charges: impl IntoIterator<Item = &'c Charge<'a>>) -> Nanos {
     let budgets = charges
         .into_iter()

@@ -1,15 +1,15 @@
-//! The one size in which the store asks for memory, and the entry that 40 bytes of it hold.
+//! The one size in which the store allocates memory, and the entry that 40 bytes of it hold.
 //!
-//! Every table and every slab of counts is made of these blocks, so a block given back by one is as
-//! good to any other and the allocator has nothing to fragment.
+//! Every table and every slab of counts consists of these blocks, so a block returned by one can be used by any other,
+//! and the allocator has nothing to fragment.
 
 use tidegate_core::algorithms::{Algorithm, Limit};
 use tidegate_core::units::Nanos;
 
 use super::key::Key;
 
-/// Entries in a block. Small enough that a store of few counters is small, large enough that the
-/// list of blocks of a million counters stays in the second-level cache.
+/// Entries in a block. Small enough that a store of few counters is small, large enough that the list of blocks of a
+/// million counters stays in the second-level cache.
 pub(super) const SLOTS_PER_BLOCK: usize = 64;
 /// Words of an entry.
 const WORDS: usize = 5;
@@ -17,12 +17,11 @@ const WORDS: usize = 5;
 /// An entry as it is stored.
 type RawEntry = [u64; WORDS];
 
-/// A block of memory: 64 entries, or words for a slab to divide.
+/// A block of memory: 64 entries, or words that a slab divides.
 pub(super) struct Block(Box<[RawEntry; SLOTS_PER_BLOCK]>);
 
 impl Block {
-    /// What one takes: itself, the allocator's header, and its place in a list that may be half
-    /// empty.
+    /// The memory of one block: itself, the allocator's header, and its place in a list that may be half empty.
     pub(super) const BYTES: u64 =
         (size_of::<[RawEntry; SLOTS_PER_BLOCK]>() + 16 + 2 * size_of::<Block>()) as u64;
 
@@ -77,7 +76,7 @@ impl Block {
         self.0.copy_within(from..gap, from + 1);
     }
 
-    /// The block without its entries: bare words.
+    /// The block as plain words, without entries.
     pub(super) fn words(&self) -> &[u64] {
         self.0.as_flattened()
     }
@@ -87,30 +86,30 @@ impl Block {
     }
 }
 
-/// Whole seconds since the store began, at most 17 years.
+/// Whole seconds since the store was created, at most 17 years.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Secs(u32);
 
 impl Secs {
     pub(super) const ZERO: Secs = Secs(0);
-    /// Later than any present.
+    /// Later than any current time.
     pub(super) const NEVER: Secs = Secs(KindAndExpiry::MAX_SECS);
 
-    /// The second in which `now` falls.
+    /// The second that contains `now`.
     pub(super) fn present(began: Nanos, now: Nanos) -> Secs {
         let secs = now.since(began).get() / 1_000_000_000;
         Secs(secs.min(u64::from(KindAndExpiry::MAX_SECS - 1)) as u32)
     }
 
-    /// The first whole second by which `at` has passed. Never the first one: a clock set back
-    /// before the beginning makes nothing expire.
+    /// The first whole second by which `at` has passed. Never the first second: a clock set back before the creation
+    /// of the store expires nothing.
     pub(super) fn expiry(began: Nanos, at: Nanos) -> Secs {
         let secs = at.since(began).secs_up();
         Secs(secs.clamp(1, u64::from(KindAndExpiry::MAX_SECS)) as u32)
     }
 }
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum EntryKind {
     Bucket,
@@ -118,9 +117,9 @@ pub(super) enum EntryKind {
     Sliding,
     Strict,
     Log,
-    /// The id of a refund that was paid.
+    /// The id of a refund that was made.
     Refund,
-    /// Permits of what may be open at once: a list, or a crowd.
+    /// Permits: a list, or counted permits.
     Permits,
 }
 
@@ -133,7 +132,7 @@ impl EntryKind {
         EntryKind::Log,
         EntryKind::Refund,
         EntryKind::Permits,
-        EntryKind::Permits, // three bits can say eight; the eighth is never written
+        EntryKind::Permits, // three bits have eight values; the eighth is never written
     ];
 
     /// The kind of the states of `limit`.
@@ -150,8 +149,8 @@ impl EntryKind {
     }
 }
 
-/// Kind and expiry in 32 bits. The kind is kept beside the tag because two limits of different
-/// shape may share a tag, by chance or by design of an attacker who names limits by value.
+/// Kind and expiry in 32 bits. The kind is stored in addition to the tag because two limits of different shape may
+/// share a tag, by chance or by design of an attacker who supplies limits by value.
 #[derive(Clone, Copy)]
 struct KindAndExpiry(u32);
 
@@ -171,14 +170,14 @@ impl KindAndExpiry {
     }
 }
 
-/// A counter in place, whose state may be changed without touching the rest.
+/// A counter in place, whose state can be changed without touching the rest.
 pub(super) struct EntryMut<'t> {
     raw: &'t mut RawEntry,
     soonest: &'t mut Secs,
 }
 
 impl EntryMut<'_> {
-    /// Whether its state was made under `limit` and still matters.
+    /// Whether its state was made under `limit` and has not expired.
     #[inline]
     pub(super) fn is_live_under(&self, limit: &Limit, now: Secs) -> bool {
         let packed = KindAndExpiry((self.raw[4] >> 32) as u32);
@@ -195,7 +194,7 @@ impl EntryMut<'_> {
     /// Writes a new state under the same limit.
     #[inline]
     pub(super) fn update(&mut self, words: [u64; 2], expires: Secs) {
-        // Compared first: the line it stands in is then shared by all who only read it.
+        // Compared first: its cache line then stays shared by all threads that only read it.
         if expires < *self.soonest {
             *self.soonest = expires;
         }
@@ -209,12 +208,12 @@ impl EntryMut<'_> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TableEntry {
     pub(super) key: Key,
-    /// The state, or where the rest of it is; see `out_of_line`.
+    /// The state, or the index of the rest of it; see `out_of_line`.
     pub(super) words: [u64; 2],
     pub(super) kind: EntryKind,
-    /// From when on it is as good as none. Known without its limit, so that a sweep needs no rules.
+    /// When the entry becomes equivalent to a fresh one. Known without its limit, so that a sweep needs no rules.
     pub(super) expires: Secs,
-    /// Of the limit the state was made under.
+    /// The tag of the limit the state was made under.
     pub(super) tag: u32,
 }
 
@@ -249,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_is_forty_bytes_and_comes_back_as_it_went_in() {
+    fn an_entry_is_forty_bytes_and_is_read_as_it_was_written() {
         assert_eq!(size_of::<RawEntry>(), 40);
         let mut block = Block::new();
         let entry = TableEntry {

@@ -1,8 +1,8 @@
-//! How much memory the counters may take, and the blocks that are between two uses.
+//! The memory budget of the counters, and the pool of unused blocks.
 //!
-//! A block once taken stays with the store: given back, it waits here for any table that grows. So
-//! memory freed by one thread's allocator arena cannot be asked for a second time from another's,
-//! and what the process holds never exceeds what was counted here.
+//! A block once allocated stays with the store: returned, it waits here for any table that grows. So memory freed in
+//! one thread's allocator arena is never allocated a second time from another's, and the process never holds more than
+//! was counted here.
 //!
 //! Lock order: the pool is locked last, under any shards.
 
@@ -12,10 +12,10 @@ use parking_lot::Mutex;
 
 use super::block::Block;
 
-/// An allowance of bytes.
+/// A budget of bytes.
 pub(super) struct Budget {
     cap: u64,
-    /// Bytes beyond the cap that only permits may take: counters that fill the rest leave them room.
+    /// Bytes beyond the cap that only permits may use: counters cannot fill them.
     spare: u64,
     used: AtomicU64,
     pool: Mutex<Vec<Block>>,
@@ -26,7 +26,7 @@ impl Budget {
         Self::with_spare(cap, 0)
     }
 
-    /// An allowance of `cap` bytes, and of `spare` more for permits.
+    /// A budget of `cap` bytes, and of `spare` more for permits.
     pub(super) fn with_spare(cap: u64, spare: u64) -> Self {
         Budget {
             cap,
@@ -36,17 +36,17 @@ impl Budget {
         }
     }
 
-    /// The most bytes that may be taken.
+    /// Maximum of bytes that may be used.
     pub(super) fn cap(&self) -> u64 {
         self.cap + self.spare
     }
 
-    /// Bytes taken, blocks that wait for use included.
+    /// Bytes in use, including pooled blocks.
     pub(super) fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// So many blocks, or none at all.
+    /// Takes `count` blocks, or none at all.
     pub(super) fn take_blocks(&self, count: usize) -> Option<Vec<Block>> {
         let mut blocks = self.pooled(count);
         let missing = count - blocks.len();
@@ -58,14 +58,14 @@ impl Budget {
         Some(blocks)
     }
 
-    /// Whether so many blocks could be had now.
+    /// Whether `count` blocks are available now.
     pub(super) fn has_blocks(&self, count: usize) -> bool {
         let missing = count.saturating_sub(self.pool.lock().len());
         self.used().saturating_add(missing as u64 * Block::BYTES) <= self.cap
     }
 
-    /// A block, whether there is room or not: for the few that a rebuild needs in passing and for
-    /// a counter that must not be lost.
+    /// Takes a block, even beyond the cap: for the few that a rebuild needs temporarily and for a counter that must not
+    /// be lost.
     pub(super) fn force_block(&self) -> Block {
         if let Some(block) = self.pooled(1).pop() {
             return block;
@@ -74,8 +74,8 @@ impl Budget {
         Block::new()
     }
 
-    /// Blocks no longer needed. What they hold does not matter. Those that were forced beyond the
-    /// cap are not kept, or the next table to grow would take them for its own.
+    /// Returns blocks, whatever their contents. Blocks beyond the cap are freed, otherwise the next table to grow would
+    /// use them.
     pub(super) fn return_blocks(&self, blocks: impl IntoIterator<Item = Block>) {
         let mut pool = self.pool.lock();
         for block in blocks {
@@ -93,7 +93,7 @@ impl Budget {
         pool.split_off(left)
     }
 
-    /// Counts `bytes` of other memory, unless that is more than there may be.
+    /// Counts `bytes` of other memory, unless they exceed the cap.
     pub(super) fn try_take(&self, bytes: u64) -> bool {
         self.try_take_within(bytes, self.cap)
     }
@@ -103,7 +103,7 @@ impl Budget {
         self.try_take_within(bytes, self.cap())
     }
 
-    /// Whether permits may take so many bytes that are forced.
+    /// Whether permits may use `bytes` that are forced.
     pub(super) fn fits_permits(&self, bytes: u64) -> bool {
         self.spare > 0 && self.used().saturating_add(bytes) <= self.cap()
     }
@@ -116,7 +116,7 @@ impl Budget {
         taken.is_ok()
     }
 
-    /// Counts `bytes` of memory that is taken anyway.
+    /// Counts `bytes` of memory that is used even beyond the cap.
     pub(super) fn force_take(&self, bytes: u64) {
         self.used.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -150,12 +150,12 @@ mod tests {
         assert!(budget.fits_permits(100) && !budget.fits_permits(101));
         assert!(budget.try_take_for_permits(100) && !budget.try_take_for_permits(1));
         budget.release(50);
-        assert!(!budget.try_take(1), "what is free again is theirs");
+        assert!(!budget.try_take(1), "freed bytes are for permits");
         assert!(budget.try_take_for_permits(50));
     }
 
     #[test]
-    fn a_block_beyond_the_cap_does_not_stay() {
+    fn a_block_beyond_the_cap_is_not_pooled() {
         let budget = Budget::new(Block::BYTES);
         let blocks = [budget.force_block(), budget.force_block()];
         assert_eq!(budget.used(), 2 * Block::BYTES);

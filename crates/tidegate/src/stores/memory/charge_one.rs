@@ -1,4 +1,4 @@
-//! A single charge: what most requests are, decided under one lock and without allocating.
+//! A single charge, the usual case: decided under one lock and without allocation.
 
 use std::borrow::Borrow;
 
@@ -14,7 +14,7 @@ use super::overflow::SharedCounterKeys;
 use super::shard::{Position, Shard};
 use super::{MemoryStore, count};
 
-/// The decision on one charge, with as much about the limit as was asked for.
+/// The decision on one charge, with figures of the limit if the caller needs them.
 pub(super) struct SingleChargeResult<T> {
     pub(super) verdict: Verdict,
     pub(super) figures: T,
@@ -42,17 +42,17 @@ impl SingleChargeResult<Figures> {
     }
 }
 
-/// A state after it was judged, and whether it must be written.
+/// A state after a charge was judged, and whether it must be written.
 struct JudgedState {
     state: CounterState,
     fresh_at: Nanos,
-    /// It was spent, or stood so far ahead of the clock that it had to be moved: unless that is
-    /// kept, the next request finds it just as far ahead.
+    /// The charge was spent, or the state was so far ahead of the clock that it had to be moved: unless that is
+    /// written, the next request finds it just as far ahead.
     changed: bool,
 }
 
 impl JudgedState {
-    /// What is to be written under `key`: nothing after a refusal.
+    /// The write of the state under `key`; `None` after a denial.
     fn write<'c>(self, charge: &'c Charge<'_>, key: Key) -> Option<CounterWrite<'c>> {
         self.changed.then_some(CounterWrite {
             key,
@@ -74,7 +74,7 @@ impl<C> MemoryStore<C> {
         self.charge_one_with(charge.counter(), &charge.limit, charge.cost, now, || charge)
     }
 
-    /// The same for a caller who has not made the charge: it is seldom needed.
+    /// As `charge_one`, for a caller that builds the charge only if it is needed, which is seldom.
     #[inline]
     pub(super) fn charge_one_with<'c, T: MaybeFigures, B: Borrow<Charge<'c>>>(
         &self,
@@ -94,7 +94,7 @@ impl<C> MemoryStore<C> {
             .unwrap_or_else(|| self.charge_existing(&mut shard, place, key, charge().borrow(), at))
     }
 
-    /// A live counter of two words, made under this very limit: what nearly all are.
+    /// Charges a live counter of two words that was made under this very limit: nearly all counters.
     #[inline]
     fn charge_in_place<T: MaybeFigures>(
         &self,
@@ -123,7 +123,7 @@ impl<C> MemoryStore<C> {
         })
     }
 
-    /// Any other counter that is there: of more words, made under another limit, or expired.
+    /// Charges any other existing counter: one of more words, made under another limit, or expired.
     fn charge_existing<T: MaybeFigures>(
         &self,
         shard: &mut Shard,
@@ -141,7 +141,7 @@ impl<C> MemoryStore<C> {
         decided
     }
 
-    /// Spends if it fits.
+    /// Judges a charge, and spends it if it fits.
     fn judge<T: MaybeFigures>(
         &self,
         charge: &Charge<'_>,
@@ -173,7 +173,7 @@ impl<C> MemoryStore<C> {
         (decided, judged)
     }
 
-    /// The first charge of a subject, or the first since its counter expired and left.
+    /// The first charge of a subject, or the first since its counter expired and was evicted.
     #[cold]
     fn charge_new<T: MaybeFigures>(
         &self,
@@ -218,7 +218,7 @@ impl<C> MemoryStore<C> {
         decided
     }
 
-    /// Decides on a counter that is new, or on what a shared one says; and what to write for it.
+    /// Decides on a new counter, or on the state of a shared one. Returns the write for it, if any.
     fn charge_first<'c, T: MaybeFigures>(
         &self,
         charge: &'c Charge<'_>,
@@ -235,7 +235,7 @@ impl<C> MemoryStore<C> {
         (decided, judged.write(charge, key))
     }
 
-    /// Which shared counter stands in for one of its own, and how it stands if there is one.
+    /// Finds the shared counter for a subject without its own, and its state if it exists.
     pub(super) fn find_shared(
         &self,
         shared: &mut Shard,

@@ -1,7 +1,7 @@
 //! Several charges of one request, decided together: all are charged or none is.
 //!
-//! Enforced charges and quotas are judged first; shadows after them, when it is known whether the
-//! request passes. A refusal spends nothing.
+//! Enforced charges and quotas are judged first; shadows after them, when it is known whether the request passes. A
+//! denial spends nothing.
 
 use smallvec::{SmallVec, smallvec};
 use tidegate_core::algorithms::Verdict;
@@ -11,14 +11,14 @@ use tidegate_core::units::Nanos;
 use super::transaction::{MemoryTransaction, StagedCounter};
 use super::{MemoryStore, count};
 
-/// What is to become of the charges.
+/// How to treat the charges.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ChargeMode {
-    /// They are spent if the request is admitted.
+    /// Spend them if the request is admitted.
     Charge,
-    /// Nothing is spent.
+    /// Spend nothing.
     Peek,
-    /// They are spent whether they fit or not.
+    /// Spend them whether they fit or not.
     Force,
 }
 
@@ -29,11 +29,11 @@ impl<C> MemoryStore<C> {
         let mut locks = self.lock_counters(&set.charges);
         let mut transaction = self.begin_transaction(&mut locks, &set.charges, at);
         let outcome = transaction.decide(set, mode, now);
-        let write = |account: &&StagedCounter<'_>| account.changed && mode != ChargeMode::Peek;
+        let write = |counter: &&StagedCounter<'_>| counter.changed && mode != ChargeMode::Peek;
         for counter in transaction.counters.iter().filter(write) {
             self.commit(&mut locks, counter, at);
         }
-        let shared = |account: &StagedCounter<'_>| account.source == Source::Overflow;
+        let shared = |counter: &StagedCounter<'_>| counter.source == Source::Overflow;
         let overflowed = transaction.counters.iter().any(shared);
         if overflowed && mode != ChargeMode::Peek {
             count(&self.events.overflow);
@@ -67,7 +67,7 @@ impl<'c> StagedCounter<'c> {
 }
 
 impl<'c> MemoryTransaction<'c> {
-    /// Judges and spends on the accounts. What is not to be spent is undone before it returns.
+    /// Judges and spends on the copies. Rolls back what is not to be spent before it returns.
     fn decide(&mut self, set: &'c ChargeSet<'_>, mode: ChargeMode, now: Nanos) -> Outcome {
         let mut verdicts: SmallVec<[Verdict; 8]> =
             smallvec![Verdict::Allow { delay: Nanos::ZERO }; set.charges.len()];
@@ -103,7 +103,7 @@ impl<'c> MemoryTransaction<'c> {
             snapshots: Vec::new(),
             at: now,
             source: Source::Exact,
-            clock_stepped: self.counters.iter().any(|account| account.stepped),
+            clock_stepped: self.counters.iter().any(|counter| counter.stepped),
         }
     }
 }

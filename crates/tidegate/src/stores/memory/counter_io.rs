@@ -1,7 +1,7 @@
-//! Reading a counter under a limit, and writing it back.
+//! Reads a counter under a limit, and writes it.
 //!
-//! A counter made under other parameters is read through the limit it was made with. If that is no
-//! longer known it counts as fully used: never too little. Nothing here decides.
+//! A counter made under other parameters is converted from the limit it was made with. If that limit is no longer
+//! known, the counter is read as fully used: never as too little. Nothing here decides.
 
 use tidegate_core::algorithms::{CounterState, Limit};
 use tidegate_core::store::Charge;
@@ -13,7 +13,7 @@ use super::key::Key;
 use super::shard::{Position, Shard};
 use super::{MemoryStore, count};
 
-/// The present, in the two forms a decision needs.
+/// The current time, in the two forms that a decision needs.
 #[derive(Clone, Copy)]
 pub(super) struct TimePoint {
     pub(super) now: Nanos,
@@ -25,7 +25,7 @@ pub(super) struct CounterWrite<'a> {
     pub(super) key: Key,
     pub(super) limit: &'a Limit,
     pub(super) state: CounterState,
-    /// From when on it is as good as none.
+    /// When it becomes equivalent to a fresh counter.
     pub(super) fresh_at: Nanos,
 }
 
@@ -66,7 +66,7 @@ impl<C> MemoryStore<C> {
         let limit = &charge.limit;
         let known = self.registry.get(entry.tag);
         match known.filter(|old| EntryKind::of(old) == entry.kind && old.tag() != limit.tag()) {
-            // The registry has the limit of some subject; a staggered window is each subject's own.
+            // The registry has the limit of some subject; a staggered window differs for each subject.
             Some(old) => {
                 let old = old.for_subject(charge.subject.seed());
                 limit.adopt(&old, shard.out_of_line.state(entry), now)
@@ -75,7 +75,7 @@ impl<C> MemoryStore<C> {
         }
     }
 
-    /// Writes a counter over the entry at `place`, which `was` read from there.
+    /// Overwrites the entry at `place`, of which `was` is the current value.
     #[inline]
     pub(super) fn rewrite(
         &self,
@@ -99,7 +99,7 @@ impl<C> MemoryStore<C> {
         );
     }
 
-    /// Writes a counter wherever it is, or adds it.
+    /// Overwrites a counter, or inserts it.
     pub(super) fn write(
         &self,
         shard: &mut Shard,

@@ -1,5 +1,4 @@
-//! Room for the eleven counts of a strict window, which do not fit an entry: 48 bytes each, in
-//! blocks like any other.
+//! The eleven counts of a strict window, which do not fit an entry: 48 bytes each, in blocks like any other.
 
 use tidegate_core::algorithms::TRACKED_SUB_WINDOWS;
 
@@ -8,7 +7,7 @@ use super::budget::Budget;
 
 /// Words of one set of counts, two counts to a word.
 const WORDS: usize = TRACKED_SUB_WINDOWS.div_ceil(2);
-/// Sets in a block. Its first word says which are taken.
+/// Sets in a block. Its first word is a bit set of those in use.
 const PER_BLOCK: usize = 53;
 
 /// Sets of counts, by number.
@@ -20,7 +19,7 @@ pub(super) struct CountsSlab {
 }
 
 impl CountsSlab {
-    /// Room for one set, if there is memory.
+    /// Adds a set, if there is memory.
     pub(super) fn add(
         &mut self,
         counts: &[u32; TRACKED_SUB_WINDOWS],
@@ -68,7 +67,7 @@ impl CountsSlab {
         }
     }
 
-    /// Frees a set, and its block with the last one.
+    /// Frees a set, and its block with the last set.
     pub(super) fn remove(&mut self, number: u32, budget: &Budget) {
         let (block, _) = place(number);
         let slot = &mut self.blocks[block];
@@ -85,7 +84,7 @@ impl CountsSlab {
     }
 }
 
-const SET_IS_TAKEN: &str = "a number in an entry names a set that is taken";
+const SET_IS_TAKEN: &str = "an index in an entry refers to a set in use";
 
 fn place(number: u32) -> (usize, usize) {
     let number = number as usize;
@@ -97,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sets_come_back_and_their_room_is_used_again() {
+    fn sets_are_read_as_written_and_their_room_is_used_again() {
         let budget = Budget::new(10 * Block::BYTES);
         let mut slab = CountsSlab::default();
         let counts = |i: u32| std::array::from_fn(|k| i * 100 + k as u32);
@@ -115,7 +114,7 @@ mod tests {
         assert_eq!(slab.add(&counts(9), &budget), Some(100));
         assert!(
             budget.take_blocks(7).is_some(),
-            "empty blocks were given back"
+            "empty blocks were returned"
         );
     }
 }

@@ -1,14 +1,14 @@
-//! The bits by which a counter is found, spread so that their order is as good as random.
+//! The key by which a counter is found, with well-distributed bits.
 //!
-//! Counter ids are keyed hashes already. They are mixed once more, one to one, so that ids made by
-//! hand (a test, a caller that numbers its subjects) spread as well.
+//! Counter ids are keyed hashes already. They are mixed once more, one to one, so that ids made by hand (by a test, or
+//! by a caller that numbers its subjects) are well distributed, too.
 
 /// Leading bits of a key that choose its shard; all keys of one shard share them.
 pub(super) const SHARD_BITS: u32 = 8;
-/// Shards that counters of their own are kept in.
+/// Number of shards, without the overflow shards.
 pub(super) const SHARDS: usize = 1 << SHARD_BITS;
 
-/// A counter's place in the order of all counters.
+/// A counter's position in the order of all counters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Key {
     pub(super) hi: u64,
@@ -16,8 +16,8 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// No counter: the mark of an empty slot. After every counter, so that a search in ascending
-    /// order stops at it without asking.
+    /// No counter: marks an empty slot. It comes after every counter, so that a search in ascending order stops at it
+    /// without an extra check.
     pub(super) const NONE: Key = Key {
         hi: u64::MAX,
         lo: u64::MAX,
@@ -34,7 +34,7 @@ impl Key {
         key
     }
 
-    /// The shard of a counter of its own.
+    /// The shard of the counter.
     pub(super) fn shard(self) -> usize {
         (self.hi >> (u64::BITS - SHARD_BITS)) as usize
     }
@@ -54,13 +54,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_counted_by_hand_spread_over_the_shards() {
+    fn consecutive_ids_spread_over_the_shards() {
         let mut per_shard = [0_u32; SHARDS];
         for id in 0..25_600_u128 {
             per_shard[Key::of(id).shard()] += 1;
         }
-        let most = per_shard.iter().max();
-        assert!(most.is_some_and(|most| *most < 150), "{most:?} of 100");
+        let max = per_shard.iter().max();
+        assert!(max.is_some_and(|max| *max < 150), "{max:?} of 100");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The shards of all counters of one request, locked together.
 //!
-//! Lock order: shards by ascending index, then overflow shards by ascending index. Every verb that
-//! needs more than one lock takes them here, so no two requests can wait for each other.
+//! Lock order: shards by ascending index, then overflow shards by ascending index. Every operation that needs more than
+//! one lock takes them here, so no two requests can deadlock.
 
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
@@ -13,7 +13,7 @@ use super::shard::Shard;
 
 type ShardGuards<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>;
 
-/// Shards that are locked until this is dropped.
+/// Shards that stay locked until this is dropped.
 pub(super) struct Locks<'a> {
     own: ShardGuards<'a>,
     shared: ShardGuards<'a>,
@@ -33,7 +33,7 @@ impl<C> MemoryStore<C> {
         }
     }
 
-    /// Adds overflow shards. To be called once, because of the order.
+    /// Adds overflow shards. Must be called at most once, because of the lock order.
     pub(super) fn lock_shared<'a>(
         &'a self,
         locks: &mut Locks<'a>,
@@ -57,12 +57,12 @@ fn guards<'a>(
 }
 
 impl Locks<'_> {
-    /// The shard of `key`, which was among the keys.
+    /// The locked shard of `key`.
     pub(super) fn own(&mut self, key: Key) -> &mut Shard {
         guard_of(&mut self.own, key.shard())
     }
 
-    /// An overflow shard that was named.
+    /// A locked overflow shard.
     pub(super) fn shared(&mut self, index: usize) -> &mut Shard {
         guard_of(&mut self.shared, index)
     }
@@ -70,6 +70,6 @@ impl Locks<'_> {
 
 fn guard_of<'g>(guards: &'g mut ShardGuards<'_>, index: usize) -> &'g mut Shard {
     let found = guards.iter_mut().find(|(held, _)| *held == index);
-    let (_, guard) = found.expect("a shard is asked for only after it was named for locking");
+    let (_, guard) = found.expect("a shard is used only after it was locked");
     guard
 }

@@ -1,7 +1,7 @@
-//! What runs beside decisions: the sweep that frees expired counters, and the figures for operators.
+//! Background maintenance: the sweep that evicts expired counters, and the figures for operators.
 //!
-//! No counter has a task or timer. A sweep visits a few tables at a time, each under its shard's lock
-//! for no longer than one pass takes, and skips those in which nothing can have expired.
+//! No counter has a task or timer. A sweep visits a few tables at a time, each under its shard's lock for one pass, and
+//! skips those in which nothing can have expired.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,26 +12,26 @@ use super::key::SHARDS;
 use super::registry::Round;
 use crate::clock::Clock;
 
-/// How a memory store stands.
+/// The figures of a memory store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MemoryStats {
-    /// Entries, those that have expired and were not swept yet included.
+    /// Entries, including expired ones that have not been swept yet.
     pub keys: u64,
     /// Bytes held for them and for open reservations.
     pub bytes: u64,
-    /// The most bytes that may be held.
+    /// Maximum of bytes that may be held.
     pub cap: u64,
     /// Decisions by a shared counter because there was no room for another.
     pub overflow: u64,
     /// Counters converted to a limit with other parameters.
     pub converted: u64,
-    /// Entries freed by sweeps.
+    /// Entries evicted by sweeps.
     pub swept: u64,
     /// Counters found so far ahead of the clock that it must have been set back.
     pub clock_steps: u64,
 }
 
-/// Where the sweep goes on, and what it has seen of the limits in use if there is a round.
+/// The next position of the sweep, and the limits it has found in use if a round is running.
 #[derive(Default)]
 pub(super) struct SweepCursor {
     shard: usize,
@@ -40,8 +40,8 @@ pub(super) struct SweepCursor {
 }
 
 impl<C: Clock> MemoryStore<C> {
-    /// Visits the next `tables` tables and frees what has expired there; how many entries. To be
-    /// called from time to time: a store of ten million counters has about 4,000 tables.
+    /// Sweeps the next `tables` tables and returns the number of evicted entries. Call it from time to time: a store
+    /// of ten million counters has about 4,000 tables.
     pub fn sweep(&self, tables: usize) -> u64 {
         let now = self.time_point(self.clock.now()).secs;
         let mut swept = 0;
@@ -75,7 +75,7 @@ impl<C: Clock> MemoryStore<C> {
         swept
     }
 
-    /// How the store stands.
+    /// The current figures.
     pub fn stats(&self) -> MemoryStats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let keys: u64 = self.shards.iter().map(|shard| shard.lock().len()).sum();

@@ -1,18 +1,19 @@
-//! Counters in this process's memory: the store that needs nothing installed.
+//! Counters in this process's memory: the store that needs no installation.
 //!
-//! Keeps true: a charge set is decided under the locks of all its counters, so it is charged as a
-//! whole or not at all; a refusal writes nothing; a live counter is never forgotten; memory stays
-//! below the cap. Time is injected. Knows nothing of rules: limits arrive by value, and a counter
-//! found under other parameters than it was made with is converted.
+//! Invariant: a charge set is decided under the locks of all its counters, so it is charged as a whole or not at all.
+//! A denial writes nothing, a live counter is never forgotten, and memory stays below the cap. Time is injected. Knows
+//! nothing of rules: limits are passed by value, and a counter found under other parameters than it was made with is
+//! converted.
 //!
-//! From the outside in: `port` fills the store trait; `charge_one` decides a single charge, `charge_set` a set,
-//! `operations`, `permits`, `reservations` and `snapshot` the rest, on the copies that `transaction` opens under `locks`; `counter_io` knows how
-//! to read, convert and write a counter; `maintenance` sweeps and counts. `shard` finds counters under one lock, `table` and `rebuild` keep them in order,
-//! `out_of_line` keeps what does not fit an entry of a `block`, `permit_list` the permits of a subject, `budget` counts the
-//! bytes. `overflow` is for subjects that find no room, `crate::counted_permits` for permits whose holders find none.
+//! From the outside in: `port` implements the store trait. `charge_one` decides a single charge, `charge_set` a set,
+//! and `operations`, `permits`, `reservations` and `snapshot` do the rest, on the copies that `transaction` makes under
+//! `locks`. `counter_io` reads, converts and writes a counter; `maintenance` sweeps and counts. `shard` finds counters
+//! under one lock, `table` and `rebuild` keep them in order. `out_of_line` stores what does not fit an entry of a
+//! `block`, `permit_list` the permits of a subject, `budget` counts the bytes. `overflow` is for subjects without room
+//! for a counter, `crate::counted_permits` for permits without room for their holders.
 //!
-//! Lock order, for every verb: the ledger of reservations, then shards by ascending index, then overflow shards by ascending index,
-//! then `registry` or the pool of `budget`, which are never held together.
+//! Lock order, for every operation: the ledger of reservations, then shards by ascending index, then overflow shards by
+//! ascending index, then `registry` or the pool of `budget`, which are never held together.
 
 mod block;
 mod budget;
@@ -62,14 +63,14 @@ pub use self::operations::RestoreStateError;
 pub use self::reservations::MAX_RESERVED_CHARGES;
 use self::reservations::max_reserved;
 
-/// The cap of a store that was given none: room for about 17 million counters.
+/// The default cap: room for about 17 million counters.
 pub const DEFAULT_CAP: u64 = 1 << 30;
 
 /// Counters in memory.
 pub struct MemoryStore<C = SystemClock> {
     clock: C,
     run: RunId,
-    /// Expiries are counted from here.
+    /// The origin of expiries.
     began: Nanos,
     shards: Box<[CachePadded<Mutex<Shard>>; SHARDS]>,
     budget: Budget,
@@ -80,7 +81,7 @@ pub struct MemoryStore<C = SystemClock> {
     sweep: Box<Mutex<SweepCursor>>,
 }
 
-/// What happened since the store was made. Only events that are rare are counted here.
+/// Rare events since the store was created.
 #[derive(Default)]
 struct MemoryEventCounts {
     overflow: AtomicU64,
@@ -93,7 +94,7 @@ fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A run of its own. Without randomness from the system the time tells two runs apart.
+/// A new run id. If the system has no randomness, the time distinguishes two runs.
 fn new_run<C: Clock>(clock: &C) -> RunId {
     let drawn = getrandom::u64().ok().and_then(RunId::new);
     let by_time = || RunId::new(clock.now().get() | 1);
@@ -108,7 +109,7 @@ impl<C: Clock> MemoryStore<C> {
 
     /// A store that keeps a process that does little else below `bytes` of resident memory.
     pub fn with_cap(clock: C, bytes: u64) -> Self {
-        // An eighth is left to the rest of the process and to the allocator.
+        // An eighth is left for the rest of the process and the allocator.
         let tables = bytes - bytes / 8;
         let reserve = tables / 16;
         let reservations = max_reserved(tables / 8);
@@ -134,17 +135,17 @@ impl<C: Clock> MemoryStore<C> {
         self.run
     }
 
-    /// The clock it decides by.
+    /// The clock of this store.
     pub fn clock(&self) -> &C {
         &self.clock
     }
 
-    /// Charges every limit of one request: all are spent or none is.
+    /// Charges every limit of one request: all are charged or none is.
     pub fn charge_now(&self, set: &ChargeSet<'_>) -> Outcome {
         self.charge_at(set, self.clock.now())
     }
 
-    /// The same at a time the caller has read from the store's clock, to read it once for many.
+    /// The same at a time that the caller has read from the store's clock, to read it once for many sets.
     pub fn charge_at(&self, set: &ChargeSet<'_>, now: Nanos) -> Outcome {
         match set.charges.as_slice() {
             [only] => self.charge_one(only, now).outcome(only.role, now),
@@ -152,15 +153,14 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    /// Charges a single limit. Whether the request passes follows from its role: a shadow always
-    /// does.
+    /// Charges a single limit. Whether the request passes depends on its role: a shadow always does.
     pub fn charge_one_at(&self, charge: &Charge<'_>, now: Nanos) -> (LimitReading, Source) {
         let decided = self.charge_one(charge, now);
         (decided.reading(), decided.source)
     }
 
-    /// The same for callers who want to know whether it fits and no more. `counter`, `limit` and
-    /// `cost` are those of `charge`, which is made only if they do not suffice.
+    /// As `charge_one_at`, for callers that need only the verdict. `counter`, `limit` and `cost` are those of
+    /// `charge`, which is built only if they do not suffice.
     #[inline]
     pub fn verdict_one_at<'c>(
         &self,
@@ -175,12 +175,12 @@ impl<C: Clock> MemoryStore<C> {
         decided.verdict
     }
 
-    /// What a charge would answer, without spending.
+    /// The outcome of a charge, without charging.
     pub fn peek_now(&self, set: &ChargeSet<'_>) -> Outcome {
         self.peek_at(set, self.clock.now())
     }
 
-    /// The same at a time the caller has read.
+    /// The same at a time that the caller has read.
     pub fn peek_at(&self, set: &ChargeSet<'_>, now: Nanos) -> Outcome {
         self.decide_set(set, charge_set::ChargeMode::Peek, now)
     }

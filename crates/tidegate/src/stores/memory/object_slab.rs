@@ -1,7 +1,7 @@
-//! Things too large or too uneven for an entry, by number: logs, and lists of permits.
+//! Objects too large or too uneven for an entry, by number: logs, and lists of permits.
 //!
-//! Grows by 64 places at a time, and gives their memory back when none of the 64 is in use. Only the
-//! list of such chunks stays as long as it once was.
+//! Grows by 64 places at a time, and frees their memory when none of the 64 is in use. Only the list of such chunks
+//! never shrinks.
 
 const PER_CHUNK: usize = 64;
 const ALL_FREE: u64 = u64::MAX;
@@ -16,7 +16,7 @@ pub(super) struct ObjectSlab<T> {
 
 struct Chunk<T> {
     places: Vec<T>,
-    /// One bit for each place that holds nothing.
+    /// One bit for each empty place.
     free: u64,
 }
 
@@ -31,12 +31,12 @@ impl<T> Default for ObjectSlab<T> {
 }
 
 impl<T: Default> ObjectSlab<T> {
-    /// What the places of a chunk take, with the allocator's header.
+    /// The memory of a chunk's places, with the allocator's header.
     const PLACES_BYTES: u64 = (PER_CHUNK * size_of::<T>() + 16) as u64;
-    /// What a chunk itself takes in lists that may be half empty.
+    /// The memory of a chunk itself in lists that may be half empty.
     const LIST_BYTES: u64 = 2 * (size_of::<Chunk<T>>() + 2 * size_of::<u32>()) as u64;
 
-    /// A place for one, if `take` grants the bytes. It holds nothing yet.
+    /// Allocates a place, if `reserve` grants the bytes. It is empty at first.
     pub(super) fn allocate(&mut self, reserve: impl FnOnce(u64) -> bool) -> Option<u32> {
         let number = match self.open.last() {
             Some(open) => *open,
@@ -82,7 +82,7 @@ impl<T: Default> ObjectSlab<T> {
         &mut self.chunks[number as usize / PER_CHUNK].places[number as usize % PER_CHUNK]
     }
 
-    /// Takes it down; `release` is told of bytes that are free again.
+    /// Removes an object. Calls `release` with the number of bytes that become free.
     pub(super) fn remove(&mut self, number: u32, release: impl FnOnce(u64)) -> T {
         let taken = std::mem::take(self.get_mut(number));
         let of = number / PER_CHUNK as u32;
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_used_again() {
+    fn a_freed_place_is_used_again() {
         let mut slab = ObjectSlab::<String>::default();
         let places: Vec<u32> = (0..200).map_while(|_| slab.allocate(|_| true)).collect();
         *slab.get_mut(places[130]) = "kept".into();
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_in_use_takes_no_memory_and_no_place_has_two_holders() {
+    fn unused_chunks_take_no_memory_and_no_place_has_two_objects() {
         let mut slab = ObjectSlab::<u64>::default();
         let mut counted = 0_u64;
         let mut listed = None;

@@ -1,5 +1,5 @@
-//! The verbs beside charge: refund, grant, force, seed, inspect and reset. Each is one atomic step
-//! under the locks of all its counters.
+//! The operations besides charge: refund, draw, force, restore, inspect and reset. Each is atomic under the locks of
+//! all its counters.
 
 use tidegate_core::store::{
     Charge, ChargeSet, Inspection, LeaseReply, Outcome, Refund, Refunded, Restore,
@@ -13,28 +13,28 @@ use super::counter_io::{CounterWrite, TimePoint};
 use super::key::Key;
 use super::locks::Locks;
 
-/// Keeps the ids of refunds apart from counters.
+/// Separates the ids of refunds from counters.
 const REFUND_DOMAIN: u128 = 0x7265_6675_6e64_2069_6473_2061_7061_7274;
 
-/// A seed whose state was not made by its limit. It was not merged.
+/// A restored state was not made by its limit's algorithm. It was not merged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RestoreStateError;
 
 impl std::fmt::Display for RestoreStateError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the state of a seed is not of its limit's algorithm")
+        f.write_str("a restored state is not of its limit's algorithm")
     }
 }
 
 impl std::error::Error for RestoreStateError {}
 
 impl<C> MemoryStore<C> {
-    /// Charges whether it fits or not. The verdicts still say what fitted.
+    /// Charges whether it fits or not. The verdicts still show what would have fitted.
     pub fn force_at(&self, set: &ChargeSet<'_>, now: Nanos) -> Outcome {
         self.decide_set(set, ChargeMode::Force, now)
     }
 
-    /// Takes units of one limit in advance, as many as it gives at once.
+    /// Draws a lease of one limit, of as many units as the limit allows at once.
     pub fn draw_at(&self, charge: &Charge<'_>, now: Nanos) -> LeaseReply {
         let (at, charges) = (self.time_point(now), std::slice::from_ref(charge));
         let mut locks = self.lock_counters(charges);
@@ -54,8 +54,8 @@ impl<C> MemoryStore<C> {
         }
     }
 
-    /// Gives back an earlier charge, once. What was charged to a shared counter stays charged: it
-    /// cannot be told whose it was.
+    /// Refunds an earlier charge, once. Charges to a shared counter are not refunded: their subject is not known
+    /// there.
     pub fn refund_at(&self, refund: &Refund<'_>, now: Nanos) -> Refunded {
         if now >= refund.expires_at {
             return Refunded::Lapsed;
@@ -72,7 +72,7 @@ impl<C> MemoryStore<C> {
         Refunded::Done
     }
 
-    /// Whether the refund of this id was made, as far as it matters by `now`.
+    /// Whether the refund with this id was made and has not expired by `now`.
     #[cfg(feature = "disk")]
     pub(crate) fn has_refunded(&self, id: u128, now: Nanos) -> bool {
         let (at, key) = (self.time_point(now), Key::of(id ^ REFUND_DOMAIN));
@@ -81,8 +81,7 @@ impl<C> MemoryStore<C> {
         expires.is_some_and(|expires| expires > at.secs)
     }
 
-    /// Remembers the id of a refund that an earlier run made, also beyond the cap: it must not be made
-    /// again.
+    /// Remembers the id of a refund that an earlier run made, even beyond the cap: it must not be made again.
     #[cfg(feature = "disk")]
     pub(crate) fn restore_refund(&self, id: u128, until: Nanos, now: Nanos) {
         let (at, key) = (self.time_point(now), Key::of(id ^ REFUND_DOMAIN));
@@ -94,7 +93,7 @@ impl<C> MemoryStore<C> {
         }
     }
 
-    /// Notes the id of a refund, or says why not.
+    /// Remembers the id of a refund, or returns why not.
     fn remember_refund(
         &self,
         locks: &mut Locks<'_>,
@@ -115,8 +114,8 @@ impl<C> MemoryStore<C> {
         None
     }
 
-    /// Gives back what was `charged` then, as far as the bounds allow. That it happens once is the
-    /// caller's promise.
+    /// Refunds charges that were made at `charged`, as far as the bounds allow. The caller ensures that it happens
+    /// once.
     pub(crate) fn refund_charges_at(&self, set: &ChargeSet<'_>, charged: Nanos, now: Nanos) {
         let at = self.time_point(now);
         let mut locks = self.lock_counters(&set.charges);
@@ -139,8 +138,8 @@ impl<C> MemoryStore<C> {
         };
         let was = shard.entry(place);
         let limit = charge.limit.as_ref();
-        // Under another limit (the client changed tier) nothing is given back: what was a unit then
-        // cannot be said now, and reading it under the smaller of two limits would forget the rest.
+        // Under another limit (the client changed tier) nothing is refunded: the current worth of a former unit is
+        // unknown, and reading the state under the smaller of two limits would lose the rest.
         let same = was.tag == limit.tag() && was.kind == EntryKind::of(limit);
         if was.expires <= at.secs || !same {
             return;
@@ -157,8 +156,8 @@ impl<C> MemoryStore<C> {
         self.rewrite(shard, place, &was, write, at.secs, &self.budget);
     }
 
-    /// Merges known states, by maximum per limit. Each seed is a step of its own: merging is the
-    /// same in any order and any number of times.
+    /// Merges known states, by maximum per limit. Each restore is atomic by itself: merging is commutative and
+    /// idempotent.
     pub fn restore_at(
         &self,
         restores: &[Restore<'_>],
@@ -166,7 +165,7 @@ impl<C> MemoryStore<C> {
     ) -> Result<(), RestoreStateError> {
         if restores
             .iter()
-            .any(|seed| !seed.charge.limit.accepts(&seed.state))
+            .any(|restore| !restore.charge.limit.accepts(&restore.state))
         {
             return Err(RestoreStateError);
         }
@@ -189,7 +188,7 @@ impl<C> MemoryStore<C> {
         Ok(())
     }
 
-    /// How each counter stands; nothing for one never seen or fully refilled.
+    /// The state of each counter; `None` for one never seen or fully refilled.
     pub fn inspect_at(&self, set: &ChargeSet<'_>, now: Nanos) -> Vec<Option<Inspection>> {
         let mut locks = self.lock_counters(&set.charges);
         let transaction = self.begin_transaction(&mut locks, &set.charges, self.time_point(now));
@@ -208,8 +207,8 @@ impl<C> MemoryStore<C> {
         inspections
     }
 
-    /// Forgets each counter with what is open of it; how many counters and slots there were. Shared counters
-    /// stay: they are others', too. Slots are freed after the rest, those of each rule in a step of their own.
+    /// Removes each counter and its open permits. Returns the number of counters and permits. Shared counters stay:
+    /// they belong to others, too. Permits are released after the counters, those of each rule in a step of their own.
     pub fn reset_at(&self, set: &ChargeSet<'_>, now: Nanos) -> u64 {
         let forgotten = self.reset_counters_at(set, now);
         let owners = set.charges.iter().filter(|charge| charge.rate == 0);
@@ -235,7 +234,7 @@ impl<C> MemoryStore<C> {
     }
 }
 
-/// What remembers that a refund was made.
+/// The entry that remembers a refund.
 fn refund_entry(key: Key, expires: Secs) -> TableEntry {
     TableEntry {
         key,

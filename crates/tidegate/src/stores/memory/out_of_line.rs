@@ -1,9 +1,9 @@
-//! How a state is kept: in the two words of an entry, and beside them where it does not fit.
+//! How a state is stored: in the two words of an entry, and out of line if it does not fit.
 //!
-//! A bucket, a fixed and a sliding window always fit the words. So do a strict window with one part
-//! in use and a log with one admission; with more, counts go to a slab and logs to a shelf. If there
-//! is no memory for that, a state is pressed together: counts move to the newest part, admissions to
-//! the next newer stamp. That counts too much for a while, never too little, and expires no later.
+//! A bucket, a fixed and a sliding window always fit the words. So do a strict window with one sub-window in use and a
+//! log with one admission. Larger states are out of line: counts in a counts slab, logs in an object slab. If there is
+//! no memory for that, a state is compacted: counts move to the newest sub-window, admissions to the next newer stamp.
+//! That counts too much for a while, never too little, and expires no later.
 
 use tidegate_core::algorithms::{
     BucketState, CounterState, FixedState, LogEntry, LogState, SlidingState, StrictState,
@@ -17,11 +17,11 @@ use super::counts_slab::CountsSlab;
 use super::object_slab::ObjectSlab;
 use super::permit_list::PermitList;
 
-/// In the second word: the low half names a place in the slab or on a shelf. The first word then is
-/// the newest part of a strict window, or else the bytes that were counted for what is there.
+/// Set in the second word if its low half is an index in a slab. The first word then is the newest sub-window of a
+/// strict window, or otherwise the bytes that were counted for the object there.
 const OUT_OF_LINE: u64 = 1 << 63;
 
-/// What the entries of one shard keep outside themselves.
+/// The out-of-line states of one shard.
 #[derive(Default)]
 pub(super) struct OutOfLineStates {
     counts: CountsSlab,
@@ -66,8 +66,7 @@ impl OutOfLineStates {
         }
     }
 
-    /// The words of `state` for an entry that is new, or was `was`, whose room elsewhere is used
-    /// again or freed.
+    /// The words of `state` for an entry that is new, or was `was`. The out-of-line memory of `was` is reused or freed.
     #[inline]
     pub(super) fn words(
         &mut self,
@@ -94,8 +93,8 @@ impl OutOfLineStates {
         words
     }
 
-    /// What an entry of the same kind has elsewhere, and how many bytes were counted for it. What
-    /// one of another kind has is freed.
+    /// The index of the out-of-line object of an entry of the same kind, and the bytes that were counted for it. The
+    /// object of an entry of another kind is freed.
     fn reuse(
         &mut self,
         was: Option<&TableEntry>,
@@ -110,7 +109,7 @@ impl OutOfLineStates {
         None
     }
 
-    /// Frees what an entry keeps here.
+    /// Frees the out-of-line object of an entry.
     #[inline]
     pub(super) fn release(&mut self, entry: &TableEntry, budget: &Budget) {
         if !matches!(
@@ -194,12 +193,12 @@ impl OutOfLineStates {
         only.map_or([0, 0], |entry| [entry.stamp, u64::from(entry.units)])
     }
 
-    /// The permits of an entry; none if they are only counted.
+    /// The permit list of an entry; `None` if its permits are only counted.
     pub(super) fn permits(&mut self, entry: &TableEntry) -> Option<&mut PermitList> {
         out_of_line_index(entry).map(|number| self.permits.get_mut(number))
     }
 
-    /// The same, to look at.
+    /// The same, read-only.
     pub(super) fn permits_of(&self, entry: &TableEntry) -> Option<&PermitList> {
         out_of_line_index(entry).map(|number| self.permits.get(number))
     }
@@ -212,7 +211,7 @@ impl OutOfLineStates {
         Some([0, OUT_OF_LINE | u64::from(number)])
     }
 
-    /// Adds a permit to an entry; whether there was memory for it.
+    /// Adds a permit to an entry. Returns whether there was memory for it.
     pub(super) fn put_permit(
         &mut self,
         entry: &mut TableEntry,
@@ -233,8 +232,7 @@ impl OutOfLineStates {
         true
     }
 
-    /// Counts the bytes that the permits of an entry take, if they are fewer than before; and when the last
-    /// of them ends.
+    /// Releases the bytes that the permits of an entry no longer need. Returns the expiry of the last permit.
     pub(super) fn count_permits(&mut self, entry: &mut TableEntry, budget: &Budget) -> Nanos {
         let Some(list) = self.permits_of(entry) else {
             return Nanos::ZERO;
@@ -250,13 +248,13 @@ fn out_of_line_index(entry: &TableEntry) -> Option<u32> {
     (entry.words[1] & OUT_OF_LINE != 0).then_some(entry.words[1] as u32)
 }
 
-/// What a log takes: a queue doubles as it grows.
+/// The memory of a log: a queue doubles as it grows.
 fn log_bytes(log: &LogState) -> u64 {
     let room = log.entries().len().next_power_of_two().max(4) * 2;
     (room * size_of::<LogEntry>()) as u64 + 16
 }
 
-/// A log of half as many entries: each second one takes the units of the one before it.
+/// A log of half as many entries: each pair becomes one entry with the newer stamp.
 fn compacted(log: &LogState) -> LogState {
     let mut entries: Vec<LogEntry> = log.entries().collect();
     for pair in entries.chunks_mut(2) {

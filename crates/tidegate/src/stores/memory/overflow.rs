@@ -1,12 +1,11 @@
-//! Counters that new subjects share when the store may not grow: 4,096 for each rate of a rule.
+//! Counters that new subjects share when the store cannot grow: 4,096 for each rate of a rule.
 //!
-//! Each has the full limit, so newcomers are limited together and not locked out. They have shards
-//! and a budget of their own, so that a flood that fills the store cannot take their place. When even
-//! that budget is spent, what was one of 4,096 becomes one of 16 for the rule.
+//! Each has the full limit, so new subjects are limited together and not locked out. These counters have shards and a
+//! budget of their own, so that a flood that fills the store cannot take their room. When even that budget is spent,
+//! the 4,096 counters become 16 for the rule.
 //!
-//! A subject that once was charged here must not start afresh when the store has room again: a new
-//! counter of its own begins as a copy of the one it shared. Lock order: after all other shards, in
-//! ascending order.
+//! Invariant: a subject that was charged here does not start afresh when the store has room again. Its new counter
+//! begins as a copy of the shared one. Lock order: after all other shards, in ascending order.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,19 +22,19 @@ use super::budget::Budget;
 use super::key::Key;
 use super::shard::Shard;
 
-/// Counters that the subjects of one rate share.
+/// Number of counters that the subjects of one rate share.
 const GROUPS: u64 = 4_096;
-/// Shards they are kept in.
+/// Number of overflow shards.
 const SHARDS: usize = 16;
 
 pub(super) struct Overflow {
     shards: [CachePadded<Mutex<Shard>>; SHARDS],
     pub(super) budget: Budget,
-    /// One bit for each shard in which a subject may have been charged. Written only under its lock.
+    /// One bit for each shard in which a subject may have been charged. Written only under the shard's lock.
     in_use: AtomicU32,
 }
 
-/// Where the shared counters of one charge are.
+/// The keys of the shared counters of one charge.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct SharedCounterKeys {
     pub(super) shard: usize,
@@ -43,11 +42,11 @@ pub(super) struct SharedCounterKeys {
     pub(super) group: Key,
     /// Shared with one subject in 16.
     pub(super) last_resort: Key,
-    /// Where staggered windows of the shared counter begin: in one place, whoever asks.
+    /// The phase of staggered windows of the shared counter: the same for every subject.
     seed: u64,
 }
 
-/// The subject that stands in for one in 4,096.
+/// The subject that represents one subject in 4,096.
 pub(super) struct OverflowSubject {
     pub(super) shard: usize,
     pub(super) subject: Fingerprint,
@@ -62,7 +61,7 @@ impl OverflowSubject {
         }
     }
 
-    /// The subject that stands in for one in 16: all of a shard.
+    /// The subject that represents one subject in 16: all subjects of a shard.
     pub(super) fn last_resort(shard: usize) -> Fingerprint {
         Fingerprint::new(u128::from(GROUPS + shard as u64))
     }
@@ -80,16 +79,17 @@ impl SharedCounterKeys {
         }
     }
 
-    /// `limit` as the shared counter keeps it. Every subject has staggered windows of its own; read
-    /// under one subject's and then under another's, a shared count would never stay.
+    /// `limit` as the shared counter applies it. Every subject has its own staggered windows; a shared count read under
+    /// the windows of one subject and then of another would never stay.
     pub(super) fn effective_limit<'l>(&self, limit: &'l Limit) -> Cow<'l, Limit> {
-        match limit.is_staggered() {
-            true => Cow::Owned(limit.for_subject(self.seed)),
-            false => Cow::Borrowed(limit),
+        if limit.is_staggered() {
+            Cow::Owned(limit.for_subject(self.seed))
+        } else {
+            Cow::Borrowed(limit)
         }
     }
 
-    /// A state of the shared counter as the beginning of one of `limit`'s own.
+    /// The state of the shared counter, converted to be the first state of a counter of `limit`.
     pub(super) fn inherited(&self, state: CounterState, limit: &Limit, now: Nanos) -> CounterState {
         if !limit.is_staggered() {
             return state;
@@ -113,19 +113,19 @@ impl Overflow {
         self.shards[shard].lock()
     }
 
-    /// A subject that was charged here is seen again only under the lock of its own shard, which it
-    /// held when it was charged: so it cannot read a stale answer.
+    /// Whether any subject may have been charged here. A charged subject calls this only under the lock of its own
+    /// shard, which it held when it was charged: so it cannot read a stale value.
     pub(super) fn in_use(&self) -> bool {
         self.in_use.load(Ordering::Acquire) != 0
     }
 
-    /// To be called before the lock under which something was added to a shard is released.
+    /// Must be called before the lock under which an entry was added to a shard is released.
     pub(super) fn mark_used(&self, shard: usize) {
         self.in_use.fetch_or(1 << shard, Ordering::AcqRel);
     }
 
-    /// Drops what has expired; how many counters left. One lock is held at a time, for one table: newcomers
-    /// wait for a shard while they hold their own.
+    /// Drops expired counters. Returns how many. One lock is held at a time, for one table: new subjects wait for a
+    /// shard while they hold their own.
     pub(super) fn sweep(&self, now: Secs) -> u64 {
         self.sweep_tables(now, |_| {})
     }
@@ -186,7 +186,7 @@ mod tests {
         overflow.mark_used(shard);
     }
 
-    /// A sweep held the locks of all shards, and every newcomer waited for the whole of it.
+    /// A sweep held the locks of all shards, and every new subject waited for the whole of it.
     #[test]
     fn a_sweep_holds_one_lock_at_a_time() {
         let overflow = Overflow::new(1 << 24);

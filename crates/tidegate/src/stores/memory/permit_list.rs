@@ -1,16 +1,16 @@
-//! The permits of one rule and subject: a short list in place, and a set by holder once there are many.
+//! The permits of one rule and subject: a short inline list, and a set by holder once there are many.
 //!
-//! A list says how many bytes it takes before it grows, so that they can be refused. Time is an argument.
+//! A list reports the bytes it needs before it grows, so that the growth can be denied. Time is an argument.
 
 use smallvec::SmallVec;
 use tidegate_core::units::Nanos;
 
 use crate::permit_set::PermitSet;
 
-/// From so many permits on they are in a set: to walk fewer costs less than to keep them in order.
+/// From this number of permits on they are in a set: walking fewer costs less than keeping them in order.
 const MANY: usize = 32;
 
-/// A permit and when it ends.
+/// A permit and its expiry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeldPermit {
     holder: u128,
@@ -21,14 +21,14 @@ pub(super) struct HeldPermit {
 #[derive(Debug, Default)]
 pub(super) struct PermitList {
     few: SmallVec<[HeldPermit; 1]>,
-    /// Instead of `few`, which is empty then.
+    /// Replaces `few`, which is then empty.
     many: Option<Box<PermitSet<()>>>,
-    /// Until when permits of this subject may be in a crowd, because this list could not grow.
+    /// Until when permits of this subject may be only counted, because this list could not grow.
     pub(super) counted_until: Nanos,
 }
 
 impl PermitList {
-    /// Drops the permits that have ended; how many are open.
+    /// Drops expired permits. Returns how many are open.
     pub(super) fn open(&mut self, now: Nanos) -> u32 {
         if let Some(many) = &mut self.many {
             while many.pop_ended(now).is_some() {}
@@ -42,7 +42,7 @@ impl PermitList {
         self.many.as_ref().map_or(self.few.len(), |many| many.len())
     }
 
-    /// When the permit of a holder ends.
+    /// The expiry of a holder's permit.
     pub(super) fn end_of(&self, holder: u128) -> Option<Nanos> {
         if let Some(many) = &self.many {
             return many.get(holder).map(|(until, ())| until);
@@ -51,7 +51,7 @@ impl PermitList {
         own.map(|permit| permit.until)
     }
 
-    /// When the last of them ends.
+    /// The expiry of the last permit.
     pub(super) fn last_end(&self) -> Nanos {
         let few = self.few.iter().map(|permit| permit.until).max();
         let many = self.many.as_ref().and_then(|many| many.last_end());
@@ -59,7 +59,7 @@ impl PermitList {
         last.max(self.counted_until)
     }
 
-    /// Bytes on the heap, about.
+    /// Approximate bytes on the heap.
     pub(super) fn bytes(&self) -> u64 {
         match &self.many {
             Some(many) => set_bytes(many.len()),
@@ -79,7 +79,7 @@ impl PermitList {
         }
     }
 
-    /// Writes the permit of a holder.
+    /// Inserts or replaces the permit of a holder.
     pub(super) fn put(&mut self, holder: u128, until: Nanos) {
         if let Some(many) = &mut self.many {
             many.put(holder, until, ());
@@ -104,7 +104,6 @@ impl PermitList {
         self.few.push(HeldPermit { holder, until });
     }
 
-    /// Takes out the permit of a holder.
     pub(super) fn remove(&mut self, holder: u128) {
         match &mut self.many {
             Some(many) => {
@@ -119,7 +118,7 @@ fn grown(room: usize) -> usize {
     (2 * room).max(4)
 }
 
-/// With the allocator's header.
+/// Including the allocator's header.
 fn heap_bytes(room: usize) -> u64 {
     (room * size_of::<HeldPermit>()) as u64 + 16
 }
@@ -134,9 +133,9 @@ mod tests {
 
     const AT: fn(u64) -> Nanos = Nanos::from_secs;
 
-    /// Against a plain list, through the change from few to many.
+    /// Compares with a plain list, through the change from few to many.
     #[test]
-    fn a_list_says_the_same_however_many_there_are() {
+    fn a_list_behaves_the_same_however_many_permits_it_has() {
         let (mut list, mut plain) = (PermitList::default(), Vec::<(u128, Nanos)>::new());
         for step in 0..4_000_u64 {
             let holder = u128::from(step.wrapping_mul(2_654_435_761) % 97);

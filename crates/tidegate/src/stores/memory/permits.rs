@@ -1,9 +1,9 @@
-//! Permits of what may be open at once. Each expires by itself if its holder dies.
+//! Permits of concurrency limits. Each expires if its holder dies.
 //!
-//! A subject that finds no room shares a list of permits with others, like a counter, and stays with it until
-//! all of them are released: so it never has two lists at once. When not even a shared list can grow, permits
-//! of a sixteenth of all subjects are only counted, in a [`CountedPermits`]. Whoever has permits in a crowd is limited
-//! together with it. So the memory cap holds, and the limit of every subject does.
+//! A subject without room for a list shares a list of permits with others, like a counter, and stays with it until all
+//! of them are released: so it never has two lists at once. When not even a shared list can grow, the permits of a
+//! sixteenth of all subjects are only counted, in a [`CountedPermits`]. A subject with counted permits is limited
+//! together with the others counted there. So the memory cap holds, and so does the limit of every subject.
 //!
 //! Lock order: the shard of the subject, then the overflow shard.
 
@@ -19,15 +19,15 @@ use super::overflow::OverflowSubject;
 use super::shard::Shard;
 use crate::counted_permits::CountedPermits;
 
-/// Keeps permits apart from counters.
+/// Separates the keys of permits from those of counters.
 const PERMITS_DOMAIN: u128 = 0x736c_6f74_7320_6f66_206f_7065_6e20_776b;
 
-/// Where the permits of a subject without a list of its own are, in one overflow shard.
+/// The keys of the permits of a subject without its own list, in one overflow shard.
 struct SharedPermits {
     shard: usize,
     /// A list that one subject in 4,096 shares.
     list: Key,
-    /// A crowd that one subject in 16 shares.
+    /// Counted permits that one subject in 16 shares.
     counted: Key,
 }
 
@@ -47,7 +47,7 @@ impl SharedPermits {
 struct NoMemory;
 
 impl<C> MemoryStore<C> {
-    /// Acquires or renews a permit. A denial takes nothing.
+    /// Acquires or renews a permit. A denial acquires nothing.
     pub fn acquire_at(&self, permit: &PermitRequest<'_>, now: Nanos) -> PermitReply {
         let (at, key) = (self.time_point(now), permits_key(permit));
         let mut own = self.shards[key.shard()].lock();
@@ -85,8 +85,8 @@ impl<C> MemoryStore<C> {
         overflow_reply(reply)
     }
 
-    /// The same for a subject with a list of its own. What does not fit joins a crowd, and until that has
-    /// ended the subject is limited together with it.
+    /// The same for a subject with its own list. A permit that does not fit is counted, and until the counted permits
+    /// have expired the subject is limited together with the others counted there.
     fn acquire_own(
         &self,
         own: &mut Shard,
@@ -104,8 +104,8 @@ impl<C> MemoryStore<C> {
             0
         };
         match self.acquire_in(own, key, permit, at, counted, &self.budget) {
-            Ok(held) if has_counted => overflow_reply(held),
-            Ok(held) => held,
+            Ok(reply) if has_counted => overflow_reply(reply),
+            Ok(reply) => reply,
             Err(NoMemory) => {
                 let open = count_open(own, key, at.now);
                 let mut shared = self.overflow.lock(shared_permits.shard);
@@ -120,8 +120,8 @@ impl<C> MemoryStore<C> {
         }
     }
 
-    /// Renews a permit, wherever it is. Acquires none, but one of a crowd: that has no name, so its renewal
-    /// counts as another.
+    /// Renews a permit, wherever it is. Acquires none, except that a counted permit has no holder, so its renewal
+    /// counts as another permit.
     pub fn renew_at(&self, permit: &PermitRequest<'_>, now: Nanos) -> PermitReply {
         let (at, key) = (self.time_point(now), permits_key(permit));
         let mut own = self.shards[key.shard()].lock();
@@ -159,7 +159,7 @@ impl<C> MemoryStore<C> {
         overflow_reply(reply)
     }
 
-    /// Releases a permit. To release what is not held does nothing; a permit of a crowd ends by itself.
+    /// Releases a permit. A release without a permit does nothing; a counted permit expires.
     pub fn release_at(&self, permit: &PermitRequest<'_>, now: Nanos) {
         let key = permits_key(permit);
         let mut own = self.shards[key.shard()].lock();
@@ -178,7 +178,8 @@ impl<C> MemoryStore<C> {
         }
     }
 
-    /// Frees all permits of a rule and subject; how many were open. Shared ones stay: they are others', too.
+    /// Releases all permits of a rule and subject. Returns how many were open. Shared ones stay: they belong to others,
+    /// too.
     pub(super) fn release_all_at(&self, counter: u128, now: Nanos) -> u64 {
         let key = Key::of(counter ^ PERMITS_DOMAIN);
         let mut own = self.shards[key.shard()].lock();
@@ -189,7 +190,7 @@ impl<C> MemoryStore<C> {
         u64::from(open)
     }
 
-    /// Renews a permit of a list, or adds one if fewer are open, with `others` elsewhere, than may be.
+    /// Renews a permit of a list, or adds one if the open permits and `others` elsewhere are below the maximum.
     fn acquire_in(
         &self,
         shard: &mut Shard,
@@ -199,7 +200,7 @@ impl<C> MemoryStore<C> {
         others: u32,
         budget: &Budget,
     ) -> Result<PermitReply, NoMemory> {
-        // Whoever restores what is remembered may know an older end.
+        // A caller that restores remembered permits may know an older expiry.
         let later = |until: Nanos, new: Nanos| until.max(new);
         let renewed = self.extend(shard, key, permit, at.now, later, budget);
         let open = renewed.in_use.saturating_add(others);
@@ -243,7 +244,7 @@ impl<C> MemoryStore<C> {
         Ok(exact_reply(true, open + 1))
     }
 
-    /// Lets a permit that is held end when `ends` says, of when it would end and of when it is asked to.
+    /// Extends a permit that is held. `ends` picks the expiry from the current and the requested one.
     fn extend(
         &self,
         shard: &mut Shard,
@@ -312,8 +313,8 @@ impl<C> MemoryStore<C> {
         CountedPermits::read(words, now.since(self.began).get() / 1_000_000)
     }
 
-    /// Counts a permit in a crowd, if with `others` elsewhere there are fewer than may be; and when the crowd
-    /// ends. Its entry is written beyond the cap: there are 16 for a rule.
+    /// Counts a permit, if the counted permits and `others` elsewhere are below the maximum. Returns the expiry of the
+    /// counted permits, too. Their entry is written even beyond the cap: there are 16 for a rule.
     fn add_counted(
         &self,
         shard: &mut Shard,
@@ -343,7 +344,7 @@ impl<C> MemoryStore<C> {
         (exact_reply(true, open + 1), end)
     }
 
-    /// Notes that a subject with a list of its own has permits in a crowd, too.
+    /// Records that a subject with its own list has counted permits, too.
     fn set_counted_until(&self, own: &mut Shard, key: Key, end: Nanos) {
         let Some(place) = own.find(key) else {
             return;
@@ -356,7 +357,7 @@ impl<C> MemoryStore<C> {
     }
 }
 
-/// Until when a subject has permits in a crowd beside those of its own list.
+/// Until when a subject has counted permits in addition to those of its own list.
 fn counted_until(shard: &Shard, key: Key) -> Nanos {
     let entry = shard.find(key).map(|place| shard.entry(place));
     let list = entry.and_then(|entry| shard.out_of_line.permits_of(&entry));
@@ -371,7 +372,7 @@ fn exact_reply(granted: bool, open: u32) -> PermitReply {
     }
 }
 
-/// Of permits that several subjects share.
+/// Marks the reply for permits that several subjects share.
 fn overflow_reply(reply: PermitReply) -> PermitReply {
     PermitReply {
         source: Source::Overflow,
@@ -379,7 +380,7 @@ fn overflow_reply(reply: PermitReply) -> PermitReply {
     }
 }
 
-/// Drops the permits of a list that have expired; how many are open.
+/// Drops expired permits of a list. Returns how many are open.
 fn count_open(shard: &mut Shard, key: Key, now: Nanos) -> u32 {
     let Some(place) = shard.find(key) else {
         return 0;

@@ -1,4 +1,4 @@
-//! The store trait, filled. Every verb is decided when it is first polled and never waits.
+//! The implementation of the store trait. Every operation is decided at its first poll and never waits.
 
 use tidegate_core::store::{
     Charge, ChargeSet, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Refund,
@@ -19,7 +19,7 @@ impl<C: Clock> Store for MemoryStore<C> {
         Ok(self.charge_now(set))
     }
 
-    /// Reads the clock once for all.
+    /// Reads the clock once for all sets.
     async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
         let now = self.clock.now();
         sets.iter()
@@ -27,7 +27,7 @@ impl<C: Clock> Store for MemoryStore<C> {
             .collect()
     }
 
-    /// Reads the clock once for all, and allocates nothing.
+    /// Reads the clock once for all charges, and allocates nothing.
     async fn charge_singles(&self, charges: &[Charge<'_>], replies: &mut SingleOutcomes) {
         let now = self.clock.now();
         replies.extend(charges.iter().map(|charge| {

@@ -1,22 +1,21 @@
-//! One pass over a table that makes it larger, smaller or two, and drops what has expired.
+//! One pass over a table that grows, shrinks or splits it, and drops expired entries.
 //!
-//! Entries are read in order and written in order into other blocks; a block that has been read is
-//! the next to be written. So a pass needs hardly more memory than the table, and its cost is that
-//! of copying at most 4,096 entries.
+//! Entries are read in order and written in order into other blocks; a block that has been read is the next to be
+//! written. So a pass needs hardly more memory than the table, and its cost is that of copying at most 4,096 entries.
 
 use super::block::{Block, SLOTS_PER_BLOCK, TableEntry};
 use super::budget::Budget;
 use super::key::Key;
 use super::table::CounterTable;
 
-/// Blocks at hand during a pass.
+/// Spare blocks of a pass.
 pub(super) struct SpareBlocks<'a> {
     blocks: Vec<Block>,
     budget: &'a Budget,
 }
 
 impl<'a> SpareBlocks<'a> {
-    /// A stock that begins with `spare`.
+    /// Begins with `blocks`.
     pub(super) fn new(blocks: Vec<Block>, budget: &'a Budget) -> Self {
         SpareBlocks { blocks, budget }
     }
@@ -35,7 +34,7 @@ impl<'a> SpareBlocks<'a> {
 }
 
 impl CounterTable {
-    /// Lays the entries that `is_live` wants out over so many blocks.
+    /// Rebuilds the table from the entries for which `is_live` holds, with this number of blocks.
     pub(super) fn rebuild(
         &mut self,
         blocks: usize,
@@ -52,7 +51,7 @@ impl CounterTable {
         spare.return_all();
     }
 
-    /// Splits off the upper half of the keys, over so many blocks each.
+    /// Splits off the upper half of the keys. `blocks` are the numbers of blocks of the two halves.
     pub(super) fn split(
         &mut self,
         blocks: [usize; 2],
@@ -74,7 +73,7 @@ impl CounterTable {
     }
 }
 
-/// Which half of a table with `shift` leading bits in common `key` is in: 0 or 1.
+/// The half that `key` belongs to, 0 or 1, in a table whose keys share `shift` leading bits.
 pub(super) fn half_index(key: Key, shift: u32) -> usize {
     ((key.hi << shift) >> 63) as usize
 }
@@ -127,8 +126,8 @@ impl TableWriter {
         self.next = slot;
     }
 
-    /// Clears the rest of so many blocks, or of as many as it takes to end with an empty slot after
-    /// room for one more entry.
+    /// Clears the rest of `blocks` blocks, or of as many as are needed to end with an empty slot after room for one
+    /// more entry.
     fn finish(mut self, blocks: usize, spare: &mut SpareBlocks<'_>) -> CounterTable {
         let needed = match self.next {
             0 => 0,
@@ -198,14 +197,14 @@ mod tests {
     }
 
     #[test]
-    fn keys_come_back_in_order_through_growth_split_and_removal() {
+    fn keys_stay_in_order_through_growth_split_and_removal() {
         let spread = |n: u64| (0..n).map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15));
         check(&spread(3_000).collect::<Vec<_>>());
         check(&[]);
     }
 
     #[test]
-    fn keys_that_crowd_at_either_end_still_fit() {
+    fn keys_clustered_at_either_end_still_fit() {
         check(&(0..500).collect::<Vec<_>>());
         check(&(0..500).map(|i| u64::MAX - 1 - i).collect::<Vec<_>>());
     }

@@ -1,11 +1,10 @@
-//! The limits that stored states were made under, by tag: what a changed rule needs to read the
-//! counts of the one before it.
+//! The limits that stored states were made under, by tag. A changed rule needs them to read the counts of its
+//! predecessor.
 //!
-//! A limit that has a live counter is not forgotten. When many were noted since the last time, the
-//! next round of sweeps looks which of them counters still have, and the others go. Bounded even if
-//! nobody sweeps, so that callers who bring a new limit with every request cannot grow it: then
-//! those noted longest ago are forgotten first, and a state of theirs counts as fully used. Lock
-//! order: after any shard.
+//! Invariant: a limit that has a live counter is not forgotten. When many limits were noted since the last round, the
+//! next round of sweeps finds out which of them counters still have, and drops the others. The registry is bounded even
+//! without sweeps, so that callers that supply a new limit with every request cannot grow it: then the limits noted
+//! longest ago are dropped first, and their states count as fully used. Lock order: after any shard.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,10 +12,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use parking_lot::RwLock;
 use tidegate_core::algorithms::Limit;
 
-/// Up to so many limits it is not worth asking which are in use.
+/// Up to this number of limits it is not worth finding out which are in use.
 const MIN_LIMITS_TO_SCAN: usize = 8_192;
-/// So many limits may be noted between two rounds before the ones noted before that are forgotten:
-/// some 30 MiB.
+/// Maximum of limits noted between two rounds before those noted earlier are dropped: some 30 MiB.
 const MAX_PER_ROUND: usize = 131_072;
 
 #[derive(Default)]
@@ -30,19 +28,19 @@ struct Generations {
     /// Noted, or found in use, since the generation began.
     young: HashMap<u32, Limit>,
     old: HashMap<u32, Limit>,
-    /// How many were in use when last asked.
+    /// Number of limits in use at the end of the last round.
     in_use: usize,
 }
 
 impl Generations {
-    /// From now on only what is noted again, or found in use, is young.
+    /// Begins a generation: from now on only limits noted again, or found in use, are young.
     fn begin(&mut self) {
         let noted = std::mem::take(&mut self.young);
         self.old.extend(noted);
     }
 }
 
-/// The tags a shard has noted lately: asking here costs no other lock.
+/// The tags a shard has noted recently: a hit here takes no other lock.
 #[derive(Default)]
 pub(super) struct RecentTags {
     generation: u32,
@@ -51,7 +49,7 @@ pub(super) struct RecentTags {
 }
 
 impl Registry {
-    /// Remembers `limit`, of which a state is about to be written.
+    /// Remembers `limit`, under which a state is about to be written.
     pub(super) fn note(&self, limit: &Limit, recent: &mut RecentTags) {
         let generation = self.generation.load(Ordering::Acquire);
         if recent.generation != generation {
@@ -78,20 +76,20 @@ impl Registry {
         limits.young.insert(limit.tag(), limit.clone());
     }
 
-    /// Begins a round over all counters, if there are so many limits that it is worth one. It must
-    /// end in [`Registry::end_round`].
+    /// Begins a round over all counters, if there are enough limits to be worth one. It must end in
+    /// [`Registry::end_round`].
     pub(super) fn begin_round(&self) -> Option<Round> {
         let mut limits = self.limits.write();
         let known = limits.young.len() + limits.old.len();
         (known > MIN_LIMITS_TO_SCAN.max(2 * limits.in_use)).then(|| {
             limits.begin();
-            // What a shard noted before may be forgotten after this round: it must note it again.
+            // Limits that a shard noted before may be dropped after this round: it must note them again.
             self.generation.fetch_add(1, Ordering::AcqRel);
             Round::default()
         })
     }
 
-    /// Forgets the limits that were neither found in use in `round` nor noted during it.
+    /// Drops the limits that were neither found in use in `round` nor noted during it.
     pub(super) fn end_round(&self, round: &Round) {
         let mut limits = self.limits.write();
         let mut old = std::mem::take(&mut limits.old);
@@ -110,14 +108,14 @@ impl Registry {
     }
 }
 
-/// The tags that live counters were found to have.
+/// The tags found in live counters.
 #[derive(Default)]
 pub(super) struct Round {
     in_use: HashSet<u32>,
 }
 
 impl Round {
-    /// A live counter has this tag.
+    /// Records that a live counter has this tag.
     pub(super) fn found(&mut self, tag: u32) {
         self.in_use.insert(tag);
     }
@@ -145,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_named_by_callers_cannot_grow_it_without_bound_even_if_nobody_sweeps() {
+    fn limits_supplied_by_callers_cannot_grow_it_without_bound_even_without_sweeps() {
         let registry = Registry::default();
         note_all(&registry, 1..=400_000);
         assert!(known(&registry) <= 2 * MAX_PER_ROUND);
@@ -154,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_keeps_what_is_in_use_or_was_noted_meanwhile_and_no_more() {
+    fn a_round_keeps_limits_in_use_or_noted_meanwhile_and_no_others() {
         let registry = Registry::default();
         let mut recent = RecentTags::default();
         registry.note(&limit(9_000), &mut recent);

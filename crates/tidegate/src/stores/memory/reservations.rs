@@ -1,9 +1,9 @@
-//! Estimates that wait to be settled, beside the counters they were charged to.
+//! Open reservations, in addition to the counters they were charged to.
 //!
-//! One lock for all of them: a reservation is made for work that takes seconds, and there are few
-//! beside the decisions, which never come here. No step under it takes longer because many are open. Under it every reservation and every settlement is a
-//! step of its own. Decisions may come in between the parts of one, and find counters that are rather
-//! too full than too empty: what is charged comes before what is given back.
+//! One lock for all of them: a reservation is made for work that takes seconds, so there are few compared with
+//! decisions, which never take this lock. No operation under it takes longer because many are open. Every reservation
+//! and every settlement is atomic under it. Decisions may interleave with one, and then find counters rather too full
+//! than too empty: charges come before refunds.
 
 #[cfg(feature = "disk")]
 use smallvec::SmallVec;
@@ -17,11 +17,10 @@ use tidegate_core::units::Nanos;
 use super::MemoryStore;
 use crate::clock::Clock;
 
-/// The most charges of reservations that are remembered: about 50 MiB of them. A small memory cap allows
-/// fewer.
+/// Maximum of remembered charges of reservations: about 50 MiB of them. A small memory cap allows fewer.
 pub const MAX_RESERVED_CHARGES: usize = 1 << 18;
 
-/// How many charges of reservations are remembered in `bytes`.
+/// The number of charges of reservations that can be remembered in `bytes`.
 pub(super) fn max_reserved(bytes: u64) -> usize {
     usize::try_from(bytes / ReservationLedger::ENTRY_BYTES)
         .map_or(MAX_RESERVED_CHARGES, |max| max.min(MAX_RESERVED_CHARGES))
@@ -55,7 +54,7 @@ impl<C: Clock> MemoryStore<C> {
         Ok(outcome)
     }
 
-    /// Corrects an estimate to what was used, once.
+    /// Replaces an estimate by the actual cost, once.
     pub fn settle_at(&self, settle: &Settle<'_>, now: Nanos) -> Settled {
         if settle.is_too_late(now) {
             return Settled::Lapsed;
@@ -71,7 +70,7 @@ impl<C: Clock> MemoryStore<C> {
         settle.outcome(&found, now)
     }
 
-    /// Forgets a reservation without giving anything back: whoever asks for that does it otherwise.
+    /// Forgets a reservation without a refund: the caller refunds it by other means.
     #[cfg(feature = "disk")]
     pub(crate) fn forget_reservation(&self, reserve: &Reserve<'_>, outcome: &Outcome) {
         self.ledger.lock().close(&Settle {
@@ -83,7 +82,7 @@ impl<C: Clock> MemoryStore<C> {
         });
     }
 
-    /// Remembers it again.
+    /// Remembers a forgotten reservation again.
     #[cfg(feature = "disk")]
     pub(crate) fn remember_reservation(&self, reserve: &Reserve<'_>, outcome: &Outcome) {
         self.ledger.lock().record_all(reserve, outcome);

@@ -1,9 +1,8 @@
-//! One lock's worth of counters: a directory of tables, each for a range of keys.
+//! The counters under one lock: a directory of tables, each for a range of keys.
 //!
-//! The next bits of a key after those that chose the shard choose the table. A table that passes its
-//! size is split by one more bit, and only the directory doubles. So making room never moves more
-//! than one table's entries, however many counters there are. Knows nothing of limits or time: it is
-//! told what has expired.
+//! The bits of a key after those that choose the shard choose the table. A table that exceeds its size is split by one
+//! more bit, and only the directory doubles. So making room never moves more than one table's entries, however many
+//! counters there are. Knows nothing of limits or clocks: the current time is an argument.
 
 use super::block::{Block, EntryMut, Secs, TableEntry};
 use super::budget::Budget;
@@ -13,26 +12,26 @@ use super::rebuild::{SpareBlocks, half_index};
 use super::registry::RecentTags;
 use super::table::{CounterTable, MAX_ENTRIES};
 
-/// Counters under one lock. What every decision reads is small enough to share a cache line with the
-/// lock; the rest is kept apart.
+/// Counters under one lock. The fields that every decision reads are small enough to share a cache line with the lock;
+/// the rest is boxed.
 pub(super) struct Shard {
-    /// Which table has the keys that continue with these bits.
+    /// The index of the table for each value of the next bits of a key.
     directory: Box<[u16]>,
     tables: Vec<CounterTable>,
-    /// Bits the directory reads.
+    /// The number of bits that the directory reads.
     depth: u32,
     pub(super) out_of_line: Box<OutOfLineStates>,
     pub(super) recent_tags: Box<RecentTags>,
 }
 
-/// Where an entry is. Holds until the shard is unlocked or room is made in it.
+/// The position of an entry. Valid until the shard is unlocked or room is made in it.
 #[derive(Clone, Copy)]
 pub(super) struct Position {
     table: usize,
     slot: usize,
 }
 
-/// Only live counters are left and there may not be more.
+/// Only live counters are left, and the budget allows no more.
 pub(super) struct ShardFull;
 
 impl Shard {
@@ -55,7 +54,7 @@ impl Shard {
         usize::from(self.directory[next as usize])
     }
 
-    /// Where `key` is.
+    /// The position of `key`.
     #[inline]
     pub(super) fn find(&self, key: Key) -> Option<Position> {
         let table = self.route(key);
@@ -73,13 +72,13 @@ impl Shard {
         self.tables[place.table].entry_mut(place.slot)
     }
 
-    /// Writes over an entry. What it kept elsewhere is already in the new words or freed.
+    /// Overwrites an entry. Its out-of-line object is already in the new words or freed.
     #[inline]
     pub(super) fn set(&mut self, place: Position, entry: &TableEntry) {
         self.tables[place.table].set(place.slot, entry);
     }
 
-    /// Adds an entry whose key is not here, beyond the budget if there is no room.
+    /// Inserts an entry whose key is not here, beyond the budget if there is no room.
     pub(super) fn insert(&mut self, entry: &TableEntry, now: Secs, budget: &Budget) {
         loop {
             let table = self.route(entry.key);
@@ -95,13 +94,13 @@ impl Shard {
         }
     }
 
-    /// Forgets an entry.
+    /// Removes an entry.
     pub(super) fn remove(&mut self, place: Position, budget: &Budget) {
         let entry = self.tables[place.table].remove(place.slot);
         self.out_of_line.release(&entry, budget);
     }
 
-    /// Whether one more key would fit where `key` belongs, after making room for it.
+    /// Makes room for `key` if necessary. Fails if it would not fit.
     pub(super) fn ensure_room(
         &mut self,
         key: Key,
@@ -115,13 +114,13 @@ impl Shard {
         Ok(())
     }
 
-    /// Drops what has expired from a table; splits it or makes it larger if that is not enough.
+    /// Drops expired entries of a table; splits or grows it if that is not enough.
     fn make_room(&mut self, table: usize, now: Secs, budget: &Budget) -> Result<(), ShardFull> {
         let expired = self.tables[table].count_expired(now);
         let found = &self.tables[table];
         let (live, have) = (found.len - expired, found.blocks.len());
         if found.can_split() && live >= MAX_ENTRIES - MAX_ENTRIES / 8 {
-            // A flood of newcomers comes here for nothing when memory is used up: then no entry is looked at.
+            // A flood of new subjects gets here in vain when memory is used up: then no entry is read.
             let more = CounterTable::blocks_for_halves(live).saturating_sub(have);
             let split = if more == 0 || budget.has_blocks(more) {
                 self.split(table, now, budget)
@@ -130,7 +129,7 @@ impl Shard {
             };
             return split.or_else(|full| self.purge(table, expired, now, budget).ok_or(full));
         }
-        // A run at the end may be in the way though the table is not full: then one block more.
+        // A run at the end may be in the way although the table is not full: then one block more.
         let at_least = if found.is_full() { have } else { have + 1 };
         let want = CounterTable::blocks_for(live + 1).max(at_least);
         if want <= have {
@@ -147,7 +146,7 @@ impl Shard {
         }
     }
 
-    /// Drops what has expired, if anything has.
+    /// Drops expired entries, if there are any.
     fn purge(&mut self, table: usize, expired: u32, now: Secs, budget: &Budget) -> Option<()> {
         let have = self.tables[table].blocks.len();
         (expired > 0).then(|| self.rebuild_table(table, have, Vec::new(), now, budget))
@@ -173,7 +172,7 @@ impl Shard {
         });
     }
 
-    /// Divides a table by its next bit.
+    /// Splits a table by its next bit.
     fn split(&mut self, table: usize, now: Secs, budget: &Budget) -> Result<(), ShardFull> {
         let found = &self.tables[table];
         let (shift, have) = (found.shift, found.blocks.len());
@@ -213,7 +212,7 @@ impl Shard {
         self.tables.iter().map(|table| u64::from(table.len)).sum()
     }
 
-    /// Tables there are to sweep.
+    /// Number of tables.
     pub(super) fn tables(&self) -> usize {
         self.tables.len()
     }
@@ -229,8 +228,8 @@ impl Shard {
         live.map(|entry| entry.tag).for_each(found);
     }
 
-    /// Drops what has expired from one table and gives back the blocks it no longer needs; how many
-    /// entries left.
+    /// Drops expired entries of one table and returns the blocks it no longer needs. Returns the number of dropped
+    /// entries.
     pub(super) fn sweep(&mut self, table: usize, now: Secs, budget: &Budget) -> u32 {
         let Some(found) = self.tables.get_mut(table) else {
             return 0;
@@ -240,7 +239,7 @@ impl Shard {
             CounterTable::blocks_for(found.len - expired),
             found.blocks.len(),
         );
-        // Shrinks only by a good part, or a table that breathes would be laid out at every breath.
+        // Shrinks only by a quarter or more, or a table of varying size would be rebuilt at every change.
         let shrinks = want < have - have / 4;
         if expired > 0 || shrinks {
             let blocks = if shrinks { want } else { have };
@@ -250,7 +249,7 @@ impl Shard {
     }
 }
 
-/// Whether an entry is still needed. If not, what it keeps elsewhere is freed.
+/// Whether an entry is live. If not, its out-of-line object is freed.
 fn keep_or_free(
     entry: &TableEntry,
     now: Secs,

@@ -1,4 +1,4 @@
-//! What a journal around this store needs: how a counter stands.
+//! The state of a counter, for a journal around this store.
 
 use tidegate_core::algorithms::CounterState;
 use tidegate_core::store::Charge;
@@ -6,16 +6,16 @@ use tidegate_core::units::Nanos;
 
 use super::MemoryStore;
 
-/// A counter that has something to tell.
+/// The state of a counter that is not fresh.
 pub(crate) struct StateSnapshot {
-    /// Under the limit that was asked about.
+    /// The state under the given limit.
     pub(crate) state: CounterState,
-    /// From when on it is as good as none.
+    /// When it becomes equivalent to a fresh state.
     pub(crate) fresh_at: Nanos,
 }
 
 impl<C> MemoryStore<C> {
-    /// How the counter of a charge stands under its limit; nothing if it is as good as none.
+    /// The state of the counter of a charge under its limit; `None` if it is equivalent to a fresh one.
     pub(crate) fn snapshot_at(&self, charge: &Charge<'_>, now: Nanos) -> Option<StateSnapshot> {
         let (limit, charges) = (charge.limit.as_ref(), std::slice::from_ref(charge));
         let mut locks = self.lock_counters(charges);

@@ -1,25 +1,24 @@
 //! A table of entries in ascending order of their keys, with gaps: ordered linear probing.
 //!
-//! A key's home is its place in the table's range, scaled to the number of slots, so homes ascend
-//! with keys. Every entry stands at its home or after it, with no gap between: a search starts at
-//! home and ends at the first key that is not smaller. Because order is kept, to grow, to drop what
-//! expired and to split in two are each one pass from front to back (`rebuild`); nothing is hashed
-//! again. A few slots past the last home catch what is pushed over the end; the very last slot is
-//! always empty, so that no search has to look for the end and none wraps.
+//! A key's home is its position in the table's range, scaled to the number of slots, so homes ascend with keys. Every
+//! entry is at its home or after it, with no gap between: a search starts at home and ends at the first key that is not
+//! smaller. Because order is kept, growing, dropping expired entries and splitting are each one pass from front to back
+//! (`rebuild`); nothing is hashed again. A few slots past the last home catch entries pushed over the end. The very
+//! last slot is always empty, so that no search has to check for the end and none wraps.
 
 use super::block::{Block, EntryMut, SLOTS_PER_BLOCK, Secs, TableEntry};
 use super::key::{Key, SHARD_BITS};
 
-/// The most entries one pass may move while its shard is locked.
+/// Maximum of entries that one pass may move while its shard is locked.
 pub(super) const MAX_ENTRIES: u32 = 4_096;
-/// Bits by which a shard's tables may be told apart. Keys that still crowd one table then were not
-/// made by a hash; it grows past [`MAX_ENTRIES`].
+/// Maximum of bits by which a shard's tables are distinguished. Keys that still cluster in one table then were not made
+/// by a hash; the table grows past [`MAX_ENTRIES`].
 const MAX_SPLIT_BITS: u32 = 12;
-/// Slots past the last home. At the fullest a run past the end is hardly ever longer; if one is, the
-/// table grows.
+/// Slots past the last home. Even at the maximum fill a run past the end is hardly ever longer; if one is, the table
+/// grows.
 const SLACK: usize = 24;
 
-/// A table, at most [`MAX_ENTRIES`] entries large as long as its keys can be told apart.
+/// A table of at most [`MAX_ENTRIES`] entries, as long as it can be split.
 pub(super) struct CounterTable {
     pub(super) blocks: Vec<Block>,
     /// Leading bits that all keys of this table share.
@@ -28,7 +27,7 @@ pub(super) struct CounterTable {
     pub(super) len: u32,
     /// The size at which room must be made.
     full_at: u32,
-    /// No entry expires before this. May be earlier than the first that does.
+    /// No entry expires before this. May be earlier than the first expiry.
     pub(super) soonest: Secs,
 }
 
@@ -41,7 +40,7 @@ impl CounterTable {
         CounterTable::sized(shift, 0)
     }
 
-    /// A table that will have so many blocks, to be filled by `rebuild`.
+    /// A table that will have `blocks` blocks, to be filled by `rebuild`.
     pub(super) fn sized(shift: u32, blocks: usize) -> CounterTable {
         let homes = (blocks * SLOTS_PER_BLOCK).saturating_sub(SLACK) as u32;
         let mut table = CounterTable {
@@ -58,7 +57,7 @@ impl CounterTable {
         table
     }
 
-    /// Blocks for so many entries at 77% fill, from where the table may grow to 86%.
+    /// Blocks for `entries` entries at 77% fill, from where the table may grow to 86%.
     pub(super) fn blocks_for(entries: u32) -> usize {
         match entries as usize {
             0 => 0,
@@ -66,7 +65,7 @@ impl CounterTable {
         }
     }
 
-    /// Blocks that two tables with so many entries between them have at least, and room for one more in each.
+    /// Minimum of blocks for two tables with `entries` entries in total, and room for one more in each.
     pub(super) fn blocks_for_halves(entries: u32) -> usize {
         ((entries as usize + 2) * 100 / 77 - 1 + 2 * SLACK).div_ceil(SLOTS_PER_BLOCK)
     }
@@ -86,7 +85,7 @@ impl CounterTable {
         ((within * u128::from(self.homes)) >> 64) as usize
     }
 
-    /// Where `key` is, or where it would be.
+    /// The slot of `key`, or the slot where it would be inserted.
     #[inline]
     pub(super) fn locate(&self, key: Key) -> Result<usize, usize> {
         if self.blocks.is_empty() {
@@ -94,7 +93,7 @@ impl CounterTable {
         }
         let mut slot = self.home(key);
         let mut found = self.key(slot);
-        // Two keys agree in their first halves about never; then the second halves decide.
+        // Two keys almost never agree in their first halves; then the second halves decide.
         while found.hi < key.hi || (found.hi == key.hi && found.lo < key.lo) {
             slot += 1;
             found = self.key(slot);
@@ -117,14 +116,14 @@ impl CounterTable {
         self.blocks[slot / SLOTS_PER_BLOCK].entry_mut(slot, &mut self.soonest)
     }
 
-    /// Writes over the entry at `slot`, which has the same key.
+    /// Overwrites the entry at `slot`, which has the same key.
     #[inline]
     pub(super) fn set(&mut self, slot: usize, entry: &TableEntry) {
         self.soonest = self.soonest.min(entry.expires);
         self.blocks[slot / SLOTS_PER_BLOCK].set(slot, entry);
     }
 
-    /// Puts `entry` where [`CounterTable::locate`] says it would be.
+    /// Inserts `entry` at the slot that [`CounterTable::locate`] returned.
     pub(super) fn insert(&mut self, slot: usize, entry: &TableEntry) -> Result<(), TableFull> {
         let last = self.blocks.len() * SLOTS_PER_BLOCK;
         let mut gap = slot;
@@ -156,7 +155,7 @@ impl CounterTable {
         }
     }
 
-    /// Takes the entry at `slot` out and closes the gap.
+    /// Removes the entry at `slot` and closes the gap.
     pub(super) fn remove(&mut self, slot: usize) -> TableEntry {
         let removed = self.entry(slot);
         let mut gap = slot;
@@ -181,7 +180,7 @@ impl CounterTable {
         blocks.flat_map(|block| block.entries())
     }
 
-    /// Counts what has expired by `now`; learns when the next will if nothing has.
+    /// Counts the entries that have expired by `now`. If there are none, updates the soonest expiry.
     pub(super) fn count_expired(&mut self, now: Secs) -> u32 {
         if now < self.soonest {
             return 0;

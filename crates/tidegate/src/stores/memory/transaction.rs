@@ -1,8 +1,8 @@
-//! The counters of one request as copies: opened under their locks, changed at will, and written
-//! only when the verdict on the whole request is known.
+//! The counters of one request as copies: read under their locks, changed freely, and written only when the verdict on
+//! the whole request is known.
 //!
-//! A counter that occurs twice is one account: the second charge sees what the first would spend.
-//! A subject that finds no room for a counter has an account with a shared one.
+//! A counter that occurs twice has one copy: the second charge sees what the first would spend. A subject without room
+//! for a counter uses a copy of a shared one.
 
 use std::borrow::Cow;
 
@@ -18,7 +18,7 @@ use super::locks::Locks;
 use super::overflow::SharedCounterKeys;
 use super::shard::Shard;
 
-/// Which counter an account is written to.
+/// The counter that a copy is written to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CounterTarget {
     Own(Key),
@@ -28,7 +28,7 @@ enum CounterTarget {
     },
 }
 
-/// One counter of the request.
+/// The copy of one counter.
 pub(super) struct StagedCounter<'c> {
     target: CounterTarget,
     /// Whether it is, or begins as, a shared one.
@@ -36,21 +36,21 @@ pub(super) struct StagedCounter<'c> {
     /// The limit that `state` is under: that of the last charge that was spent.
     limit: &'c Limit,
     state: CounterState,
-    /// As it was found, for a request that is not charged.
+    /// The initial limit and state, for a request that is not charged.
     found: (&'c Limit, CounterState),
-    /// Whether it was found so far ahead of the clock that it had to be moved. That must be kept
-    /// even if the request is refused, or the next one finds it just as far ahead.
+    /// Whether the counter was so far ahead of the clock that it had to be moved. That must be written even if the
+    /// request is denied, or the next one finds it just as far ahead.
     pub(super) stepped: bool,
     /// Whether there is anything to write.
     pub(super) changed: bool,
 }
 
 impl<'c> StagedCounter<'c> {
-    /// A copy of the state, under `limit` and at the present. What is only looked at stays under
-    /// the limit it was found or last spent under.
+    /// A copy of the state, under `limit` and at the current time. Reading does not change the limit that the state is
+    /// stored under.
     pub(super) fn state_under(&self, limit: &Limit, now: Nanos) -> (CounterState, Moment) {
         let mut state = self.state.clone();
-        // Limits of two shapes may share a tag; then the shape tells them apart.
+        // Limits of two shapes may share a tag; then the shape distinguishes them.
         if self.limit.tag() != limit.tag() || !limit.accepts(&state) {
             state = limit.adopt(&self.effective_limit(self.limit), state, now);
         }
@@ -58,24 +58,21 @@ impl<'c> StagedCounter<'c> {
         (state, at)
     }
 
-    /// `limit` as this counter keeps it.
+    /// `limit` as this counter applies it.
     pub(super) fn effective_limit<'l>(&self, limit: &'l Limit) -> Cow<'l, Limit> {
         match &self.target {
             CounterTarget::Own(_) => Cow::Borrowed(limit),
-            CounterTarget::Shared {
-                shared_keys: places,
-                ..
-            } => places.effective_limit(limit),
+            CounterTarget::Shared { shared_keys, .. } => shared_keys.effective_limit(limit),
         }
     }
 
-    /// Takes a state of this account that was changed.
+    /// Sets a changed state.
     pub(super) fn set_state(&mut self, limit: &'c Limit, state: CounterState) {
         (self.limit, self.state) = (limit, state);
         self.changed = true;
     }
 
-    /// Undoes every change that was spent.
+    /// Rolls back everything that was spent.
     pub(super) fn rollback(&mut self) {
         (self.limit, self.state) = self.found.clone();
         self.changed = self.stepped;
@@ -88,7 +85,7 @@ impl<'c> StagedCounter<'c> {
     }
 }
 
-/// The accounts of a request, and which of them each charge is on.
+/// The copies of a request, and the index of the copy for each charge.
 #[derive(Default)]
 pub(super) struct MemoryTransaction<'c> {
     pub(super) counters: SmallVec<[StagedCounter<'c>; 4]>,
@@ -96,8 +93,8 @@ pub(super) struct MemoryTransaction<'c> {
 }
 
 impl<C> MemoryStore<C> {
-    /// Reads the counters of `charges`, whose shards are locked, and finds a shared one for those
-    /// that have and get none of their own.
+    /// Reads the counters of `charges`, whose shards are locked, and finds a shared one for each charge without its own
+    /// counter.
     pub(super) fn begin_transaction<'a, 'c>(
         &'a self,
         locks: &mut Locks<'a>,
@@ -125,12 +122,12 @@ impl<C> MemoryStore<C> {
                 CounterLookup::Fresh => (own, None, Source::Exact),
                 CounterLookup::Inherits | CounterLookup::Shares => {
                     let shared_keys = SharedCounterKeys::of(charge);
-                    let common = Charge {
+                    let shared_charge = Charge {
                         limit: shared_keys.effective_limit(&charge.limit),
                         ..charge.clone()
                     };
                     let shared = locks.shared(shared_keys.shard);
-                    let (key, state) = self.find_shared(shared, shared_keys, &common, at);
+                    let (key, state) = self.find_shared(shared, shared_keys, &shared_charge, at);
                     match (look, state) {
                         (CounterLookup::Inherits, None) => (own, None, Source::Exact),
                         (CounterLookup::Inherits, Some(state)) => {
@@ -147,10 +144,9 @@ impl<C> MemoryStore<C> {
             };
             let state = state.unwrap_or_else(|| match &target {
                 CounterTarget::Own(_) => charge.limit.fresh(at.now),
-                CounterTarget::Shared {
-                    shared_keys: places,
-                    ..
-                } => places.effective_limit(&charge.limit).fresh(at.now),
+                CounterTarget::Shared { shared_keys, .. } => {
+                    shared_keys.effective_limit(&charge.limit).fresh(at.now)
+                }
             });
             transaction.add(target, source, &charge.limit, state, at.now);
         }
@@ -174,7 +170,7 @@ impl<C> MemoryStore<C> {
         }
     }
 
-    /// Writes an account.
+    /// Writes a copy back.
     pub(super) fn commit(&self, locks: &mut Locks<'_>, counter: &StagedCounter<'_>, at: TimePoint) {
         let limit = counter.effective_limit(counter.limit);
         let (state, moment) = counter.state_under(&limit, at.now);
@@ -189,32 +185,29 @@ impl<C> MemoryStore<C> {
                 write.key = key;
                 self.write(locks.own(key), write, at.secs, &self.budget);
             }
-            CounterTarget::Shared {
-                shared_keys: places,
-                key,
-            } => {
+            CounterTarget::Shared { shared_keys, key } => {
                 write.key = key;
                 self.write(
-                    locks.shared(places.shard),
+                    locks.shared(shared_keys.shard),
                     write,
                     at.secs,
                     &self.overflow.budget,
                 );
-                self.overflow.mark_used(places.shard);
+                self.overflow.mark_used(shared_keys.shard);
             }
         }
     }
 }
 
-/// What there is for one charge.
+/// The result of looking up the counter of one charge.
 enum CounterLookup {
-    /// Its own counter.
+    /// The subject has its own counter.
     Found(CounterState),
-    /// Nothing, and room for one.
+    /// There is none, and room for one.
     Fresh,
-    /// Nothing, and room for one that begins as a copy of a shared one.
+    /// There is none, and room for one that begins as a copy of a shared one.
     Inherits,
-    /// Nothing, and no room.
+    /// There is none, and no room.
     Shares,
 }
 
@@ -230,7 +223,7 @@ impl<'c> MemoryTransaction<'c> {
         let known = self
             .counters
             .iter()
-            .position(|account| account.target == target);
+            .position(|counter| counter.target == target);
         self.counter_of.push(known.unwrap_or(self.counters.len()));
         if known.is_none() {
             let mut counter = StagedCounter {

@@ -1,8 +1,8 @@
-//! A record as bytes: the counters of one subject under all rates of one rule.
+//! The record format: the counters of one subject under all rates of one rule, as bytes.
 //!
-//! The layout is told in `redis/scripts/record.lua`, which reads and writes the same bytes; a journal on
-//! disk keeps them too. A record describes itself: a state found under other parameters can be read
-//! under present ones. Times from 2^53 on are one: the end of time.
+//! `redis/scripts/record.lua` documents the layout and reads and writes the same bytes. The journal on disk uses
+//! the format too. A record describes itself, so a state written under other parameters can be read under the
+//! present ones. All times from 2^53 on are equal: the end of time.
 
 mod read;
 
@@ -14,7 +14,7 @@ pub(super) use self::read::read;
 
 /// The first byte of every record.
 pub(super) const VERSION: u8 = 1;
-/// The first time that a script cannot tell from the next.
+/// The first time that a script cannot distinguish from the next one.
 pub(super) const END_OF_TIME: u64 = 1 << 53;
 
 const BUCKET: u8 = 1;
@@ -27,8 +27,8 @@ const KIND_MASK: u8 = 7;
 const MILLI_FLAG: u8 = 8;
 const MORE_FLAG: u8 = 16;
 
-/// What a record says of one counter: which rate, counted how. Two counters with one header are made
-/// with the same parameters.
+/// The header of one counter: its rate and its parameters. Two counters with equal headers have the same
+/// parameters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct RecordHeader(SmallVec<[u8; 32]>);
 
@@ -43,15 +43,15 @@ pub(super) struct RecordCounter {
 /// A record that cannot be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum RecordError {
-    /// Written in another format.
+    /// The format version is unknown.
     #[error("a record has format {0}, which this version cannot read")]
     Version(u8),
-    /// Cut short, or never a record.
+    /// The bytes are truncated, or are no record.
     #[error("a record is damaged")]
     Damaged,
 }
 
-/// The headers of a record, as they begin it.
+/// The first bytes of a record: the version and the headers.
 pub(super) fn encode_headers<'h>(
     headers: impl ExactSizeIterator<Item = &'h RecordHeader>,
 ) -> Vec<u8> {
@@ -67,7 +67,7 @@ pub(super) fn encode_headers<'h>(
     bytes
 }
 
-/// A record of these counters, each under its limit.
+/// Encodes a record of `counters`.
 pub(super) fn write<'c>(
     counters: impl ExactSizeIterator<Item = (&'c RecordHeader, &'c Limit, &'c CounterState)> + Clone,
 ) -> Vec<u8> {
@@ -125,12 +125,12 @@ impl RecordHeader {
         RecordHeader(bytes)
     }
 
-    /// Which rate of its rule.
+    /// The index of the rate in its rule.
     pub(super) fn rate(&self) -> u8 {
         self.0[0]
     }
 
-    /// The tag of the limit it was made under.
+    /// The tag of the limit.
     #[cfg(feature = "disk")]
     pub(super) fn tag(&self) -> u32 {
         u32::from_le_bytes([self.0[2], self.0[3], self.0[4], self.0[5]])
@@ -140,7 +140,7 @@ impl RecordHeader {
         self.0[1] & KIND_MASK == CALENDAR
     }
 
-    /// How counters of this kind are laid out: see `redis/scripts/books.lua`.
+    /// The layout of the state, as `redis/scripts/books.lua` numbers it.
     pub(super) fn shape(&self) -> u8 {
         match self.0[1] & KIND_MASK {
             BUCKET => 1,
@@ -148,13 +148,13 @@ impl RecordHeader {
         }
     }
 
-    /// Bytes of a count, where there are counts.
+    /// The width of a count in bytes, for kinds that have counts.
     fn count_len(&self) -> usize {
         usize::from(self.0[6] & 15)
     }
 }
 
-/// Bytes that a number needs.
+/// The number of bytes that `number` needs.
 fn byte_len(number: u64) -> usize {
     (64 - number.leading_zeros() as usize).div_ceil(8)
 }

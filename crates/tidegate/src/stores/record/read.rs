@@ -1,4 +1,4 @@
-//! Reading a record. Nothing in it is believed: what no script writes is an error, not a panic.
+//! Decodes records. Invariant: bytes that no script writes are an error, never a panic.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::{
     RecordError, RecordHeader, SLIDING, STRICT, VERSION,
 };
 
-/// The counters of a record, in order of their rates.
+/// Decodes the counters of a record, in order of their rates.
 pub(in crate::stores) fn read(bytes: &[u8]) -> Result<Vec<RecordCounter>, RecordError> {
     let mut bytes = RecordReader(bytes);
     match bytes.take(1)? {
@@ -40,7 +40,7 @@ pub(in crate::stores) fn read(bytes: &[u8]) -> Result<Vec<RecordCounter>, Record
     headers.into_iter().map(counter).collect()
 }
 
-/// What a header says about the state that belongs to it.
+/// The layout of a state, from its header.
 struct StateLayout {
     kind: u8,
     tick: Tick,
@@ -48,7 +48,7 @@ struct StateLayout {
     numbers: [u64; 3],
 }
 
-/// Bytes still to be read.
+/// The bytes not yet read.
 struct RecordReader<'b>(&'b [u8]);
 
 impl<'b> RecordReader<'b> {
@@ -70,7 +70,7 @@ impl<'b> RecordReader<'b> {
         Ok(if ticks < END_OF_TIME { ticks } else { u64::MAX })
     }
 
-    /// A number that a script can have computed.
+    /// A number that is exact in a script.
     fn exact(&mut self, len: usize) -> Result<u64, RecordError> {
         let number = self.number(len)?;
         (number < END_OF_TIME)
@@ -78,7 +78,7 @@ impl<'b> RecordReader<'b> {
             .ok_or(RecordError::Damaged)
     }
 
-    /// Which window of `width` ticks: one that begins before the end of time.
+    /// The index of a window of `width` ticks that begins before the end of time.
     fn index(&mut self, width: u64) -> Result<u64, RecordError> {
         let index = self.exact(7)?;
         let began = index.checked_mul(width).filter(|at| *at < END_OF_TIME);
@@ -129,8 +129,8 @@ impl<'b> RecordReader<'b> {
     fn state(&mut self, layout: StateLayout) -> Result<(Limit, CounterState), RecordError> {
         let [a, b, c] = layout.numbers;
         let size = layout.count_len;
-        // A record does not say how much was permitted: reading under another limit needs no more
-        // than how it was counted.
+        // A record does not contain the limit's capacity: reading it under another limit needs only the
+        // parameters of its algorithm.
         let limit = u64::from(u32::MAX / 2);
         let (parameters, state) = match layout.kind {
             BUCKET => {
@@ -241,7 +241,7 @@ mod tests {
         Limit::compile(&spec, Precision::Script).expect("a limit")
     }
 
-    /// Whatever is under our keys, reading it and deciding by it ends in an answer or an error.
+    /// Reading any bytes, and deciding with the result, ends in a decision or an error.
     #[test]
     fn damaged_records_never_panic() {
         let now = Nanos::from_secs(1_800_000_000);

@@ -1,7 +1,7 @@
-//! How a server of a store is entered: login, database, TLS. Where it is, is told at run time.
+//! The credentials of a server: login, database, TLS. The address is known only at run time.
 //!
-//! Passwords and certificates that stand in files are read whenever a client is made, so that they can
-//! be replaced without a restart. Nothing here is ever printed.
+//! Passwords and certificates in files are read whenever a client is made, so that they can be replaced without a
+//! restart. Nothing here is ever printed.
 
 use std::fmt;
 use std::fs;
@@ -17,12 +17,12 @@ use redis::{
 
 use super::error::RedisStoreError;
 
-/// Where a server listens.
+/// The address of a server.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum RedisAddress {
-    /// On a port.
+    /// A TCP port.
     Tcp { host: String, port: u16 },
-    /// On a socket in the file system.
+    /// A Unix domain socket.
     Unix(PathBuf),
 }
 
@@ -36,17 +36,17 @@ impl fmt::Display for RedisAddress {
     }
 }
 
-/// What a server wants to see before it lets us in.
+/// The credentials that a server requires.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(super) struct Access {
     pub(super) user: Option<String>,
     pub(super) password: RedisPassword,
     pub(super) database: i64,
-    /// Whether the way is encrypted, and by which certificates.
+    /// The certificates, if the connection is encrypted.
     pub(super) tls: Option<Certificates>,
 }
 
-/// Where the password stands.
+/// The source of the password.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(super) enum RedisPassword {
     #[default]
@@ -55,17 +55,17 @@ pub(super) enum RedisPassword {
     File(PathBuf),
 }
 
-/// Files with certificates. What is not given is as the system has it.
+/// Certificate files. The system's defaults replace those that are not given.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(super) struct Certificates {
-    /// The authorities that servers are trusted by.
+    /// The authorities that servers are verified by.
     pub(super) authorities: Option<PathBuf>,
-    /// Our own certificate, and its key.
+    /// The client certificate and its key.
     pub(super) own: Option<(PathBuf, PathBuf)>,
 }
 
 impl Access {
-    /// A client for the server at `address`. Reads files: small ones, and only when a connection is made.
+    /// A client for the server at `address`. Reads small files, and only when a connection is made.
     pub(super) fn client(&self, address: &RedisAddress) -> Result<Client, RedisStoreError> {
         let mut login = RedisConnectionInfo::default().set_db(self.database);
         if let Some(user) = &self.user {
@@ -103,7 +103,7 @@ impl Access {
 }
 
 impl Access {
-    /// The password, if it was given in the address: whatever a server says, it is cut out.
+    /// The password, if it is part of the URL. It is removed from any text of a server.
     pub(super) fn secret(&self) -> Option<&str> {
         match &self.password {
             RedisPassword::Literal(password) => Some(password),
@@ -148,22 +148,22 @@ impl Certificates {
     }
 }
 
-/// The path is not told: it may be a password that was written in the wrong place.
+/// Omits the path: it may be a password written in the wrong place.
 fn unreadable(option: &str, error: &io::Error) -> RedisStoreError {
     let detail = format!("`{option}` ({error})");
     RedisStoreError::needs_operator("unreadable file", &detail, "write a file that can be read")
 }
 
-/// The redis crate takes the cryptography that the process has chosen, and panics when none is. A
-/// choice that the program made before stays.
+/// The redis crate uses the crypto provider of the process, and panics if there is none. A provider that the program
+/// installed before stays.
 fn install_crypto_provider() {
     static CHOSEN: Once = Once::new();
     CHOSEN.call_once(|| {
-        let _made_before = rustls::crypto::ring::default_provider().install_default();
+        let _installed_before = rustls::crypto::ring::default_provider().install_default();
     });
 }
 
-/// Tells only what is there, never what it says.
+/// Prints which fields are set, never their values.
 impl fmt::Debug for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Access")

@@ -1,13 +1,13 @@
-//! What a server has acknowledged and must not lose: heartbeats, refunds and settlements.
+//! Writes that a server has acknowledged and must not lose: heartbeats, refunds and settlements.
 //!
 //! A server that restarts from a snapshot, or a replica that takes over, may have the data of an earlier moment.
-//! What is written is kept in order, so a heartbeat that such a server finds shows that everything older is there.
-//! `beat.lua` compares it with what is known here, and draws a new epoch if something may be lost.
+//! Writes keep their order, so a heartbeat that such a server finds shows that every older write is there.
+//! `beat.lua` compares it with the time known here, and draws a new epoch if a write may be lost.
 
 use tidegate_core::units::Nanos;
 
-/// A heartbeat that is so much earlier than the one before shows that the server's clock was set back. Replies that
-/// overtake each other differ by less.
+/// A heartbeat that is earlier than the one before by more than this shows that the server's clock was set back.
+/// Replies that overtake each other differ by less.
 const CLOCK_STEP_MILLIS: u64 = 5_000;
 
 /// The last writes that were acknowledged, by the server's clock.
@@ -21,12 +21,12 @@ pub(super) struct AcknowledgedWrites {
 }
 
 impl AcknowledgedWrites {
-    /// The last moment at which something was written, in milliseconds.
+    /// The time of the last acknowledged write, in milliseconds.
     pub(super) fn millis(&self) -> u64 {
         self.heartbeat_millis.max(self.refund_millis)
     }
 
-    /// A heartbeat was acknowledged. The register has its whole milliseconds.
+    /// Records an acknowledged heartbeat. The register has its whole milliseconds.
     pub(super) fn note_heartbeat(&mut self, run: &[u8], at: Nanos) {
         let millis = at.get() / 1_000_000;
         let is_known = self.run == run && millis + CLOCK_STEP_MILLIS >= self.millis();
@@ -42,7 +42,7 @@ impl AcknowledgedWrites {
         }
     }
 
-    /// A refund or a settlement was acknowledged. Only a later heartbeat shows that it is not lost.
+    /// Records an acknowledged refund or settlement. Only a later heartbeat shows that it is not lost.
     pub(super) fn note_refund(&mut self, at: Nanos) {
         let millis = at.get().div_ceil(1_000_000);
         self.refund_millis = self.refund_millis.max(millis);
@@ -64,7 +64,7 @@ mod tests {
         assert_eq!(writes.millis(), 5);
         writes.note_refund(micros(7_100));
         writes.note_heartbeat(b"a", micros(7_900));
-        assert_eq!(writes.millis(), 8, "it may have come before the refund");
+        assert_eq!(writes.millis(), 8, "may be from before the refund");
         writes.note_heartbeat(b"a", micros(6_000));
         assert_eq!(writes.millis(), 8, "a late reply");
         writes.note_heartbeat(b"a", micros(9_000));
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn another_run_or_a_clock_that_was_set_back_begins_anew() {
+    fn another_run_or_a_clock_set_back_starts_anew() {
         let mut writes = AcknowledgedWrites::default();
         writes.note_heartbeat(b"a", Nanos::from_secs(100));
         writes.note_refund(Nanos::from_secs(100));

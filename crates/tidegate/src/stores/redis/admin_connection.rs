@@ -1,8 +1,8 @@
-//! One connection for an operator's questions, apart from those that count.
+//! A connection for an operator's queries, apart from those that decide requests.
 //!
-//! What `tidegate doctor` looks through. It asks what it is told to ask, waits no longer than it was
-//! told, and reads what only this store can read: its secret, its register of nodes, its scripts. It
-//! judges nothing. No error it gives tells a password.
+//! `tidegate doctor` uses it. It sends the commands it is given, within the configured timeouts, and decodes the data
+//! that only this store can decode: its secret, its register of nodes, its scripts. It judges nothing. None of its
+//! errors contains a password.
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
@@ -34,36 +34,36 @@ pub struct AdminConnection {
     keys: ServerKeys,
 }
 
-/// What a server answered.
+/// A reply of a server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RespValue {
-    /// That there is nothing.
+    /// No value.
     Nil,
     /// A number.
     Number(i64),
     /// Text, or bytes.
     Text(Vec<u8>),
-    /// Several answers.
+    /// Several values.
     List(Vec<RespValue>),
 }
 
 /// A script of the store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ScriptText {
-    /// What it does.
+    /// The name.
     pub name: &'static str,
-    /// What the server knows it by.
+    /// The hash by which the server knows it.
     pub hash: String,
-    /// What it is loaded from.
+    /// The text that is loaded.
     pub text: &'static str,
 }
 
 /// A node in the register.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RegisteredNode {
-    /// Which.
+    /// The id of the node.
     pub node: NodeId,
-    /// How long ago it last gave a sign of life, by the server's clock.
+    /// The age of its last heartbeat, by the server's clock.
     pub ago: Nanos,
 }
 
@@ -99,7 +99,7 @@ impl AdminConnection {
         }
     }
 
-    /// Where the server is, without user and password.
+    /// The address of the server, without user and password.
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -109,29 +109,28 @@ impl AdminConnection {
         self.database
     }
 
-    /// What a key must have between braces for this primary of a cluster to have it; nothing where the
-    /// server has every key.
+    /// The hash tag that a key must have to be on this primary of a cluster; none where the server has every key.
     pub fn tag(&self) -> Option<&str> {
         self.keys.tag.as_deref()
     }
 
-    /// Whether the secret of the store is kept here.
+    /// Whether the store's secret is on this server.
     pub fn has_secret(&self) -> bool {
         self.keys.has_secret
     }
 
-    /// Asks one command.
+    /// Sends one command.
     ///
     /// # Errors
-    /// When it is refused, or nothing comes back.
+    /// When the server replies with an error, or does not reply.
     pub async fn query(&self, words: &[&[u8]]) -> Result<RespValue, RedisStoreError> {
         self.query_value(&command(words)).await.map(RespValue::from)
     }
 
-    /// Asks several in one go; each is answered or refused on its own.
+    /// Sends several commands in one pipeline; each has its own result.
     ///
     /// # Errors
-    /// When nothing comes back.
+    /// When the server does not reply.
     pub async fn query_each(
         &self,
         commands: &[Vec<&[u8]>],
@@ -153,10 +152,10 @@ impl AdminConnection {
             .collect())
     }
 
-    /// What the store keeps of the secret, compared with the one this node was given.
+    /// The stored form of the secret, compared with the secret of this node.
     ///
     /// # Errors
-    /// When it is refused, or nothing comes back.
+    /// When the server replies with an error, or does not reply.
     pub async fn secret(&self, own: Option<&Secret>) -> Result<StoredSecret, RedisStoreError> {
         let found = self.query(&[b"GET", secret::KEY.as_bytes()]).await?;
         Ok(match found {
@@ -166,10 +165,10 @@ impl AdminConnection {
         })
     }
 
-    /// The nodes that have signed in, those that have gone silent too.
+    /// The registered nodes, including those that have gone silent.
     ///
     /// # Errors
-    /// When it is refused, or nothing comes back.
+    /// When the server replies with an error, or does not reply.
     pub async fn nodes(&self) -> Result<Vec<RegisteredNode>, RedisStoreError> {
         let now = self.time().await?;
         let found = self.query(&[b"HGETALL", &self.keys.register]).await?;
@@ -185,10 +184,10 @@ impl AdminConnection {
         Ok(nodes.collect())
     }
 
-    /// The server's time, if what it answers is one.
+    /// The server's time, if the reply is a valid one.
     ///
     /// # Errors
-    /// When it is refused, or nothing comes back.
+    /// When the server replies with an error, or does not reply.
     pub async fn time(&self) -> Result<Option<Nanos>, RedisStoreError> {
         let RespValue::List(parts) = self.query(&[b"TIME"]).await? else {
             return Ok(None);
@@ -210,13 +209,13 @@ impl AdminConnection {
         each.collect()
     }
 
-    /// Charges a limit of one twice, in a record under `key`, by the script that decides. Whether the
-    /// first passed and the second did not, as it should be.
+    /// Charges a limit of 1 twice, in a record under `key`, with the charge script. True if the first charge was
+    /// allowed and the second denied, as it should be.
     ///
     /// # Errors
-    /// When the script cannot be run, or decides otherwise than the library.
+    /// When the script cannot be run, or its decision differs from the library's.
     pub async fn self_test(&self, key: &[u8]) -> Result<bool, StoreError> {
-        // A bucket: no window ends between the two.
+        // A bucket, because no window can end between the two charges.
         let spec = Spec::new(Algorithm::TokenBucket, 1, Nanos::from_secs(3_600));
         let limit = Limit::compile(&spec, Precision::Script);
         let limit = limit.map_err(|error| rejected(scripts::CHARGE, error))?;
@@ -268,7 +267,7 @@ impl AdminConnection {
     fn to_error(&self, error: &RedisError) -> RedisStoreError {
         let error = RedisStoreError::from_redis(error, self.password.as_deref());
         match self.tag() {
-            // A cluster that we know to be one sends us on only while slots move.
+            // A store configured as a cluster redirects only while hash slots move.
             Some(_) => error.while_resharding(),
             None => error,
         }
@@ -284,7 +283,7 @@ fn command(words: &[&[u8]]) -> Cmd {
 }
 
 impl RespValue {
-    /// As text, if it is.
+    /// The text, if it is valid UTF-8.
     pub fn text(&self) -> Option<&str> {
         match self {
             RespValue::Text(bytes) => std::str::from_utf8(bytes).ok(),
@@ -303,7 +302,7 @@ impl From<Value> for RespValue {
             Value::Array(values) => {
                 RespValue::List(values.into_iter().map(RespValue::from).collect())
             }
-            // The rest is of a protocol that is not spoken here.
+            // The other variants belong to RESP3, which this connection does not use.
             _ => RespValue::Nil,
         }
     }
@@ -312,6 +311,6 @@ impl From<Value> for RespValue {
 /// Never prints an address or a password.
 impl std::fmt::Debug for AdminConnection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Console").finish_non_exhaustive()
+        f.debug_struct("AdminConnection").finish_non_exhaustive()
     }
 }

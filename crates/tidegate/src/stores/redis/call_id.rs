@@ -9,16 +9,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use redis::{Cmd, Value};
 
-/// The id of one call. Four bytes: a connection would have to be 4 billion replies behind to repeat one.
+/// The id of one call. Four bytes: a reply would have to be 4 billion calls late to match another call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct CallId([u8; 4]);
 
-/// Where the ids of one server's connections come from. Clones share one sequence.
+/// Generates the ids of one server's connections. Clones share one sequence.
 #[derive(Clone)]
 pub(super) struct CallIds(Arc<AtomicU32>);
 
 impl CallIds {
-    /// A sequence that begins anywhere, so that two nodes behind one proxy hardly have the same ids.
+    /// A sequence with a random start, so that two nodes behind one proxy hardly have the same ids.
     pub(super) fn new() -> Self {
         let mut start = [0; 4];
         let _starts_at_0_without_randomness = getrandom::fill(&mut start);

@@ -13,12 +13,12 @@ use tokio::time::timeout;
 use super::access::{Access, RedisAddress};
 use super::error::{Action, RedisStoreError};
 
-/// How long the line may take. A server that closes sends it at once; any other sends nothing.
+/// The time for the line. A server that closes sends it at once; any other sends nothing.
 const LINE_TIMEOUT: Duration = Duration::from_millis(200);
 /// The longest such line, about the protected mode, has some 1,060 bytes.
 const MAX_LINE: u64 = 4_096;
 
-/// The same fault, or what the server at `address` sends before it closes.
+/// Returns `connect_error`, or the error that the server at `address` sends before it closes.
 pub(super) async fn or_closing_error(
     connect_error: RedisStoreError,
     address: &RedisAddress,
@@ -35,7 +35,7 @@ pub(super) async fn or_closing_error(
     error.unwrap_or(connect_error)
 }
 
-/// The fault that a line names, if it is an error.
+/// The error in a line, if the line is one.
 fn error_of(line: &str, secret: Option<&str>) -> Option<RedisStoreError> {
     let (code, detail) = line.strip_prefix('-')?.trim_end().split_once(' ')?;
     Some(RedisStoreError::from_reply(code, detail, secret))
@@ -51,7 +51,7 @@ async fn first_line(address: &RedisAddress) -> Option<String> {
     }
 }
 
-/// What arrives until the end of a line or of the stream.
+/// The bytes up to the end of a line or of the stream.
 async fn line_of(stream: impl AsyncRead + Unpin) -> Option<String> {
     let (mut stream, mut line) = (stream.take(MAX_LINE), Vec::new());
     while let Ok(byte) = stream.read_u8().await {
@@ -70,7 +70,7 @@ mod tests {
 
     use super::*;
 
-    /// What is found out at a server that sends `text` and closes.
+    /// The error found at a server that sends `text` and closes.
     async fn found(text: &'static str) -> Option<String> {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = RedisAddress::Tcp {
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_line_before_the_end_is_the_cause() {
+    async fn the_line_before_the_close_is_the_error() {
         let full = "ERR max number of clients reached: raise `maxclients` of the server";
         for (text, want) in [
             ("-ERR max number of clients reached\r\n", Some(full)),

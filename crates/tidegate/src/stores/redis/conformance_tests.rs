@@ -1,6 +1,6 @@
-//! The store keeps what every store promises, on real servers.
+//! Runs the conformance tests of stores against real servers.
 //!
-//! The shipped scripts with one change: they read the time from a key, so that it can be moved.
+//! The scripts are the shipped ones with one change: they read the time from a key, so that tests can advance it.
 
 #[path = "../../../tests/conformance/mod.rs"]
 pub(super) mod conformance;
@@ -15,12 +15,12 @@ use tidegate_core::units::Nanos;
 use self::conformance::Rig;
 use super::scripts::LoadedScript;
 use super::{Redis, RedisConfig, RedisStore, scripts};
-use tidegate_parts::{RedisProgram, TestRedis};
+use tidegate_testkit::{RedisProgram, TestRedis};
 
 /// Far enough ahead that nothing expires by the server's own clock.
 pub(super) const START: u64 = 2_300_000_000;
 
-/// A store whose time is kept in the server, under a key of the test.
+/// A store whose time is in the server, under a key of the test.
 pub(super) struct ConformanceRig {
     store: RedisStore,
     direct: Mutex<redis::Connection>,
@@ -49,7 +49,7 @@ impl ConformanceRig {
 }
 
 impl ConformanceRig {
-    /// What time it is there.
+    /// The time of the store.
     pub(super) fn time(&self) -> Nanos {
         let mut direct = self.direct.lock().expect("one thread");
         Nanos::from_secs(direct.get("now").expect("a server"))
@@ -80,7 +80,7 @@ macro_rules! run_conformance_tests {
     };
 }
 
-fn keeps_every_promise(program: RedisProgram) {
+fn run_all_conformance_tests(program: RedisProgram) {
     let server = TestRedis::start(program, &[]);
     on_runtime(async {
         let rig = ConformanceRig::connect(&server).await;
@@ -88,10 +88,10 @@ fn keeps_every_promise(program: RedisProgram) {
     });
 }
 
-/// A store that does not know the server's time yet tells a script of windows long past. The script
-/// does nothing and says what time it is, and is asked again.
+/// A store that does not know the server's time yet sends windows long past. The script does nothing and replies with
+/// its time, and the store calls it again.
 #[test]
-fn calendar_windows_are_found_whatever_the_time() {
+fn calendar_windows_are_found_at_any_time() {
     let server = TestRedis::redis7();
     let day = |number: u64| Nanos::from_secs(START - 1_000_000 + 86_400 * number);
     let mut spec = Spec::new(Algorithm::FixedWindow, 2, Nanos::from_secs(86_400));
@@ -105,7 +105,7 @@ fn calendar_windows_are_found_whatever_the_time() {
         let counter = conformance::ConformanceCounter::new();
         let charge = async |cost| {
             let one = conformance::set([counter.enforce(&limit, cost)]);
-            rig.store().charge(&one).await.expect("an answer").admitted
+            rig.store().charge(&one).await.expect("a reply").admitted
         };
         assert!(charge(1).await && charge(1).await && !charge(1).await);
         rig.advance(Nanos::from_secs(40 * 86_400));
@@ -113,7 +113,7 @@ fn calendar_windows_are_found_whatever_the_time() {
         rig.advance(Nanos::from_secs(500 * 86_400));
         let batch = conformance::set([counter.enforce(&limit, 1)]);
         let admitted = rig.store().charge_each(&[&batch, &batch, &batch]).await;
-        let admitted = admitted.into_iter().map(|o| o.expect("an answer").admitted);
+        let admitted = admitted.into_iter().map(|o| o.expect("a reply").admitted);
         assert_eq!(
             admitted.collect::<Vec<_>>(),
             [true, true, false],
@@ -132,21 +132,21 @@ pub(super) fn on_runtime<T>(test: impl Future<Output = T>) -> T {
 }
 
 #[test]
-fn redis_7_keeps_every_promise() {
-    keeps_every_promise(RedisProgram::Redis7);
+fn redis_7_passes_every_conformance_test() {
+    run_all_conformance_tests(RedisProgram::Redis7);
 }
 
 #[test]
-fn redis_8_keeps_every_promise() {
-    keeps_every_promise(RedisProgram::Redis8);
+fn redis_8_passes_every_conformance_test() {
+    run_all_conformance_tests(RedisProgram::Redis8);
 }
 
 #[test]
-fn valkey_8_keeps_every_promise() {
-    keeps_every_promise(RedisProgram::Valkey8);
+fn valkey_8_passes_every_conformance_test() {
+    run_all_conformance_tests(RedisProgram::Valkey8);
 }
 
 #[test]
-fn valkey_9_keeps_every_promise() {
-    keeps_every_promise(RedisProgram::Valkey9);
+fn valkey_9_passes_every_conformance_test() {
+    run_all_conformance_tests(RedisProgram::Valkey9);
 }

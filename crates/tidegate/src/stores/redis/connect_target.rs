@@ -1,4 +1,4 @@
-//! Which way a connection takes: to a place that never changes, or to the primary, wherever it is.
+//! The target of a connection: a fixed address, or the primary that sentinels know.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use super::access::{Access, RedisAddress};
 use super::error::RedisStoreError;
 use super::sentinel::{Sentinels, watch_primary};
 
-/// Where connections are made to.
+/// The target of a connection.
 #[derive(Clone)]
 pub(super) enum ConnectTarget {
-    /// One place.
+    /// One address.
     Fixed {
         address: RedisAddress,
         access: Access,
@@ -22,7 +22,7 @@ pub(super) enum ConnectTarget {
 }
 
 impl ConnectTarget {
-    /// Refuses what could never be connected to, such as a certificate that is no certificate.
+    /// Rejects a configuration that could never connect, such as an invalid certificate.
     pub(super) fn check(&self) -> Result<(), RedisStoreError> {
         match self {
             ConnectTarget::Fixed { address, access } => access.client(address).map(drop),
@@ -30,7 +30,7 @@ impl ConnectTarget {
         }
     }
 
-    /// The place to connect to.
+    /// Resolves the address to connect to.
     pub(super) async fn find(&self) -> Result<RedisAddress, RedisStoreError> {
         match self {
             ConnectTarget::Fixed { address, .. } => Ok(address.clone()),
@@ -38,7 +38,7 @@ impl ConnectTarget {
         }
     }
 
-    /// How the server there is entered.
+    /// The credentials of the server.
     pub(super) fn access(&self) -> &Access {
         match self {
             ConnectTarget::Fixed { access, .. } => access,
@@ -46,8 +46,8 @@ impl ConnectTarget {
         }
     }
 
-    /// Whether the server that was found at `address` will do. One that sentinels told of must call itself
-    /// a primary, and they must not have found another in the meantime.
+    /// Whether to use the server found at `address`. A server named by sentinels must report itself as a primary,
+    /// and they must not have found another one in the meantime.
     pub(super) fn accepts(&self, address: &RedisAddress, is_primary: bool) -> bool {
         match self {
             ConnectTarget::Fixed { .. } => true,
@@ -57,7 +57,7 @@ impl ConnectTarget {
         }
     }
 
-    /// The place that was found last.
+    /// The address that was resolved last.
     pub(super) fn last_known(&self) -> Option<RedisAddress> {
         match self {
             ConnectTarget::Fixed { address, .. } => Some(address.clone()),
@@ -65,7 +65,7 @@ impl ConnectTarget {
         }
     }
 
-    /// Done when another place is known than this one. Cancel-safe.
+    /// Completes when the address differs from this one. Cancel-safe.
     pub(super) async fn changed_from(&self, address: Option<&RedisAddress>) {
         match self {
             ConnectTarget::Fixed { .. } => pending().await,
@@ -73,7 +73,7 @@ impl ConnectTarget {
         }
     }
 
-    /// The task that finds out about changes, if there can be any. Must be called within a tokio runtime.
+    /// Spawns the task that watches for changes, if there can be any. Must be called within a tokio runtime.
     pub(super) fn spawn_watch(&self) -> Option<JoinHandle<()>> {
         match self {
             ConnectTarget::Fixed { .. } => None,

@@ -1,9 +1,9 @@
-//! One connection to a server, and the task that keeps it standing.
+//! One connection to a server, and the task that maintains it.
 //!
-//! The task connects, loads the scripts, pings the connection, and connects anew when the connection
-//! breaks, with growing and jittered pauses. A connection that goes silent is replaced by a second one
-//! as `liveness` decides. Where to is asked anew each time. What a connection answers counts only while
-//! its server reigns.
+//! The task connects, loads the scripts, pings the connection, and reconnects when the connection breaks, with
+//! growing and jittered backoff. `liveness` decides when a silent connection is replaced by a second one. The
+//! address is resolved anew for each attempt. Invariant: a reply counts only while `primary_fence` has the run of
+//! its server as the current one.
 
 use std::future::pending;
 use std::io::{self, ErrorKind};
@@ -32,7 +32,7 @@ use super::redirect::SendMode;
 use super::scripts::LoadedScript;
 use super::tls_detection::or_no_tls;
 
-/// A connection, or its absence.
+/// A connection that may be established or not.
 pub(super) struct ManagedConnection {
     target: ConnectTarget,
     fence: Arc<PrimaryFence>,
@@ -57,23 +57,23 @@ pub(super) struct SentCall {
     pub(super) id: CallId,
 }
 
-/// A connection that stands.
+/// An established connection.
 pub(super) struct ActiveConnection {
     pub(super) connection: MultiplexedConnection,
-    /// Whether scripts can be run as such that write nothing.
+    /// Whether the server supports `EVAL_RO`.
     pub(super) read_only: bool,
-    /// Tells one run of one server from any other, and a primary from the one before it.
+    /// Identifies one run of one server. A replica that takes over has a run of its own.
     pub(super) run: u64,
-    /// Where it leads.
+    /// The address of the server.
     address: RedisAddress,
     /// The password that it was opened with.
     secret: Option<String>,
-    /// Notifies those who wait for a reply that nobody but them needs.
+    /// Notified when the connection ends, for callers that wait for a reply which they can request again.
     ended: Notify,
 }
 
 impl ManagedConnection {
-    /// A lane along `target`; `gate` is told whenever it is connected.
+    /// A connection to `target`. `gate` is notified whenever it is established.
     pub(super) fn new(
         target: ConnectTarget,
         fence: Arc<PrimaryFence>,
@@ -96,25 +96,25 @@ impl ManagedConnection {
         }
     }
 
-    /// A command is about to be sent that blocks the connection for up to `span`.
+    /// Announces a command that blocks the connection for up to `span`.
     pub(super) fn expect_block_for(&self, span: Duration) {
         *self.blocked_until.lock() = Some(Instant::now() + span);
     }
 
-    /// The connection, if it stands and its server reigns.
+    /// The connection, if it is established and its run is current.
     pub(super) fn active(&self) -> Option<Arc<ActiveConnection>> {
         let active = self.active.load_full();
         active.filter(|active| self.fence.is_current(active.run))
     }
 
-    /// Why it does not.
+    /// The last connection error.
     pub(super) fn last_error(&self) -> Option<Arc<RedisStoreError>> {
         self.last_error.load_full()
     }
 
-    /// Sends a plain command. Its reply has no id, so a ping that returns one is sent behind it: the ping's
-    /// reply is in its place only if the command's reply is too. Not waited for longer than the connection
-    /// stands: unlike a charge, a plain command is simply sent again.
+    /// Sends a plain command. Its reply has no id, so a ping that returns one follows it: the ping's reply is in
+    /// its place only if the command's reply is too. Stops waiting when the connection ends: unlike a charge, a
+    /// plain command can be sent again.
     pub(super) async fn send(
         &self,
         active: &Arc<ActiveConnection>,
@@ -138,7 +138,7 @@ impl ManagedConnection {
         self.before_ping(active, id, echo, reply)
     }
 
-    /// The reply to a plain command, of which the ping with this id was sent directly behind it.
+    /// Checks the reply to a plain command: the ping with this id directly followed the command.
     pub(super) fn before_ping(
         &self,
         active: &Arc<ActiveConnection>,
@@ -149,8 +149,8 @@ impl ManagedConnection {
         match echo {
             Ok(echo) if id.is_echoed_by(&echo) => reply,
             Ok(_) => Err(self.reply_mismatch(active)),
-            // A server that refuses the ping refuses the command too. If it did not, nothing shows whose
-            // reply that was.
+            // A server that rejects the ping rejects the command too. If it did not, nothing shows to which
+            // call the reply belongs.
             Err(error) => reply.and(Err(error)),
         }
     }
@@ -160,7 +160,7 @@ impl ManagedConnection {
         self.call_ids.next()
     }
 
-    /// Sends a script call; its reply without the call id.
+    /// Sends a script call. Returns its reply without the call id.
     pub(super) async fn send_call(
         &self,
         active: &Arc<ActiveConnection>,
@@ -185,7 +185,7 @@ impl ManagedConnection {
         self.matching_reply(active, call.id, reply)
     }
 
-    /// Sends several commands in one go; one reply for each.
+    /// Sends several commands in one pipeline; one reply for each.
     pub(super) async fn send_all(
         &self,
         active: &Arc<ActiveConnection>,
@@ -218,7 +218,7 @@ impl ManagedConnection {
         error
     }
 
-    /// An answer, if its server still reigns.
+    /// Returns `reply` if its server's run is still current.
     pub(super) fn if_current<T>(
         &self,
         active: &Arc<ActiveConnection>,
@@ -231,7 +231,7 @@ impl ManagedConnection {
         }
     }
 
-    /// Reads an error; a connection that is of no more use is given up.
+    /// Converts an error. Gives the connection up if it is of no more use.
     pub(super) fn handle_error(
         &self,
         active: &Arc<ActiveConnection>,
@@ -260,13 +260,13 @@ impl ManagedConnection {
         }
     }
 
-    /// Finds the server and connects to it.
+    /// Resolves the address of the server and connects to it.
     async fn connect(&self) -> Result<ActiveConnection, RedisStoreError> {
         let address = self.target.find().await?;
         let client = self.target.access().client(&address)?;
         let secret = client.get_connection_info().redis_settings().password();
         let secret = secret.map(str::to_owned);
-        // Whatever happens on the way, a lane is never stuck.
+        // The timeout bounds every step, so that the task is never stuck.
         let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, self.handshake(&client)).await;
         let handshake =
             handshake.unwrap_or_else(|_| Err(io::Error::from(ErrorKind::TimedOut).into()));
@@ -293,7 +293,7 @@ impl ManagedConnection {
         })
     }
 
-    /// Connects, finds out what the server can, and loads the scripts.
+    /// Connects, detects the server's features, and loads the scripts.
     async fn handshake(
         &self,
         client: &Client,
@@ -301,8 +301,8 @@ impl ManagedConnection {
         let mut connection = client
             .get_multiplexed_async_connection_with_config(&self.config)
             .await?;
-        // What speaks against us is said in answer to this: a script is too long for a server that
-        // wants a password first, and it would speak of that.
+        // PING comes first, so that the error is the one that matters: a server that requires a password
+        // rejects a script as too long before it reports that.
         handshake_command::<Value>(&mut connection, &redis::cmd("PING")).await?;
         let mut probe = redis::cmd("EVAL_RO");
         probe.arg("return 1").arg(0);
@@ -318,7 +318,7 @@ impl ManagedConnection {
         Ok((connection, read_only, info))
     }
 
-    /// Lets a new connection reign until it is given up or replaced. The replacement, if there is one.
+    /// Makes a new connection current until it is given up or replaced. Returns the replacement, if there is one.
     async fn serve(&self, active: ActiveConnection) -> Option<ActiveConnection> {
         let active = Arc::new(active);
         self.fence.set_current(active.run);
@@ -329,8 +329,8 @@ impl ManagedConnection {
         self.watch(&active).await
     }
 
-    /// Watches a connection until it is given up or replaced: it broke, it went silent, or it leads where
-    /// the primary is no more. The replacement, if there is one.
+    /// Watches a connection until it is given up or replaced: it broke, it went silent, or the primary is
+    /// elsewhere. Returns the replacement, if there is one.
     async fn watch(&self, active: &Arc<ActiveConnection>) -> Option<ActiveConnection> {
         let mut liveness = Liveness::new(Instant::now());
         let mut ping: PolledFuture<'_, Result<Value, RedisStoreError>> = None;
@@ -395,8 +395,7 @@ impl ManagedConnection {
     }
 }
 
-/// A command as it is sent: `ASKING` goes directly before it where a slot of a cluster is only being taken
-/// over.
+/// The pipeline for a command: `ASKING` precedes it where a server is only importing the hash slot.
 fn with_mode(command: &Cmd, mode: SendMode) -> Pipeline {
     let mut pipeline = Pipeline::with_capacity(3);
     pipeline.ignore_errors();
@@ -407,8 +406,8 @@ fn with_mode(command: &Cmd, mode: SendMode) -> Pipeline {
     pipeline
 }
 
-/// Sends one command of the handshake. It has a timeout of its own: a new connection can be lost as
-/// silently as an old one.
+/// Sends one command of the handshake, with a timeout of its own: a new connection can be lost as silently as an
+/// old one.
 async fn handshake_command<T: FromRedisValue>(
     connection: &mut MultiplexedConnection,
     command: &Cmd,
@@ -418,7 +417,7 @@ async fn handshake_command<T: FromRedisValue>(
     reply.await.unwrap_or_else(lost)
 }
 
-/// The result of a future, which is over then; nothing ever if there is none.
+/// The result of the future, which is removed; never completes if there is none.
 async fn next<T>(future: &mut PolledFuture<'_, T>) -> T {
     let Some(running) = future else {
         return pending().await;
@@ -435,20 +434,20 @@ async fn sleep_until(at: Option<Instant>) {
     }
 }
 
-/// How long the server may take for one command of the handshake.
+/// The timeout of one command of the handshake.
 const HANDSHAKE_COMMAND_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long all of the handshake may take.
+/// The timeout of the whole handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// A connection that stood as long as that was a good one.
+/// A connection that lasted as long as this resets the backoff.
 const STABLE_AFTER: Duration = Duration::from_secs(1);
 const MIN_BACKOFF: Duration = Duration::from_millis(50);
-/// So short that a server which is back is found before the good pings that are asked of it are over:
-/// a refused connection costs nobody anything.
+/// So short that a server which is back is found before the breaker has received its successful pings. A refused
+/// connection costs little.
 const MAX_BACKOFF: Duration = Duration::from_millis(250);
-/// For what only somebody can put right, here or at the server: credentials, permissions, names.
+/// For errors that only an operator can fix, here or at the server: credentials, permissions, names.
 const OPERATOR_BACKOFF: Duration = Duration::from_secs(2);
 
-/// Keeps one connection standing.
+/// Maintains one connection.
 pub(super) async fn maintain(connection: Arc<ManagedConnection>) {
     let mut backoff = MIN_BACKOFF;
     let mut replacement = None;
@@ -466,7 +465,7 @@ pub(super) async fn maintain(connection: Arc<ManagedConnection>) {
                     backoff = MIN_BACKOFF;
                     continue;
                 }
-                // One that lets us in and then refuses to work, as a replica does, is not asked at once.
+                // A server that accepts a connection and then fails, such as a replica, is not retried at once.
                 MAX_BACKOFF
             }
             Err(error) => {
@@ -486,15 +485,15 @@ pub(super) async fn maintain(connection: Arc<ManagedConnection>) {
     }
 }
 
-/// Half of it to all of it, so that nodes that lost a server together do not return together.
+/// Half of `backoff` to all of it, so that nodes that lost a server together do not reconnect together.
 pub(super) fn jittered(backoff: Duration) -> Duration {
     let mut byte = [128];
     let _ = getrandom::fill(&mut byte);
     backoff / 2 + backoff * u32::from(byte[0]) / 512
 }
 
-/// The run that the answer to `INFO` tells of: a new one for every start, and for every primary that
-/// takes over. Nodes compare it, so it is the same in every build.
+/// The run in the reply to `INFO`: a new one for every start, and for every replica that takes over. Nodes compare
+/// it, so it is the same in every build.
 fn run_id(info: &str) -> u64 {
     let lines = info.lines();
     let id_lines = lines.filter(|l| l.starts_with("run_id:") || l.starts_with("master_replid:"));

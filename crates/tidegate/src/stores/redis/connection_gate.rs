@@ -1,21 +1,21 @@
-//! What all connections of a store have in common: whether scripts may be run, and whom to tell of a
-//! connection that stands. Servers come and go; this stays.
+//! The state that all connections of a store share: whether scripts may run, and a notification for new
+//! connections. It outlives servers.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use tokio::sync::Notify;
 
-/// Whether a store may count, and a bell.
+/// Whether scripts may run, and the notification.
 pub(super) struct ConnectionGate {
     open: AtomicBool,
-    /// How often it was locked.
+    /// The number of calls of `lock`.
     locks: AtomicU32,
-    /// Rung whenever a connection stands.
+    /// Notified whenever a connection is established.
     pub(super) connected: Notify,
 }
 
 impl ConnectionGate {
-    /// An open gate.
+    /// A gate that is open.
     pub(super) fn new() -> Self {
         ConnectionGate {
             open: AtomicBool::new(true),
@@ -24,13 +24,13 @@ impl ConnectionGate {
         }
     }
 
-    /// No scripts may be run from now on. Plain commands always may.
+    /// Forbids scripts from now on. Plain commands are always allowed.
     pub(super) fn lock(&self) {
         self.locks.fetch_add(1, Ordering::AcqRel);
         self.open.store(false, Ordering::Release);
     }
 
-    /// Scripts may be run from now on.
+    /// Allows scripts from now on.
     pub(super) fn unlock(&self) {
         self.open.store(true, Ordering::Release);
     }
@@ -39,18 +39,18 @@ impl ConnectionGate {
         self.open.load(Ordering::Acquire)
     }
 
-    /// Whether it is locked for the first time: this node is about to learn the secret of the others. A gate
-    /// that is locked once more is shut, because this node has another secret than the store.
+    /// Whether the gate is locked for the first time: this node is about to read the secret of the others. A gate
+    /// that is locked again stays shut, because this node's secret differs from the store's.
     pub(super) fn is_joining(&self) -> bool {
         !self.is_open() && self.locks.load(Ordering::Acquire) == 1
     }
 
-    /// Waits until `is_ready`, looking whenever a connection was made.
+    /// Waits until `is_ready`, which is checked after each new connection.
     pub(super) async fn wait_until(&self, is_ready: impl Fn() -> bool) {
         loop {
             let changed = self.connected.notified();
             tokio::pin!(changed);
-            // Heard from here on, so that what happens while looking is not missed.
+            // Registered before the check, so that a connection made during the check is not missed.
             changed.as_mut().enable();
             if is_ready() {
                 return;
@@ -77,6 +77,6 @@ mod tests {
         let rejected = ConnectionGate::new();
         rejected.lock();
         rejected.lock();
-        assert!(!rejected.is_joining(), "another secret than the store's");
+        assert!(!rejected.is_joining(), "its secret is not the store's");
     }
 }

@@ -1,9 +1,9 @@
-//! The way to one server, or to the primary of several: a few connections that many callers share.
+//! The connections to one server, or to the primary of several: a few, shared by many callers.
 //!
-//! Each connection is kept by a task of its own, which connects, loads the scripts, and connects anew
-//! when the connection breaks, with growing and jittered pauses. A call never waits for that: without
-//! a connection it fails at once. A call that failed is not sent again, with one exception: a server
-//! that does not have a script ran nothing, and is sent the text.
+//! A task maintains each connection: it connects, loads the scripts, and reconnects when the connection breaks,
+//! with growing and jittered backoff. Calls never wait for that: without a connection a call fails at once. Failed
+//! calls are not sent again, with one exception: a server that does not have a script ran nothing, and receives the
+//! text.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,23 +23,23 @@ use super::primary_fence::PrimaryFence;
 use super::redirect::SendMode;
 use super::scripts::{self, LoadedScript, Script};
 
-/// How a store is reached.
+/// The URL, the number of connections and the timeouts of a store.
 #[derive(Clone)]
 pub struct RedisConfig {
-    /// `redis://[USER:PASSWORD@]HOST[:PORT_HINT][/DATABASE]`, `unix:PATH[?db=..&user=..&pass=..]`,
-    /// `redis+sentinel://[USER:PASSWORD@]HOST[:PORT_HINT],../NAME[/DATABASE]` or
-    /// `redis+parse_cluster://[USER:PASSWORD@]HOST[:PORT_HINT],..`; `rediss` for TLS.
+    /// `redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]`, `unix:PATH[?db=..&user=..&pass=..]`,
+    /// `redis+sentinel://[USER:PASSWORD@]HOST[:PORT],../NAME[/DATABASE]` or
+    /// `redis+cluster://[USER:PASSWORD@]HOST[:PORT],..`; `rediss` for TLS.
     pub url: String,
-    /// Connections to each server, 1 to 4. More do not help: commands of many callers share one anyway.
+    /// Connections to each server, 1 to 4. More do not help: the commands of many callers share one anyway.
     pub connections: usize,
-    /// How long to wait for a connection.
+    /// The timeout for a connection attempt.
     pub connect_timeout: Duration,
-    /// How long to wait for a reply before it counts as lost. A decision waits shorter than that.
+    /// The time after which a reply counts as lost. A decision waits shorter than that.
     pub reply_timeout: Duration,
 }
 
 impl RedisConfig {
-    /// The server at `url`, all else as usual.
+    /// The server at `url`, with default settings.
     pub fn new(url: &str) -> Self {
         RedisConfig {
             url: url.to_owned(),
@@ -49,7 +49,7 @@ impl RedisConfig {
         }
     }
 
-    /// How long a connection waits for what.
+    /// The timeouts and the buffer size of one connection.
     pub(super) fn connection_config(&self) -> AsyncConnectionConfig {
         AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.connect_timeout))
@@ -58,7 +58,7 @@ impl RedisConfig {
     }
 }
 
-/// Never prints the address, which may hold a password.
+/// Never prints the URL, which may contain a password.
 impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisConfig")
@@ -76,16 +76,16 @@ pub(super) struct ScriptCall<'c> {
     pub(super) arguments: Vec<&'c [u8]>,
 }
 
-/// What a server is asked to do.
+/// A request to a server.
 #[derive(Clone, Copy)]
 pub(super) enum RedisRequest<'c> {
-    /// To run a script.
+    /// A script call.
     Script(&'c ScriptCall<'c>),
-    /// A plain command, which is always let through.
+    /// A plain command, which a locked gate does not stop.
     Command(&'c Cmd),
 }
 
-/// A server and the connections to it.
+/// The connections to a server.
 pub(super) struct ConnectionPool {
     connections: Vec<Arc<ManagedConnection>>,
     tasks: Vec<JoinHandle<()>>,
@@ -93,14 +93,13 @@ pub(super) struct ConnectionPool {
     next: AtomicUsize,
     scripts: Arc<[LoadedScript]>,
     call_ids: CallIds,
-    /// For charges that must be safe elsewhere.
+    /// For durable charges.
     pub(super) durable: DurableConnections,
     gate: Arc<ConnectionGate>,
 }
 
 impl ConnectionPool {
-    /// Begins to connect along `target` to a server that is to run `scripts`. Must be called within a
-    /// tokio runtime.
+    /// Begins to connect to `target`, a server that will run `scripts`. Must be called within a tokio runtime.
     pub(super) fn open(
         target: &ConnectTarget,
         config: &RedisConfig,
@@ -148,19 +147,19 @@ impl ConnectionPool {
         &self.gate
     }
 
-    /// Waits until one connection stands.
+    /// Waits until there is a connection.
     pub(super) async fn ready(&self) {
         self.gate.wait_until(|| self.is_connected()).await;
     }
 
-    /// Whether a connection stands.
+    /// Whether there is a connection.
     pub(super) fn is_connected(&self) -> bool {
         self.connections
             .iter()
             .any(|connection| connection.active().is_some())
     }
 
-    /// Runs an errand; and tells the run of the server that it was sent to, or 0 if to none.
+    /// Sends a request. Returns the reply and the run of the server that it was sent to, or 0 if to none.
     pub(super) async fn send(
         &self,
         request: RedisRequest<'_>,
@@ -190,12 +189,12 @@ impl ConnectionPool {
         (reply, active.run)
     }
 
-    /// The run that counts: the only one that answers come from.
+    /// The current run: replies come only from it.
     pub(super) fn run(&self) -> Option<u64> {
         self.fence.current_run()
     }
 
-    /// Runs several scripts one after another, on one connection and in one go.
+    /// Runs several scripts one after another, on one connection and in one pipeline.
     pub(super) async fn call_each(
         &self,
         calls: &[ScriptCall<'_>],
@@ -214,19 +213,18 @@ impl ConnectionPool {
             .filter(|i| lacks_script(&replies[*i]))
             .collect();
         if let Some(first) = missed.first() {
-            // All are calls of one script: it is sent once, not with each of them.
+            // All are calls of one script, so its text is sent once and not with each call.
             let text = self.by_text(&calls[*first], active.read_only);
             replies[*first] = connection.send_call(&active, &text, SendMode::Plain).await;
             let rest: Vec<&ScriptCall<'_>> = missed[1..].iter().map(|i| &calls[*i]).collect();
             let again = self.send_each(connection, &active, &rest).await;
             for (i, reply) in missed[1..].iter().zip(again) {
-                replies[*i] = match lacks_script(&reply) {
-                    // It was lost again in between.
-                    true => {
-                        let text = self.by_text(&calls[*i], active.read_only);
-                        connection.send_call(&active, &text, SendMode::Plain).await
-                    }
-                    false => reply,
+                replies[*i] = if lacks_script(&reply) {
+                    // The script was lost again in between.
+                    let text = self.by_text(&calls[*i], active.read_only);
+                    connection.send_call(&active, &text, SendMode::Plain).await
+                } else {
+                    reply
                 };
             }
         }
@@ -260,7 +258,7 @@ impl ConnectionPool {
         }
     }
 
-    /// Why no connection stands, if none does.
+    /// The last connection error, if there is no connection.
     pub(super) fn last_error(&self) -> Option<RedisStoreError> {
         let last = self
             .connections
@@ -277,14 +275,14 @@ impl ConnectionPool {
             return self.next_connection();
         }
         Err(match self.last_error() {
-            // Without a connection, the reason for that is what matters.
+            // Without a connection, its error is the cause.
             Some(error) => error,
             None if self.gate.is_joining() => RedisStoreError::not_joined(),
             None => RedisStoreError::not_connected(None),
         })
     }
 
-    /// A connection that stands, in turn.
+    /// The next established connection, round robin.
     fn next_connection(
         &self,
     ) -> Result<(&ManagedConnection, Arc<ActiveConnection>), RedisStoreError> {
@@ -303,18 +301,20 @@ impl ConnectionPool {
     }
 
     pub(super) fn by_hash(&self, call: &ScriptCall<'_>, read_only: bool) -> SentCall {
-        let verb = match read_only && call.script == scripts::READ {
-            true => "EVALSHA_RO",
-            false => "EVALSHA",
+        let verb = if read_only && call.script == scripts::READ {
+            "EVALSHA_RO"
+        } else {
+            "EVALSHA"
         };
         let loaded = self.loaded_script(call.script);
         self.build_call(verb, loaded.map_or("", |loaded| &loaded.hash), call)
     }
 
     pub(super) fn by_text(&self, call: &ScriptCall<'_>, read_only: bool) -> SentCall {
-        let verb = match read_only && call.script == scripts::READ {
-            true => "EVAL_RO",
-            false => "EVAL",
+        let verb = if read_only && call.script == scripts::READ {
+            "EVAL_RO"
+        } else {
+            "EVAL"
         };
         let loaded = self.loaded_script(call.script);
         self.build_call(verb, loaded.map_or("", |loaded| &loaded.text), call)
@@ -346,16 +346,16 @@ impl Drop for ConnectionPool {
     }
 }
 
-/// Tells how many connections stand; never the address or a password.
+/// Prints the number of connections; never the address or a password.
 impl fmt::Debug for ConnectionPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let connected = self
             .connections
             .iter()
             .filter(|connection| connection.active().is_some());
-        f.debug_struct("Link")
+        f.debug_struct("ConnectionPool")
             .field("connections", &self.connections.len())
-            .field("standing", &connected.count())
+            .field("connected", &connected.count())
             .finish_non_exhaustive()
     }
 }

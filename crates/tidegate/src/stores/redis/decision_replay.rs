@@ -1,8 +1,8 @@
-//! What a script decided, told from what it found.
+//! Replays a script's decision from the records that the script found.
 //!
-//! A script answers with the records as it found them and the time; from these the same decision
-//! follows here, by the same algorithms, with every figure that a client may be told. So a script
-//! computes no more than whether to write what, and nothing it says can differ from what is stored.
+//! A script replies with the records as it found them and the time. The algorithms of the library compute the same
+//! decision from these, with every figure for the client. So a script computes only what to write, and its reply
+//! cannot differ from the stored records.
 
 use tidegate_core::algorithms::{CounterState, Figures, Limit, Moment, Verdict};
 use tidegate_core::store::{
@@ -13,7 +13,7 @@ use tidegate_core::units::Nanos;
 use super::plan::ScriptPlan;
 use super::record::{self, RecordCounter, RecordError, RecordHeader};
 
-/// What is to become of the charges.
+/// What happens to the charges.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ReplayIntent {
     /// They are spent if the request is admitted.
@@ -26,25 +26,25 @@ pub(super) enum ReplayIntent {
 
 /// One counter of a request.
 pub(super) struct ReplayedCounter<'c> {
-    /// Which record it is of.
+    /// The index of its record.
     pub(super) key: usize,
-    /// As its record had it.
+    /// The counter as stored in its record.
     pub(super) stored: Option<RecordCounter>,
     pub(super) current: LimitedState<'c>,
-    /// As it was found, for a request that is not charged.
+    /// The state as found, to roll back to.
     initial: LimitedState<'c>,
 }
 
-/// A state, and the limit that it is under.
+/// A state and its limit.
 #[derive(Clone)]
 pub(super) struct LimitedState<'c> {
     pub(super) header: &'c RecordHeader,
     pub(super) limit: &'c Limit,
     pub(super) state: CounterState,
-    /// Whether it is to be written.
+    /// Whether it must be written.
     #[cfg_attr(
         not(test),
-        expect(dead_code, reason = "scripts write; tests compare what")
+        expect(dead_code, reason = "scripts write; only tests compare it")
     )]
     pub(super) changed: bool,
 }
@@ -55,14 +55,14 @@ pub(super) struct DecisionReplay<'c> {
     plan: &'c ScriptPlan,
     now: Nanos,
     pub(super) counters: Vec<ReplayedCounter<'c>>,
-    /// For each charge, its account.
+    /// The index of the counter of each charge.
     counter_of: Vec<usize>,
-    /// Whether a stored time was so far ahead that it had to be set back.
+    /// Whether a stored time was so far ahead that it was set back.
     clock_stepped: bool,
 }
 
 impl<'c> DecisionReplay<'c> {
-    /// Opens the counters of `charges`, of whose records the bytes are given in the plan's order.
+    /// Decodes the counters of `charges` from `records`, which are in the plan's order.
     pub(super) fn open(
         charges: &'c [Charge<'c>],
         plan: &'c ScriptPlan,
@@ -136,7 +136,7 @@ impl<'c> DecisionReplay<'c> {
         self.counters.len() - 1
     }
 
-    /// A copy of the counter of a charge, under its limit and at the present.
+    /// A copy of the counter of a charge, under the charge's limit and advanced to now.
     pub(super) fn state_of(&self, charge: usize) -> (CounterState, Moment) {
         let current = &self.counters[self.counter_of[charge]].current;
         let limit = self.charges[charge].limit.as_ref();
@@ -213,7 +213,7 @@ impl<'c> DecisionReplay<'c> {
         }
     }
 
-    /// Takes units of the only charge in advance.
+    /// Draws a lease for the only charge.
     pub(super) fn draw(&mut self) -> LeaseReply {
         let (mut state, at) = self.state_of(0);
         let (limit, cost) = (&self.charges[0].limit, self.charges[0].cost);
@@ -229,7 +229,7 @@ impl<'c> DecisionReplay<'c> {
         }
     }
 
-    /// How a counter stands, unless it is as good as none.
+    /// The usage of a counter, unless it is as good as fresh.
     pub(super) fn inspection(&self, charge: usize) -> Option<Inspection> {
         let limit = &self.charges[charge].limit;
         let (state, at) = self.state_of(charge);

@@ -1,7 +1,7 @@
-//! What can go wrong with a server and the way to it, and what is to be done about it.
+//! Errors of a server and of the connection to it, each with the action to take.
 //!
-//! What a server says is looked up in `table`; what it does not know counts as an outage: the fallback
-//! decides, and the message is told. No fault tells a password.
+//! `table` maps the errors of a server to actions. An error that it does not list counts as an outage: the fallback
+//! decides, and the message is reported. No error contains a password.
 
 mod cause;
 mod table;
@@ -17,45 +17,45 @@ use self::table::{ErrorRow, NEEDED, NO_TLS, TABLE, TLS_TABLE};
 use super::liveness::Evidence;
 use super::redirect::Redirect;
 
-/// What to do about an error.
+/// The action to take on an error.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
-    /// The server does not have the script, and ran nothing: send its text.
+    /// The server does not have the script and ran nothing: send the script's text.
     SendText,
-    /// This server is no primary, or not any more: connect anew and find out which one is.
+    /// The server is not a primary, or not any more: reconnect and find the primary.
     FindPrimary,
-    /// The connection is of no more use: connect anew. What was sent may have been charged.
+    /// The connection is of no more use: reconnect. The call may have been charged.
     Reconnect,
-    /// The server cannot count just now: decide without it, ask again later.
+    /// The server cannot count at present: fall back, and retry later.
     FallBack,
-    /// The keys are on another server of a cluster: ask that one.
+    /// Another server of the cluster serves the keys: send the call there.
     Redirect,
-    /// The server will not have us until an operator changes something.
+    /// The server rejects this node until an operator changes something.
     NeedsOperator,
-    /// We sent something wrong, or found something under our keys that is not ours.
+    /// The call was invalid, or a key with our prefix holds foreign data.
     Report,
 }
 
-/// What a user of the server lacks.
+/// The permission that the user of the server lacks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MissingPermission {
-    /// The right to run a command.
+    /// To run a command.
     Command,
-    /// The right to a key.
+    /// To access a key.
     Key,
 }
 
-const TIMEOUT: &str = "no answer in time";
-const REPLY_MISMATCH: &str = "out of step";
+const TIMEOUT: &str = "no reply in time";
+const REPLY_MISMATCH: &str = "reply mismatch";
 const NO_PRIMARY: &str = "no primary";
-const NO_TOPOLOGY: &str = "no map of the cluster:";
+const NO_TOPOLOGY: &str = "no hash slot map:";
 const NOT_JOINED: &str = "not joined";
-/// Errors of our own scripts name their place in the text. They end with an error at what they cannot read.
+/// Part of every error raised inside a script. Our scripts raise one on a record that they cannot read.
 const IN_SCRIPT: &str = "user_script";
-/// Keys of a call that an error names.
+/// The most keys of a call that an error lists.
 const MAX_KEYS: usize = 4;
 
-/// An error of a server or of the way to it. Never tells a secret.
+/// An error of a server or of the connection to it. Never contains a secret.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RedisStoreError {
     action: Action,
@@ -66,28 +66,28 @@ pub struct RedisStoreError {
 }
 
 impl RedisStoreError {
-    /// What to do about it.
+    /// The action to take.
     pub fn action(&self) -> Action {
         self.action
     }
 
-    /// The first word of the server's answer, or what happened to the connection.
+    /// The first word of the server's error reply, or what happened to the connection.
     pub fn code(&self) -> &str {
         &self.code
     }
 
-    /// Whether nothing came back, as opposed to a refusal.
+    /// Whether there was no reply, as opposed to an error reply.
     pub fn is_silence(&self) -> bool {
-        // A sentinel's is said to be one.
+        // A timeout of a sentinel has a prefix.
         self.action == Action::Reconnect || self.code.ends_with(TIMEOUT)
     }
 
-    /// Whether nobody listens where we tried to connect.
+    /// Whether no process listens at the address.
     pub(super) fn is_connection_refused(&self) -> bool {
         self.detail.contains("refused")
     }
 
-    /// What went wrong, without the cure.
+    /// The problem, without the cure.
     pub fn problem(&self) -> String {
         match self.detail.as_str() {
             "" => self.code.clone(),
@@ -95,13 +95,12 @@ impl RedisStoreError {
         }
     }
 
-    /// What an operator can do about it.
+    /// The advice for an operator.
     pub fn cure(&self) -> &'static str {
         self.cure
     }
 
-    /// What this says about another connection that has gone silent, if it came from an attempt to
-    /// connect.
+    /// What this error of a connection attempt shows about an older connection that has gone silent.
     pub(super) fn evidence(&self) -> Evidence {
         if self.is_silence() && !self.is_connection_refused() {
             Evidence::Silence
@@ -110,17 +109,19 @@ impl RedisStoreError {
         }
     }
 
-    /// Which right is missing, if that is what is wrong.
+    /// The missing permission, if that is the problem.
     pub fn missing_permission(&self) -> Option<MissingPermission> {
         let by_script = self.code == "ERR" && self.cure == NEEDED;
-        match self.code == "NOPERM" || by_script {
-            true if self.detail.contains(" key") => Some(MissingPermission::Key),
-            true => Some(MissingPermission::Command),
-            false => None,
+        if self.code != "NOPERM" && !by_script {
+            None
+        } else if self.detail.contains(" key") {
+            Some(MissingPermission::Key)
+        } else {
+            Some(MissingPermission::Command)
         }
     }
 
-    /// Whether the connection it came from is of no more use.
+    /// Whether the connection is of no more use after this error.
     pub(super) fn ends_connection(&self) -> bool {
         let elsewhere = matches!(self.action, Action::Reconnect | Action::FindPrimary);
         elsewhere || self.code == "NOAUTH"
@@ -136,7 +137,7 @@ impl RedisStoreError {
         }
     }
 
-    /// There is no connection, and none is waited for.
+    /// There is no connection, and calls do not wait for one.
     pub(super) fn not_connected(last: Option<&RedisStoreError>) -> RedisStoreError {
         match last {
             Some(error) => error.clone(),
@@ -144,78 +145,78 @@ impl RedisStoreError {
                 Action::Reconnect,
                 "not connected",
                 "",
-                "it is connected to by itself",
+                "this node reconnects automatically",
             ),
         }
     }
 
-    /// This node does not count in the store yet, and nothing is known to be wrong.
+    /// This node has not joined the store yet, and no error is known.
     pub(super) fn not_joined() -> RedisStoreError {
-        let cure = "it joins by itself";
+        let cure = "this node joins automatically";
         RedisStoreError::new(Action::Reconnect, NOT_JOINED, "", cure)
     }
 
-    /// The server, or another that took over, has replied to no heartbeat yet.
+    /// The server, or a replica that took over, has replied to no heartbeat yet.
     pub(super) fn heartbeat_pending() -> RedisStoreError {
         RedisStoreError::new(
             Action::FallBack,
-            "not met",
-            "no heartbeat was acknowledged since the connection was made",
+            "heartbeat pending",
+            "(no heartbeat was acknowledged since the connection was made)",
             "the next one is sent within a second",
         )
     }
 
-    /// A reply belonged to another call, or to none. No reply of this connection is used any more.
+    /// A reply belongs to another call, or to none. No further reply of this connection is used.
     pub(super) fn reply_mismatch() -> RedisStoreError {
         RedisStoreError::new(
             Action::Reconnect,
             REPLY_MISMATCH,
-            "a reply belonged to another call",
-            "the connection is replaced by itself; see what is between this node and the server",
+            "(a reply belongs to another call)",
+            "the connection is replaced automatically; check the proxies between this node and the server",
         )
     }
 
-    /// Nobody in a cluster serves the slot of the keys.
+    /// No server of the cluster serves the hash slot of the keys.
     pub(super) fn not_served() -> RedisStoreError {
         RedisStoreError::new(
             Action::FallBack,
             "no server",
-            "for these keys is known",
-            "see whether every slot of the cluster is served",
+            "serves the hash slot of these keys",
+            "see whether every hash slot of the cluster is served",
         )
     }
 
-    /// A server of a cluster does not tell who serves what.
+    /// A server of the cluster returned no valid hash slot map.
     pub(super) fn no_topology(detail: &str) -> RedisStoreError {
         RedisStoreError::new(
             Action::FallBack,
             NO_TOPOLOGY,
             detail,
-            "see whether the cluster was created and its slots are served",
+            "see whether the cluster was created and its hash slots are served",
         )
     }
 
-    /// Keys of several slots were to be used in one step. Nothing was sent.
+    /// One call has keys of several hash slots. Nothing was sent.
     pub(super) fn across_hash_slots() -> RedisStoreError {
         RedisStoreError::new(
             Action::Report,
             "CROSSSLOT",
-            "one step was to touch several slots of a cluster",
+            "one call has keys of several hash slots of a cluster",
             "please report this",
         )
     }
 
-    /// What an operator wrote cannot be used. `detail` repeats nothing that may be a secret.
+    /// The configuration is invalid. `detail` must not contain anything that may be a secret.
     pub(super) fn needs_operator(code: &str, detail: &str, cure: &'static str) -> RedisStoreError {
         RedisStoreError::new(Action::NeedsOperator, code, detail, cure)
     }
 
-    /// The server does not speak TLS where we tried to.
+    /// The server does not speak TLS on a port where TLS was expected.
     pub(super) fn no_tls() -> RedisStoreError {
-        RedisStoreError::needs_operator("no TLS", "the server speaks none on this port", NO_TLS)
+        RedisStoreError::needs_operator("no TLS", "(the server speaks no TLS on this port)", NO_TLS)
     }
 
-    /// The same on an encrypted connection, where a server that does not speak TLS waits for more.
+    /// Adjusts the cure for an encrypted connection: a server without TLS waits for more bytes and looks silent.
     pub(super) fn with_tls_cure(self) -> RedisStoreError {
         if self.code == TIMEOUT {
             RedisStoreError {
@@ -227,7 +228,7 @@ impl RedisStoreError {
         }
     }
 
-    /// The same of a sentinel, which has a login of its own.
+    /// The same error from a sentinel, which has a login of its own.
     pub(super) fn from_sentinel(error: &RedisStoreError) -> RedisStoreError {
         RedisStoreError {
             action: error.action,
@@ -250,21 +251,21 @@ impl RedisStoreError {
             Action::FindPrimary,
             "sentinels disagree",
             "",
-            "they are asked again by themselves",
+            "the sentinels are queried again automatically",
         )
     }
 
-    /// Where a primary was looked for is none, or none any more.
+    /// The server is not a primary, or not any more.
     pub(super) fn no_primary() -> RedisStoreError {
         RedisStoreError::new(
             Action::FindPrimary,
             NO_PRIMARY,
             "(READONLY, or another server took over)",
-            "the primary is looked for by itself",
+            "this node searches for the primary",
         )
     }
 
-    /// Reads the error of a call. `secret` is cut out of whatever the server says.
+    /// Converts the error of a call. `secret` is removed from the server's text.
     pub(super) fn from_redis(error: &RedisError, secret: Option<&str>) -> RedisStoreError {
         if let Some(code) = error.code() {
             let store_error =
@@ -316,7 +317,7 @@ impl RedisStoreError {
         }
     }
 
-    /// Reads an answer of the server that begins with `code`.
+    /// Converts an error reply of the server that begins with `code`.
     pub(super) fn from_reply(code: &str, detail: &str, secret: Option<&str>) -> RedisStoreError {
         let fits = |row: &&ErrorRow| row.code == code && detail.contains(row.text);
         let row = TABLE.iter().find(fits);
@@ -329,12 +330,12 @@ impl RedisStoreError {
         }
     }
 
-    /// Where the keys are instead.
+    /// The redirect to the server that has the keys, if it is one.
     pub(super) fn redirect(&self) -> Option<&Redirect> {
         self.redirect.as_ref()
     }
 
-    /// Whether who serves what in a cluster may have changed.
+    /// Whether the topology of the cluster may have changed.
     pub(super) fn suggests_topology_change(&self) -> bool {
         let elsewhere = matches!(
             self.action,
@@ -343,19 +344,18 @@ impl RedisStoreError {
         elsewhere || self.is_silence() || self.code == "CLUSTERDOWN"
     }
 
-    /// The same from a cluster that we know to be one: it is on the move.
+    /// Adjusts the cure of a redirect from a store that is configured as a cluster: hash slots are moving.
     pub(super) fn while_resharding(self) -> RedisStoreError {
         match self.action {
             Action::Redirect => RedisStoreError {
-                cure: "slots are moving; it passes by itself",
+                cure: "hash slots are moving; this ends by itself",
                 ..self
             },
             _ => self,
         }
     }
 
-    /// The same with the keys of the call, if one of their records cannot be used. A key names a rule and
-    /// nobody's identity.
+    /// Adds the keys of the call, if one of their records cannot be read. A key names a rule and no identity.
     pub(super) fn with_keys(mut self, keys: &[Vec<u8>]) -> RedisStoreError {
         if self.kind() == FailureKind::Record {
             let keys = keys
@@ -367,7 +367,7 @@ impl RedisStoreError {
         self
     }
 
-    /// The error of the port: an outage, or our own fault.
+    /// The error of the port: an outage, or a bug.
     pub(super) fn into_store_error(self, command: &'static str, waited: Nanos) -> StoreError {
         if self.code == NOT_JOINED {
             let source = Box::new(NotJoinedError);
@@ -381,9 +381,9 @@ impl RedisStoreError {
     }
 }
 
-/// What the server said, without what we sent: it repeats the arguments of a command it does not
-/// know, and one of them may be a password. Newer servers name the user that lacks a permission, and TLS
-/// names the host: neither is repeated.
+/// The server's text without our arguments: a server repeats the arguments of an unknown command, and one of them
+/// may be a password. Newer servers name the user that lacks a permission, and TLS names the host: both are
+/// removed.
 fn sanitized(detail: &str, secret: Option<&str>) -> String {
     let before = |mark| detail.split(mark).next().unwrap_or_default();
     let detail = without_script(before(", with args beginning with"));
@@ -399,7 +399,7 @@ fn sanitized(detail: &str, secret: Option<&str>) -> String {
     }
 }
 
-/// What a server says of an error inside a script, without the hash of the script: it helps nobody.
+/// The text of an error inside a script, without the hash of the script.
 fn without_script(detail: &str) -> &str {
     let is_hash = |word: &str| {
         let hash = word.strip_prefix("f_").unwrap_or(word);
@@ -411,7 +411,7 @@ fn without_script(detail: &str) -> &str {
     }
 }
 
-/// What TLS says, up to the name of the host.
+/// The text of a TLS error, up to the name of the host.
 fn without_host<'t>(text: &'t str, mark: &str) -> &'t str {
     match text.find(mark) {
         Some(at) if mark.ends_with("name") => &text[..at + mark.len()],
@@ -431,7 +431,7 @@ impl Error for RedisStoreError {}
 mod tests {
     use super::*;
 
-    /// The texts of Redis 7.0 and 8.2 and Valkey 8.1 and 9.1, outside of scripts and inside.
+    /// The texts of Redis 7.0 and 8.2 and Valkey 8.1 and 9.1, outside and inside of scripts.
     #[test]
     fn a_missing_permission_differs_from_other_rejections() {
         for (code, detail, want) in [
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_of_a_script_is_left_out_and_nothing_else() {
+    fn only_the_hash_of_a_script_is_removed() {
         for (detail, want) in [
             (
                 "You can't write. script: bc80826b, on @user_script:14.",

@@ -1,10 +1,10 @@
-//! How the store is, and which nodes share it.
+//! Heartbeats: the status of the store, and the membership of the nodes that share it.
 //!
-//! A life ends when counts may have been lost: the server runs anew, another took over, or its data
-//! is gone. The first two show when a connection is made (`run`), the last by the epoch in the
-//! register of nodes, which is drawn anew when the register is gone, or older than what a node knows to have been
-//! written. Each primary of a cluster has a register of its own, in one of its hash slots: a replica that takes over has
-//! it too. When that hash slot moves, nodes sign in at another one and bring the epoch along.
+//! An epoch ends when counts may have been lost: the server restarted, a replica took over, or the data is gone. A
+//! new connection shows the first two by its `run`. The data epoch in the register of nodes shows the third: it is
+//! drawn anew when the register is gone, or is older than the writes that a node knows of. Each primary of a cluster
+//! has a register of its own, in one of its hash slots, and a replica that takes over has it too. When that hash slot
+//! moves, nodes sign in at another one and bring the epoch along.
 
 use redis::Value;
 use tidegate_core::store::{
@@ -23,18 +23,18 @@ use super::server_state::draw_data_epoch;
 use super::transport::Transport;
 use super::{RedisStore, rejected, scripts};
 
-/// The register of nodes of a server that is alone.
+/// The register of nodes of a standalone server.
 pub(super) const NODES_KEY: &[u8] = b"tg:ctl:nodes";
-/// How long a beat lasts, in milliseconds: many times as long as nodes take to renew it.
+/// The lifetime of a heartbeat, in milliseconds: many times the interval at which nodes renew it.
 const HEARTBEAT_LIFETIME_MS: &[u8] = b"3000";
-/// How long a register of a cluster stays without a beat, in milliseconds: its slot may have moved, and
+/// The lifetime of a cluster's register without a heartbeat, in milliseconds: its hash slot may have moved, and
 /// nodes sign in elsewhere.
 const REGISTER_LIFETIME_MS: &[u8] = b"3600000";
-/// Slots of a primary to try, when it is giving some away.
+/// The number of hash slots of a primary to try while it is migrating some away.
 const MAX_TRIES: usize = 4;
 
-/// When the latest beat of a register was, in milliseconds of the server's clock: of all that `HGETALL`
-/// found in it, see `heartbeat.lua`.
+/// The time of the newest heartbeat in a register, in milliseconds of the server's clock. `register` is the reply
+/// to `HGETALL`, see `beat.lua`.
 pub(super) fn newest_heartbeat(register: &Value) -> Option<u64> {
     let values: Vec<&Value> = match register {
         Value::Array(fields) => fields.iter().skip(1).step_by(2).collect(),
@@ -124,8 +124,8 @@ impl Probe for RedisStore {
 }
 
 impl RedisStore {
-    /// Signs in at a primary of a cluster, in a slot that it serves and is not giving away: what another
-    /// answered would tell of another life.
+    /// Sends the heartbeat to the register in a hash slot that the primary serves and is not migrating: a reply of
+    /// another primary would report another epoch.
     async fn register_at_primary(
         &self,
         shard: &ShardHandle,
@@ -140,7 +140,7 @@ impl RedisStore {
             let signed_in = *self.server_state.registered_in.lock();
             let register = KnownRegister {
                 key: found.key(),
-                // Where nobody has signed in because hash slots have moved, nothing was lost.
+                // The hash slots have moved here, and no node has signed in yet: nothing was lost.
                 new_data_epoch: known
                     .filter(|_| signed_in != Some(found.hash_slot))
                     .unwrap_or_else(draw_data_epoch),
@@ -164,21 +164,20 @@ impl RedisStore {
     }
 }
 
-/// The register of a server, and what this node knows of it.
+/// The register of a server, as far as this node knows it.
 struct KnownRegister {
     key: Vec<u8>,
-    /// The epoch of a register that is not there.
+    /// The epoch to write if there is no register.
     new_data_epoch: u64,
-    /// Empty if it is not known, or the server is alone.
+    /// Empty if it is unknown, or the server is standalone.
     known_data_epoch: String,
-    /// The server's id in its cluster. Empty if it is alone.
+    /// The server's id in its cluster. Empty if it is standalone.
     primary: String,
-    /// How long it stays without a heartbeat, in milliseconds. Empty for ever.
+    /// The lifetime of the register without a heartbeat, in milliseconds. Empty: it never expires.
     lifetime_ms: &'static [u8],
 }
 
 impl KnownRegister {
-    /// That of a server that is alone.
     fn standalone() -> Self {
         KnownRegister {
             key: NODES_KEY.to_vec(),
@@ -190,19 +189,19 @@ impl KnownRegister {
     }
 }
 
-/// A node's sign of life.
+/// The arguments of a heartbeat.
 struct HeartbeatArguments {
     node: String,
     restored: String,
-    /// What was acknowledged last, and by which run.
+    /// The run that acknowledged the last write.
     known_run: Vec<u8>,
     known_millis: String,
-    /// Since when data is whole, if that is later than its epoch.
+    /// The moment since which data is whole, if that is later than the epoch's.
     known_since: String,
 }
 
 impl HeartbeatArguments {
-    /// Leaves it in a register; and tells the run of the server.
+    /// Writes the heartbeat to a register. Returns the reply and the run of the server.
     async fn send(
         &self,
         pool: &ConnectionPool,
@@ -230,7 +229,7 @@ impl HeartbeatArguments {
     }
 }
 
-/// One server is one part.
+/// One server is one shard.
 impl Shards for RedisStore {
     type Shard = RedisStore;
 
@@ -255,7 +254,7 @@ fn hex(number: u64) -> String {
     format!("{number:016x}")
 }
 
-/// One entry of the register, as `scripts/heartbeat.lua` writes it: the node, and when it last beat.
+/// Parses one entry of the register, as `scripts/beat.lua` writes it: the node, and the time of its last heartbeat.
 pub(super) fn parse_heartbeat(node: &str, heartbeat: &str) -> Option<(NodeId, Nanos)> {
     let node = u64::from_str_radix(node, 16)
         .ok()
@@ -264,11 +263,11 @@ pub(super) fn parse_heartbeat(node: &str, heartbeat: &str) -> Option<(NodeId, Na
     Some((NodeId(node), Nanos::from_millis(millis.parse().ok()?)))
 }
 
-/// What `scripts/heartbeat.lua` answers.
+/// The reply of `scripts/beat.lua`.
 struct HeartbeatScriptReply {
     at: Nanos,
     data_epoch: u64,
-    /// The run of the server, as the script names it.
+    /// The name of the server's run.
     run: Vec<u8>,
     since: Nanos,
     /// The last heartbeat that the run found in its data.

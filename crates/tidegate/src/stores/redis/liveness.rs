@@ -29,7 +29,7 @@ pub(super) struct Liveness {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum PingState {
-    /// The last ping was answered.
+    /// The server replied to the last ping.
     Idle { ping_at: Instant },
     /// A ping is in flight.
     Waiting { sent: Instant, until: Instant },
@@ -54,10 +54,10 @@ pub(super) enum LivenessEffect {
     GiveUp,
 }
 
-/// What a failed attempt to open a second connection says about the first one.
+/// What a failed attempt to open a second connection shows about the first one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Evidence {
-    /// Nothing came back. The server may only pause.
+    /// There was no reply. The server may only pause.
     Silence,
     /// The server, or its host, replied. So the first connection is lost.
     Reply,
@@ -113,7 +113,7 @@ impl Liveness {
         }
     }
 
-    /// The ping was answered, by a result or by an error of the server.
+    /// The server replied to the ping, with a result or with an error.
     pub(super) fn replied(&mut self, now: Instant) -> LivenessEffect {
         let (sent, effect) = match self.state {
             PingState::Idle { .. } => return LivenessEffect::None,
@@ -243,9 +243,9 @@ mod tests {
         assert_eq!(after, LivenessEffect::GiveUp);
     }
 
-    /// `RETRY_PAUSE` blocks its connection, and a ping behind it waits too.
+    /// `WAIT` blocks its connection, and a ping behind it waits too.
     #[test]
-    fn a_command_that_blocks_on_purpose_is_no_silence() {
+    fn a_command_that_blocks_on_purpose_does_not_count_as_silence() {
         let mut driver = PingDriver::new();
         driver.fire();
         let blocked = Some(driver.at(2_000));

@@ -1,22 +1,22 @@
 //! Counters in Redis or Valkey, shared by any number of nodes.
 //!
-//! Every verb is one script call and one atomic step, by the server's clock. A record holds all rates
-//! of one rule for one subject, describes itself, and expires when it is as good as none. Keys:
+//! Every verb is one script call: one atomic step, by the server's clock. A record holds all rates of one rule for
+//! one subject, describes itself, and expires when all its counters are as good as fresh. Keys:
 //!
-//! | key | what |
+//! | key | content |
 //! |---|---|
 //! | `tg:{SUBJECT}:RULE` | a record |
-//! | `tg:{SUBJECT}s:RULE` | slots that are held |
+//! | `tg:{SUBJECT}s:RULE` | permits in use |
 //! | `tg:{SUBJECT}r:ID` | a refund that was made |
-//! | `tg:{SUBJECT}e:RULE` | estimates that wait to be settled |
-//! | `tg:ctl:secret` | the deployment secret, or how to tell it; it stays |
-//! | `tg:ctl:nodes` | the register of nodes; it stays |
-//! | `tg:ctl:{TAG}:nodes` | the same for each primary of a cluster, in a slot it serves |
+//! | `tg:{SUBJECT}e:RULE` | reservations that wait to be settled |
+//! | `tg:ctl:secret` | the deployment secret, or a check value of it; never expires |
+//! | `tg:ctl:nodes` | the register of nodes; never expires |
+//! | `tg:ctl:{TAG}:nodes` | the register of one primary of a cluster, in a hash slot that it serves |
 //!
-//! All counters of a subject are in one slot of a cluster, and no call touches two slots.
-//! A script answers with what it found and the time; the figures follow from that here.
-//! Nothing is sent twice but a script that the server did not have. Knows nothing of budgets,
-//! breakers and fallbacks: those are stores around this one.
+//! All counters of a subject are in one hash slot of a cluster, and no call touches two hash slots.
+//! A script replies with the records it found and the time; `decision_replay` computes the figures from them.
+//! Nothing is sent twice, except a script that the server did not have. Knows nothing of budgets,
+//! breakers and fallbacks: other stores wrap this one for them.
 
 mod access;
 mod acknowledged_writes;
@@ -79,8 +79,7 @@ use self::scripts::{LoadedScript, Script};
 use self::server_state::ServerState;
 use self::transport::Transport;
 
-/// Counters in one server of Redis or Valkey, or in one primary of a cluster. Clones are handles to the
-/// same.
+/// Counters in one Redis or Valkey server, or in one primary of a cluster. Clones are handles to the same store.
 #[derive(Clone)]
 pub struct RedisStore {
     transport: Transport,
@@ -88,11 +87,11 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
-    /// A store in one server. It begins to connect, and goes on until it does. Must be called within a
-    /// tokio runtime.
+    /// Opens a store in one server. It connects in the background and retries until it is connected. Must be
+    /// called within a tokio runtime.
     ///
     /// # Errors
-    /// When the address cannot be read, or is that of a cluster: a cluster is several stores.
+    /// When the URL is invalid, or is that of a cluster: a cluster is several stores.
     pub fn open(config: &RedisConfig) -> Result<Self, RedisStoreError> {
         Redis::open(config)?.into_single_store()
     }
@@ -104,7 +103,7 @@ impl RedisStore {
         }
     }
 
-    /// Why there is no connection, if there is none.
+    /// The last connection error, if there is no connection.
     pub fn last_error(&self) -> Option<RedisStoreError> {
         self.transport.last_error()
     }
@@ -114,7 +113,7 @@ impl RedisStore {
         self.transport.unacknowledged()
     }
 
-    /// Waits until the server can be asked. For start-up and tests: no verb waits for that.
+    /// Waits until the server is connected. For start-up and tests: no verb waits for it.
     pub async fn ready(&self) {
         self.transport.ready().await;
     }
@@ -123,8 +122,8 @@ impl RedisStore {
         self.server_state.last_seen()
     }
 
-    /// Plans `charges`, runs `script` on the plan, and plans anew if the server says that its time is
-    /// not in the windows it was told of: then it has done nothing.
+    /// Plans `charges` and runs `script` on the plan. Plans anew if the server replies that its time is outside
+    /// the windows of the plan: then the script has done nothing.
     async fn run<T>(
         &self,
         script: Script,
@@ -185,7 +184,7 @@ impl RedisStore {
         Ok((self.decode_reply(script, keys, reply, began)?, durability))
     }
 
-    /// Whatever refunds waits for the first heartbeat of a new run, which shows whether data was lost.
+    /// Fails until the first heartbeat of a new run, which shows whether data was lost. Every refund calls it first.
     fn require_heartbeat(&self, script: Script) -> Result<(), StoreError> {
         if self.server_state.has_acknowledged(self.transport.run()) {
             return Ok(());
@@ -216,7 +215,7 @@ fn shipped_scripts() -> Arc<[LoadedScript]> {
         .into()
 }
 
-/// What a script answered, or was to be asked, makes no sense.
+/// The error for an invalid plan or an invalid reply of `script`.
 fn rejected(script: Script, source: impl std::error::Error + Send + Sync + 'static) -> StoreError {
     StoreError::Rejected {
         command: script.name,
@@ -228,7 +227,7 @@ fn rejected(script: Script, source: impl std::error::Error + Send + Sync + 'stat
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore")
-            .field("way", &self.transport)
+            .field("transport", &self.transport)
             .finish_non_exhaustive()
     }
 }

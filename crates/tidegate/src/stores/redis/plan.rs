@@ -1,6 +1,6 @@
-//! A charge set as the scripts take it: keys, a plan, and the headers of its counters.
+//! Encodes a charge set for the scripts: keys, a plan, and the headers of its counters.
 //!
-//! The layout of a plan is told in `scripts/decision_replay.lua`.
+//! `scripts/books.lua` documents the layout of a plan.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use tidegate_core::units::{Nanos, Tick};
 
 use super::record::{self, END_OF_TIME, RecordHeader};
 
-/// Bytes of one charge in a plan.
+/// The length of one charge in a plan, in bytes.
 const CHARGE_LEN: usize = 67;
 
-/// What the first byte of a plan says.
+/// Selects the first byte of a plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Spending {
     /// Spent if the request is admitted.
@@ -35,23 +35,23 @@ pub(super) enum PlanError {
     TooMany,
 }
 
-/// A charge set, ready to be sent.
+/// An encoded charge set.
 #[derive(Debug)]
 pub(super) struct ScriptPlan {
     /// One per rule and subject.
     pub(super) keys: SmallVec<[Vec<u8>; 2]>,
-    /// What `scripts/decision_replay.lua` reads.
+    /// The plan that `scripts/books.lua` reads.
     pub(super) bytes: Vec<u8>,
-    /// For each key, how a record with just these counters begins.
+    /// For each key, the first bytes of a record with exactly these counters.
     pub(super) heads: SmallVec<[Vec<u8>; 2]>,
-    /// For each charge, which key its record is under.
+    /// For each charge, the index of its key.
     pub(super) key_of: SmallVec<[usize; 4]>,
     /// For each charge, its header.
     pub(super) headers: SmallVec<[RecordHeader; 4]>,
 }
 
 impl ScriptPlan {
-    /// The plan of `charges`, when it is about `now` in the store.
+    /// Plans `charges`. `now` is the approximate time of the store.
     pub(super) fn new(
         charges: &[Charge<'_>],
         spending: Spending,
@@ -96,7 +96,7 @@ impl ScriptPlan {
         Ok(plan)
     }
 
-    /// The arguments of a script, those of its own last.
+    /// The arguments of a script: the plan, the heads, then the script's `own` arguments.
     pub(super) fn arguments<'a>(&'a self, own: &[&'a [u8]]) -> Vec<&'a [u8]> {
         let heads = self.heads.iter().map(Vec::as_slice);
         let plan = std::iter::once(self.bytes.as_slice());
@@ -108,8 +108,8 @@ impl ScriptPlan {
         charges.filter_map(move |(of, header)| (*of == key).then_some(header))
     }
 
-    /// Whether the script may take its short way: plain counters to be enforced, records one after
-    /// another, each with its rates in order.
+    /// Whether the script may use its fast path: enforced charges of plain counters, record by record, each with
+    /// its rates in order.
     fn is_plain(&self, charges: &[Charge<'_>]) -> bool {
         let plain = |charge: &Charge<'_>| {
             let counted = match charge.limit.parameters() {
@@ -170,8 +170,8 @@ impl ScriptPlan {
     }
 }
 
-/// A key under the hash tag of its subject. `sort` begins with what follows the tag: `:` for a
-/// record, a letter for all else, so that no name of a rule can make one look like another.
+/// A key with the hash tag of its subject. `sort` follows the tag: it begins with `:` for a record and with a
+/// letter for any other key, so that no rule name can make one look like another.
 pub(super) fn key(subject: Fingerprint, sort: &str, name: &str) -> Vec<u8> {
     let mut key = Vec::with_capacity(28 + sort.len() + name.len());
     key.extend_from_slice(b"tg:{");
@@ -182,7 +182,7 @@ pub(super) fn key(subject: Fingerprint, sort: &str, name: &str) -> Vec<u8> {
     key
 }
 
-/// 128 bits in base64url, without padding.
+/// Encodes 128 bits in base64url, without padding.
 pub(super) fn base64url(bits: u128) -> [u8; 22] {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let mut text = [0; 22];

@@ -1,4 +1,4 @@
-//! The store trait, filled. Every verb is one script call.
+//! Implements the store port. Every verb is one script call.
 
 use std::borrow::Cow;
 use std::time::Instant;
@@ -20,7 +20,7 @@ use super::script_reply::{ScriptReply, ScriptReplyError, number};
 use super::scripts::{self, Script};
 use super::{RedisStore, rejected};
 
-/// What the keys of slots begin with after their tag.
+/// The infix of permit keys, after the hash tag.
 pub(super) const PERMITS: &str = "s:";
 
 impl Store for RedisStore {
@@ -33,13 +33,13 @@ impl Store for RedisStore {
             .await
     }
 
-    /// All of them on one connection and in one go.
+    /// Sends all sets on one connection, in one pipeline.
     async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
         let now = self.estimated_now();
         let plan = |set: &&ChargeSet<'_>| ScriptPlan::new(&set.charges, Spending::Charge, now);
         let plans: Result<Vec<ScriptPlan>, _> = sets.iter().map(plan).collect();
         let Ok(plans) = plans else {
-            // One of them cannot be planned: each on its own then, to tell which.
+            // One set cannot be planned. Each is charged on its own, so that only that one fails.
             let mut outcomes = Vec::with_capacity(sets.len());
             for set in sets {
                 outcomes.push(self.charge(set).await);
@@ -67,9 +67,10 @@ impl Store for RedisStore {
         for ((set, plan), reply) in sets.iter().zip(&plans).zip(replies) {
             outcomes.push(match self.decode_reply(script, &plan.keys, reply, began) {
                 Ok(reply) if reply.is_only_time() => self.charge(set).await,
-                Ok(reply) => match set.requires_durability() {
-                    true => durable::confirm(&reply, &durability, began),
-                    false => Ok(()),
+                Ok(reply) => if set.requires_durability() {
+                    durable::confirm(&reply, &durability, began)
+                } else {
+                    Ok(())
                 }
                 .and_then(|()| decide_from_reply(script, set, plan, &reply, ReplayIntent::Charge)),
                 Err(error) => Err(error),
@@ -90,7 +91,7 @@ impl Store for RedisStore {
             return Ok(Refunded::Lapsed);
         };
         self.require_heartbeat(script)?;
-        // Whether it was refunded before went with the data.
+        // A loss of data loses the mark of an earlier refund, too.
         if refund.charged_at < self.server_state.data_since() {
             return Ok(Refunded::Lapsed);
         }
@@ -118,11 +119,12 @@ impl Store for RedisStore {
         let script = scripts::DRAW;
         let charges = std::slice::from_ref(charge);
         let read = |plan: &ScriptPlan, reply: ScriptReply| {
-            let taken = reply.verdict().map_err(|error| rejected(script, error))?;
+            let units = reply.verdict().map_err(|error| rejected(script, error))?;
             let drawn = replay_reply(script, charges, plan, &reply)?.draw();
-            match u64::try_from(taken) == Ok(drawn.units) {
-                true => Ok(drawn),
-                false => Err(rejected(script, ScriptReplyError::Disagreement)),
+            if u64::try_from(units) == Ok(drawn.units) {
+                Ok(drawn)
+            } else {
+                Err(rejected(script, ScriptReplyError::Disagreement))
             }
         };
         self.run(script, charges, Spending::Charge, &[], &[], read)
@@ -146,8 +148,8 @@ impl Store for RedisStore {
         self.settle_in_ledgers(settle).await
     }
 
-    /// Each seed is a step of its own: merging is the same in any order and any number of times. All of
-    /// them are sent in one go, because a round trip for each would keep a node from ever being done.
+    /// Each state is merged in a step of its own: merging is idempotent and commutative. All are sent in one
+    /// pipeline, because with a round trip for each a node would never finish restoring.
     async fn restore(&self, restores: &[Restore<'_>]) -> StoreResult<()> {
         let script = scripts::RESTORE;
         if restores.iter().any(|s| !s.charge.limit.accepts(&s.state)) {
@@ -173,9 +175,10 @@ impl Store for RedisStore {
         let replies = self.transport.call_each(&calls).await;
         for ((restore, plan), reply) in restores.iter().zip(&plans).zip(replies) {
             let reply = self.decode_reply(script, &plan.keys, reply, began)?;
-            match reply.is_only_time() {
-                true => self.restore_one(restore).await?,
-                false => check_merged(&reply)?,
+            if reply.is_only_time() {
+                self.restore_one(restore).await?;
+            } else {
+                check_merged(&reply)?;
             }
         }
         Ok(())
@@ -221,7 +224,7 @@ impl Store for RedisStore {
     }
 }
 
-/// The state of a seed as a record of its own.
+/// The state to restore, as a record of one counter.
 fn encode_state(restore: &Restore<'_>) -> Vec<u8> {
     let header = record::RecordHeader::of(restore.charge.rate, &restore.charge.limit);
     let one = [(&header, restore.charge.limit.as_ref(), &restore.state)];
@@ -236,7 +239,7 @@ fn check_merged(reply: &ScriptReply) -> StoreResult<()> {
 }
 
 impl RedisStore {
-    /// Merges one state, whatever the time in the store is.
+    /// Merges one state, and plans anew if the store's time is outside the windows of the plan.
     async fn restore_one(&self, restore: &Restore<'_>) -> StoreResult<()> {
         let charges = std::slice::from_ref(&restore.charge);
         let (script, spending) = (scripts::RESTORE, Spending::Charge);
@@ -252,7 +255,7 @@ impl RedisStore {
         .await
     }
 
-    /// Charges the sets of a list that need not be safe; `reason` the others cannot be.
+    /// Charges the sets that need no durability. The others fail with `reason`.
     async fn charge_non_durable(
         &self,
         sets: &[&ChargeSet<'_>],
@@ -262,15 +265,15 @@ impl RedisStore {
         let mut outcomes = Vec::with_capacity(sets.len());
         for set in sets {
             let waited = Nanos::from(began.elapsed());
-            outcomes.push(match set.requires_durability() {
-                true => Err(durable::unacknowledged_error(reason.clone(), waited)),
-                false => self.charge(set).await,
+            outcomes.push(if set.requires_durability() {
+                Err(durable::unacknowledged_error(reason.clone(), waited))
+            } else {
+                self.charge(set).await
             });
         }
         outcomes
     }
 
-    /// Reads the records of a set.
     async fn read_records(&self, set: &ChargeSet<'_>) -> StoreResult<(ScriptPlan, ScriptReply)> {
         let script = scripts::READ;
         let plan = ScriptPlan::new(&set.charges, Spending::Charge, self.estimated_now());
@@ -286,7 +289,7 @@ impl RedisStore {
         Ok((plan, reply))
     }
 
-    /// Runs a script that does not tell the time.
+    /// Runs a script whose reply does not begin with the time.
     async fn run_untimed(
         &self,
         script: Script,
@@ -304,7 +307,7 @@ impl RedisStore {
         reply.map_err(|error| error.with_keys(keys).into_store_error(script.name, waited))
     }
 
-    /// Does `verb` to a slot.
+    /// Runs the permit script: `verb` is `take`, `renew` or `release`.
     async fn call_permit_script(
         &self,
         permit: &PermitRequest<'_>,
@@ -321,9 +324,9 @@ impl RedisStore {
             _ => &[],
         };
         match values {
-            [Value::Int(held), Value::Int(open)] => Ok(PermitReply {
-                granted: *held == 1,
-                in_use: u32::try_from(*open).unwrap_or(u32::MAX),
+            [Value::Int(granted), Value::Int(in_use)] => Ok(PermitReply {
+                granted: *granted == 1,
+                in_use: u32::try_from(*in_use).unwrap_or(u32::MAX),
                 source: Source::Exact,
             }),
             _ => Err(rejected(script, ScriptReplyError::Shape)),
@@ -331,7 +334,7 @@ impl RedisStore {
     }
 }
 
-/// The decision on a set, from what the script found; it must be the script's own.
+/// Replays the decision on a set from the script's reply. It must be the same as the script's own decision.
 pub(super) fn decide_from_reply(
     script: Script,
     set: &ChargeSet<'_>,
@@ -341,9 +344,10 @@ pub(super) fn decide_from_reply(
 ) -> StoreResult<Outcome> {
     let admitted = reply.verdict().map_err(|error| rejected(script, error))?;
     let outcome = replay_reply(script, &set.charges, plan, reply)?.decide(set, intent);
-    match outcome.admitted == (admitted == 1) {
-        true => Ok(outcome),
-        false => Err(rejected(script, ScriptReplyError::Disagreement)),
+    if outcome.admitted == (admitted == 1) {
+        Ok(outcome)
+    } else {
+        Err(rejected(script, ScriptReplyError::Disagreement))
     }
 }
 
@@ -358,7 +362,7 @@ fn replay_reply<'c>(
     replay.map_err(|error| rejected(script, error))
 }
 
-/// A charge with no more cost than a counter ever keeps: what was beyond that was not charged either.
+/// A charge whose cost is capped at what a counter can hold: units above that were not charged either.
 fn capped_charge<'c>(charge: &'c Charge<'_>) -> Charge<'c> {
     let max_units = charge.limit.full_capacity().saturating_mul(2);
     Charge {
@@ -368,7 +372,7 @@ fn capped_charge<'c>(charge: &'c Charge<'_>) -> Charge<'c> {
     }
 }
 
-/// A seed whose state was not made by its limit. Nothing was merged.
+/// A restored state was not made by its limit. Nothing was merged.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("the state of a seed is not of its limit's algorithm")]
+#[error("a restored state is not of its limit's algorithm")]
 struct StateMismatchError;

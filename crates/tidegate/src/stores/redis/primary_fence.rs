@@ -1,15 +1,15 @@
-//! Which run of which server counts, for all connections of one link together.
+//! The current run of the current server, shared by all connections of one pool.
 //!
-//! Whoever connects last has met the present: its run reigns from then on, and what any other run
-//! answers counts no more. So no answer is ever taken for one of a life that it does not come from,
-//! and connections are never on two primaries at once. Knows nothing of addresses.
+//! The newest connection defines the current run. Replies from any other run are discarded from then on.
+//! Invariants: no reply is taken for one of an epoch that it does not come from, and connections are never used
+//! on two primaries at once. Knows nothing of addresses.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-/// The run that counts.
+/// The current run.
 #[derive(Default)]
 pub(super) struct PrimaryFence {
     /// 0 while there is none.
@@ -18,14 +18,14 @@ pub(super) struct PrimaryFence {
 }
 
 impl PrimaryFence {
-    /// A connection to this run was made.
+    /// Makes `run` current. Called for each new connection.
     pub(super) fn set_current(&self, run: u64) {
         if self.run.swap(run, Ordering::AcqRel) != run {
             self.changed.notify_waiters();
         }
     }
 
-    /// This run is known to be that of a primary no more.
+    /// Ends `run` as the current one: it is known not to be a primary's any more.
     pub(super) fn clear(&self, run: u64) {
         let ended = self
             .run
@@ -35,18 +35,17 @@ impl PrimaryFence {
         }
     }
 
-    /// Whether what this run answers counts.
+    /// Whether replies of this run count.
     pub(super) fn is_current(&self, run: u64) -> bool {
         self.run.load(Ordering::Acquire) == run
     }
 
-    /// The run that counts, if there is one.
     pub(super) fn current_run(&self) -> Option<u64> {
         let run = self.run.load(Ordering::Acquire);
         (run != 0).then_some(run)
     }
 
-    /// Done when another run reigns, or none, than when this was called.
+    /// Completes when the current run differs from the one at the time of this call, or there is none.
     pub(super) fn changed(&self) -> Notified<'_> {
         self.changed.notified()
     }
@@ -57,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_run_that_was_met_last_counts_until_it_is_over() {
+    fn the_run_connected_last_is_current_until_it_is_cleared() {
         let fence = PrimaryFence::default();
         assert_eq!(fence.current_run(), None);
         fence.set_current(1);

@@ -1,29 +1,29 @@
-//! Where a server of a cluster sends whoever asks it for the keys of another.
+//! Redirects of a cluster: a server replies with one to a call for keys that another server serves.
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 use tidegate_core::store::HashSlot;
 
-/// Where a server of a cluster sends us, having done nothing.
+/// A redirect to another server. The redirecting server has done nothing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Redirect {
     pub(super) hash_slot: HashSlot,
-    /// The other server, as `HOST:PORT_HINT` with or without a host.
+    /// The other server, as `HOST:PORT`. The host may be empty.
     pub(super) to: String,
-    /// How it wants to be asked.
+    /// How the call must be sent there.
     pub(super) mode: SendMode,
 }
 
-/// How a server of a cluster is asked for a slot.
+/// How a call for a hash slot is sent to a server of a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SendMode {
-    /// As the one that serves it.
+    /// The server serves the hash slot.
     Plain,
-    /// As one that is only taking it over: it must be told so each time.
+    /// The server is only importing the hash slot: `ASKING` must precede each call.
     Asking,
 }
 
 impl Redirect {
-    /// What an error says of it, if it is one.
+    /// The redirect in an error of the server, if it is one.
     pub(super) fn of(error: &RedisError) -> Option<Redirect> {
         let (to, hash_slot) = error.redirect_node()?;
         Some(Redirect {

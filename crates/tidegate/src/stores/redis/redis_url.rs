@@ -1,14 +1,14 @@
-//! Where a store is, read from its URL.
+//! Parses the URL of a store.
 //!
-//! | URL | what |
+//! | URL | store |
 //! |---|---|
 //! | `redis://[USER:PASSWORD@]HOST[:PORT][/DB]` | one server |
 //! | `unix:PATH[?db=DB&user=USER&pass=PASSWORD]` | one server, through its socket |
 //! | `redis+sentinel://[USER:PASSWORD@]HOST[:PORT],../NAME[/DB]` | the primary that sentinels know as NAME |
 //! | `redis+cluster://[USER:PASSWORD@]HOST[:PORT],..` | a cluster |
 //!
-//! `rediss` instead of `redis` is TLS. Nothing of a URL but its scheme is ever repeated: any other part
-//! may hold a password, if only one that was written in the wrong place.
+//! `rediss` instead of `redis` means TLS. No error repeats any part of a URL but its scheme: any other part may be a
+//! password, if only one written in the wrong place.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 use super::access::{Access, Certificates, RedisAddress, RedisPassword};
 use super::error::RedisStoreError;
 
-/// A store's URL, read.
+/// A parsed URL.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum RedisUrl {
     /// One server.
@@ -29,12 +29,12 @@ pub(super) enum RedisUrl {
     Sentinels {
         addresses: Vec<RedisAddress>,
         name: String,
-        /// How the sentinels are entered.
+        /// The credentials of the sentinels.
         sentinels: Access,
-        /// How the servers are that they tell of.
+        /// The credentials of the servers.
         servers: Access,
     },
-    /// A cluster, by those of its nodes that are asked first.
+    /// A cluster, by the servers to query first.
     Cluster {
         addresses: Vec<RedisAddress>,
         access: Access,
@@ -45,7 +45,7 @@ const SERVER_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 
 impl RedisUrl {
-    /// Reads a URL. No file that it names is looked at.
+    /// Parses a URL. Reads no file that it names.
     pub(super) fn parse(url: &str) -> Result<RedisUrl, RedisStoreError> {
         let socket = url.strip_prefix("redis+unix:");
         if let Some(path) = socket.or_else(|| url.strip_prefix("unix:")) {
@@ -172,8 +172,8 @@ fn database(text: &str) -> Result<i64, RedisStoreError> {
     }
 }
 
-/// What stands before, in and after the hosts. Each host is read as a URL of its own by the redis crate,
-/// which knows of user names, brackets and percent signs but of one host only.
+/// The parts of a URL. The redis crate parses each host as a URL of its own: it handles user names, brackets and
+/// percent signs, but only one host.
 struct UrlParts {
     login: ConnectionInfo,
     hosts: Vec<RedisAddress>,
@@ -242,7 +242,7 @@ fn parse_host(host: &str, port: u16) -> Result<RedisAddress, RedisStoreError> {
     }
 }
 
-/// User and password, as far as there are any.
+/// User and password, if there are any.
 fn login(info: &ConnectionInfo, options: &UrlOptions) -> Result<Access, RedisStoreError> {
     let settings = info.redis_settings();
     let given = settings.password().map(str::to_owned);
@@ -259,17 +259,18 @@ fn login(info: &ConnectionInfo, options: &UrlOptions) -> Result<Access, RedisSto
     })
 }
 
-/// What stands after `?`, decoded.
+/// The query string, decoded.
 struct UrlOptions(Vec<(String, String)>);
 
 impl UrlOptions {
-    /// Refuses what is not `known`, and what is given twice: neither is ever silently left out.
+    /// Rejects options that are not `known` or are given twice: none is silently ignored.
     fn reject_unknown(&self, known: &[&str]) -> Result<(), RedisStoreError> {
         let name = |i: usize| self.0[i].0.as_str();
         let fits = |i: usize| known.contains(&name(i)) && (0..i).all(|j| name(j) != name(i));
-        match (0..self.0.len()).all(fits) {
-            true => Ok(()),
-            false => Err(bad_url(OPTIONS)),
+        if (0..self.0.len()).all(fits) {
+            Ok(())
+        } else {
+            Err(bad_url(OPTIONS))
         }
     }
 

@@ -1,21 +1,21 @@
-//! Random reservations, on a real server and in memory side by side: every answer and every counter is
-//! the same. The scripts and the ledger in memory are two implementations of one promise.
+//! Random reservations, on a real server and in memory side by side: every result and every counter is the same.
+//! The scripts and the ledger in memory are two implementations of one contract.
 
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::store::{Charge, ChargeSet, Reserve, Role, Settle, Store, Used};
 use tidegate_core::units::Nanos;
-use tidegate_parts::TestRedis;
+use tidegate_testkit::TestRedis;
 
 use super::conformance_tests::conformance::{ConformanceCounter, Rig, anyone, set};
 use super::conformance_tests::{ConformanceRig, START, on_runtime};
 use crate::clock::ManualClock;
 use crate::stores::memory::MemoryStore;
 
-/// Histories, and steps of each.
+/// The number of histories, and of steps in each.
 const HISTORIES: u64 = 60;
 const STEPS: usize = 80;
 
-/// A reservation that was made.
+/// A reservation that was admitted.
 struct MadeReservation<'a> {
     id: u128,
     at: Nanos,
@@ -26,7 +26,7 @@ struct MadeReservation<'a> {
 struct TestRng(u64);
 
 impl TestRng {
-    /// Below `max`, by splitmix64.
+    /// A number below `max`, by splitmix64.
     fn below(&mut self, max: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -36,7 +36,7 @@ impl TestRng {
     }
 }
 
-/// Both stores, at one time.
+/// Both stores, at the same time.
 struct StorePair<'r> {
     redis: &'r ConformanceRig,
     memory: MemoryStore<ManualClock>,
@@ -50,7 +50,7 @@ impl StorePair<'_> {
 
     async fn reserve<'a>(&self, reserve: Reserve<'a>) -> Option<MadeReservation<'a>> {
         let there = self.redis.store().reserve(&reserve).await;
-        let there = there.expect("a server that answers");
+        let there = there.expect("a server that replies");
         let here = self.memory.reserve(&reserve).await.expect("memory");
         assert_eq!((there.admitted, there.at), (here.admitted, here.at));
         assert_eq!(there.readings, here.readings);
@@ -72,13 +72,13 @@ impl StorePair<'_> {
         };
         let there = self.redis.store().settle(&settle).await;
         let here = self.memory.settle(&settle).await.expect("memory");
-        assert_eq!(there.expect("a server that answers"), here);
+        assert_eq!(there.expect("a server that replies"), here);
     }
 
     async fn charge(&self, charge: Charge<'_>) {
         let set = ChargeSet::of_one(charge);
         let there = self.redis.store().charge(&set).await;
-        let there = there.expect("a server that answers");
+        let there = there.expect("a server that replies");
         let here = self.memory.charge(&set).await.expect("memory");
         assert_eq!(there.readings, here.readings);
     }
@@ -86,14 +86,14 @@ impl StorePair<'_> {
     async fn reset(&self, charge: Charge<'_>) {
         let set = ChargeSet::of_one(charge);
         let there = self.redis.store().reset(&set).await;
-        there.expect("a server that answers");
+        there.expect("a server that replies");
         self.memory.reset(&set).await.expect("memory");
     }
 
     async fn counters_agree(&self, set: &ChargeSet<'_>) {
         let there = self.redis.store().inspect(set).await;
         let here = self.memory.inspect(set).await.expect("memory");
-        assert_eq!(there.expect("a server that answers"), here);
+        assert_eq!(there.expect("a server that replies"), here);
     }
 }
 
@@ -159,7 +159,7 @@ async fn history(shared: &ConformanceRig, seed: u64) {
 }
 
 #[test]
-fn a_server_and_memory_settle_alike() {
+fn redis_and_memory_settle_reservations_alike() {
     let server = TestRedis::redis7();
     on_runtime(async {
         let shared = ConformanceRig::connect(&server).await;

@@ -1,5 +1,5 @@
-//! Estimates that wait to be settled: each is a member of a sorted set beside the record it was charged
-//! to, so that any node may settle it and the next reservation brings back what nobody settled.
+//! Reservations: each is a member of a sorted set (a ledger) beside the record it was charged to, so that any node
+//! can settle it. The next reservation refunds the estimates that expired unsettled.
 
 use smallvec::SmallVec;
 use tidegate_core::store::{Charge, Outcome, Reserve, Settle, Settled, StoreResult, Used};
@@ -31,7 +31,7 @@ impl RedisStore {
     pub(super) async fn settle_in_ledgers(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
         let script = scripts::SETTLE;
         self.require_heartbeat(script)?;
-        // Whether it was settled before went with the data.
+        // A loss of data loses the mark of an earlier settlement, too.
         if settle.charged_at < self.server_state.data_since() {
             return Ok(settle.outcome(&[], self.server_state.last_seen()));
         }
@@ -56,12 +56,12 @@ impl RedisStore {
     }
 }
 
-/// One ledger for each record, in the order of a plan's records.
+/// The keys of the ledgers: one for each record, in the order of a plan's records.
 pub(super) fn ledgers(charges: &[Charge<'_>]) -> Vec<Vec<u8>> {
     keys_beside_records(charges, "e:")
 }
 
-/// A key of this sort for each record, in the order of a plan's records.
+/// One key with the infix `sort` for each record, in the order of a plan's records.
 pub(super) fn keys_beside_records(charges: &[Charge<'_>], sort: &str) -> Vec<Vec<u8>> {
     let mut owners: SmallVec<[(Fingerprint, &RuleName); 2]> = SmallVec::new();
     for charge in charges {
@@ -74,7 +74,7 @@ pub(super) fn keys_beside_records(charges: &[Charge<'_>], sort: &str) -> Vec<Vec
     owners.into_iter().map(beside).collect()
 }
 
-/// What was used of each charge, no more of it than a counter ever keeps; nothing if nobody said.
+/// The units used of each charge, capped at what a counter can hold; empty if they are unknown.
 fn encode_used(settle: &Settle<'_>) -> Vec<u8> {
     let Used::Known(used) = &settle.used else {
         return Vec::new();

@@ -1,22 +1,22 @@
-//! What a script answers: the time, a verdict, and the records it found. `scripts/charge.lua` tells how.
+//! The reply of a script: the time, a verdict, and the records it found. `scripts/charge.lua` documents the format.
 
 use redis::Value;
 use tidegate_core::units::Nanos;
 
-/// The answer of a script that tells the time.
+/// The reply of a script that begins with the time.
 pub(super) struct ScriptReply {
-    /// The server's time at which it was decided.
+    /// The server's time of the decision.
     pub(super) at: Nanos,
     bytes: Vec<u8>,
 }
 
-/// An answer that its contract does not know.
+/// A reply that breaks the script's contract.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum ScriptReplyError {
-    /// Not of the shape it should have.
-    #[error("a script answered in a shape it does not have")]
+    /// The bytes do not have the documented shape.
+    #[error("a script replied in an unknown shape")]
     Shape,
-    /// The script admits what the library refuses, or the other way around.
+    /// The script admits a request that the library denies, or the other way around.
     #[error("a script and the library decided differently")]
     Disagreement,
 }
@@ -39,18 +39,19 @@ impl ScriptReply {
         })
     }
 
-    /// Whether the script did nothing, because it was told of other windows than the present ones.
+    /// Whether the script did nothing, because the plan's windows are not those around the server's time.
     pub(super) fn is_only_time(&self) -> bool {
         self.bytes.len() == TIME_LEN
     }
 
-    /// The verdict, a whole number.
+    /// The verdict, an integer.
     pub(super) fn verdict(&self) -> Result<i64, ScriptReplyError> {
         let bytes = self.bytes.get(TIME_LEN..).and_then(<[u8]>::first_chunk);
         let verdict = f64::from_le_bytes(*bytes.ok_or(ScriptReplyError::Shape)?);
-        match verdict.fract() == 0.0 {
-            true => Ok(verdict as i64),
-            false => Err(ScriptReplyError::Shape),
+        if verdict.fract() == 0.0 {
+            Ok(verdict as i64)
+        } else {
+            Err(ScriptReplyError::Shape)
         }
     }
 
@@ -67,14 +68,15 @@ impl ScriptReply {
             records.push((len > 0).then_some(record));
             rest = after;
         }
-        match rest.is_empty() {
-            true => Ok(records),
-            false => Err(ScriptReplyError::Shape),
+        if rest.is_empty() {
+            Ok(records)
+        } else {
+            Err(ScriptReplyError::Shape)
         }
     }
 }
 
-/// The only number that a script replied with.
+/// The number in the reply of a script that returns only that.
 pub(super) fn number(value: &Value) -> Result<u64, ScriptReplyError> {
     let Value::Array(values) = value else {
         return Err(ScriptReplyError::Shape);

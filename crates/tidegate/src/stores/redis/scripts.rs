@@ -1,20 +1,20 @@
-//! The scripts, put together from their files.
+//! The scripts, assembled from their files.
 //!
-//! Each opens with its contract. What several share stands in files of its own and is joined in
-//! between, so that the text sent is complete and nothing is generated.
+//! Each script begins with its contract. Code that several scripts share is in files of its own, which are
+//! concatenated, so that the text sent is complete and nothing is generated.
 
 use std::borrow::Cow;
 
-/// One job of the store.
+/// A script of the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Script {
-    /// What it does, for messages.
+    /// The name, for error messages.
     pub(super) name: &'static str,
-    /// What is sent.
+    /// The text.
     pub(super) text: &'static str,
 }
 
-/// A script from its contract, the shared files, those that only some share, and its work.
+/// A script from its contract, the shared files, the files of only some scripts, and its own part.
 macro_rules! script {
     ($name:literal) => {
         Script {
@@ -53,12 +53,12 @@ pub(super) const RESET: Script = script!("reset" + books);
 pub(super) const PERMIT: Script = script!("hold");
 pub(super) const HEARTBEAT: Script = script!("beat");
 
-/// Every script.
+/// All scripts.
 pub(super) const ALL: [Script; 10] = [
     CHARGE, READ, DRAW, REFUND, RESERVE, SETTLE, RESTORE, RESET, PERMIT, HEARTBEAT,
 ];
 
-/// A script as the server is given it.
+/// A script and its hash.
 pub(super) struct LoadedScript {
     pub(super) script: Script,
     pub(super) text: Cow<'static, str>,

@@ -1,7 +1,7 @@
 //! The deployment secret that all nodes of one store share.
 //!
-//! The first node writes it, or, if it has one of its own, only how to tell it; all others use that.
-//! Two secrets would count one client under two names, and twice the limit would pass.
+//! The first node writes the secret, or, if its secret is from a file, only a check value. All other nodes use the
+//! stored one. With two secrets one client would have two counters, and twice the limit would be allowed.
 
 use redis::Value;
 
@@ -11,15 +11,15 @@ use super::heartbeat::newest_heartbeat;
 use crate::secret::Secret;
 
 pub(super) const KEY: &str = "tg:ctl:secret";
-/// What is there is the secret itself.
+/// The prefix of the secret itself.
 const SECRET_PREFIX: &str = "secret:";
-/// What is there only tells whether a secret is the right one.
+/// The prefix of a check value, which only shows whether a secret is the right one.
 const CHECK_PREFIX: &str = "check:";
 
-/// A node that has been silent for longer is not waited for. Others look for the key far more often.
+/// A node that has been silent for longer is not waited for. Nodes check the key far more often.
 const RESTORED_WITHIN_MS: u64 = 5_000;
 
-/// The answer to `TIME`, in milliseconds.
+/// The reply to `TIME`, in milliseconds.
 fn server_millis(time: &Value) -> Option<u64> {
     let Value::Array(time) = time else {
         return None;
@@ -40,42 +40,42 @@ fn server_millis(time: &Value) -> Option<u64> {
 pub enum SecretError {
     /// The nodes of this store have another secret.
     #[error(
-        "this node has another secret than the nodes that count in this store; give it theirs, or a store of its own"
+        "this node's secret differs from that of the nodes of this store; give it theirs, or a store of its own"
     )]
     Another,
     /// The nodes of this store have a secret from a file, and this node has none.
     #[error(
-        "the nodes that count in this store have their secret from a file; give this node the same with --secret-file"
+        "the nodes of this store have their secret from a file; give this node the same with --secret-file"
     )]
     FileNeeded,
-    /// It was there a moment ago.
-    #[error("the store has lost its secret just now; it is asked again")]
+    /// The key was there a moment ago.
+    #[error("the store has just lost its secret; this node reads it again")]
     Gone,
     /// The key holds something else.
     #[error("the key `{KEY}` of the store holds no secret; another program wrote it")]
     Unreadable,
-    /// There is no randomness to make one.
+    /// The operating system has no randomness for a new secret.
     #[error("no randomness for a secret")]
     NoRandomness(#[from] getrandom::Error),
-    /// The store did not answer.
+    /// The store did not reply.
     #[error(transparent)]
     Store(#[from] RedisStoreError),
 }
 
-/// What a store keeps of the secret.
+/// The stored form of the secret, compared with the secret of this node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StoredSecret {
-    /// Nothing: no node has counted there yet.
+    /// Nothing: no node has used the store yet.
     None,
-    /// The secret itself, and we were given none to compare.
+    /// The secret itself; this node has none to compare.
     Whole,
-    /// How to tell it, and we were given none to compare: the nodes have it from a file.
+    /// A check value; this node has no secret to compare. The nodes have theirs from a file.
     Check,
-    /// The one we were given.
+    /// The secret of this node.
     Ours,
-    /// Another than the one we were given.
+    /// Another secret than that of this node.
     Another,
-    /// Something that another program wrote.
+    /// Data of another program.
     Unreadable,
 }
 
@@ -108,11 +108,11 @@ impl StoredSecret {
 }
 
 impl Redis {
-    /// The secret of the store's nodes. `own` is the one this node was given, if any: then it is not
-    /// written to the store, and must be theirs.
+    /// The secret of the store's nodes. `own` is the secret of this node, if it has one: then it is not written to
+    /// the store, and must be theirs.
     ///
     /// # Errors
-    /// When this node must not count in this store, or the store does not answer.
+    /// When this node must not use this store, or the store does not reply.
     pub async fn share_secret(&self, own: Option<&Secret>) -> Result<Secret, SecretError> {
         match own {
             Some(own) => self.agree(own, Offer::Check).await,
@@ -120,11 +120,11 @@ impl Redis {
         }
     }
 
-    /// Whether the key was deleted under nodes that still run: one of them has given a sign of life lately
-    /// and restores it soon. A newcomer that wrote a secret of its own meanwhile would restart all counts.
+    /// Whether the key was deleted under running nodes: one of them has sent a heartbeat recently and restores the
+    /// key soon. A new node that wrote a secret of its own meanwhile would reset all counts.
     ///
     /// # Errors
-    /// When the store does not answer.
+    /// When the store does not reply.
     pub async fn awaits_secret(&self) -> Result<bool, RedisStoreError> {
         let mut get = redis::cmd("GET");
         get.arg(KEY);
@@ -146,11 +146,11 @@ impl Redis {
         Ok(false)
     }
 
-    /// The same after the store may have lost it: `secret` is what the nodes agreed on before, `given`
-    /// whether this node was given it.
+    /// The same after the store may have lost the secret. `secret` is the one that the nodes agreed on before,
+    /// `given` whether it is from the configuration of this node.
     ///
     /// # Errors
-    /// When this node must not count in this store any more, or the store does not answer.
+    /// When this node must not use this store any more, or the store does not reply.
     pub async fn restore_secret(
         &self,
         secret: &Secret,
@@ -160,7 +160,7 @@ impl Redis {
         self.agree(secret, offer).await
     }
 
-    /// Offers a secret, and takes the one that is there.
+    /// Offers a secret, and returns the stored one.
     async fn agree(&self, mine: &Secret, offer: Offer) -> Result<Secret, SecretError> {
         let offered = match offer {
             Offer::Check => format!("{CHECK_PREFIX}{}", mine.check_value()),
@@ -195,12 +195,12 @@ impl Redis {
     }
 }
 
-/// What a node writes where there is no secret yet.
+/// The value that a node writes if the store has no secret yet.
 #[derive(Clone, Copy)]
 enum Offer {
     /// The secret itself.
     Whole,
-    /// Only how to tell it.
+    /// Only a check value.
     Check,
 }
 
@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_compared_with_what_was_given() {
+    fn the_stored_secret_is_compared_with_that_of_this_node() {
         let own = Secret::from_bytes(b"0123456789abcdef").expect("long enough");
         let other = Secret::from_bytes(b"0123456789abcdeX").expect("long enough");
         for (of, alone) in [

@@ -1,9 +1,9 @@
-//! Where the primary is, as the sentinels say.
+//! Finds the primary through sentinels.
 //!
-//! All are asked at once, and the word of most of those that answer counts: one that is stale or lies
-//! cannot win over two. What they publish is only a hint to ask them again, so a liar's hint moves
-//! nothing either. Questions are asked one after another, so that no older answer overtakes a newer.
-//! Who connects must still see that the server calls itself a primary.
+//! All sentinels are queried at once, and the majority of those that reply decides: one stale or lying sentinel
+//! cannot win over two. Their publications are only hints to query them again, so a lying publication changes
+//! nothing either. Queries run one after another, so that no older result overtakes a newer one. A new connection
+//! must still check that the server reports itself as a primary.
 
 mod votes;
 
@@ -20,12 +20,12 @@ use self::votes::Votes;
 use super::access::{Access, RedisAddress};
 use super::error::RedisStoreError;
 
-/// How often the sentinels are asked though nothing happened: a hint may be lost.
+/// The interval of queries without a hint: a hint may be lost.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// How far apart they are asked when there are many hints.
+/// The shortest pause between two queries when there are many hints.
 const MIN_POLL_GAP: Duration = Duration::from_millis(20);
 
-/// Where a sentinel says the primary is; nothing if it knows none of that name.
+/// The address of the primary that a sentinel replies with; none if it knows none of that name.
 pub(super) type SentinelReply = Result<Option<RedisAddress>, RedisStoreError>;
 
 /// The sentinels that watch one primary.
@@ -38,7 +38,7 @@ pub(super) struct Sentinels {
 }
 
 impl Sentinels {
-    /// Sentinels that know the primary as `name`; each has `patience` to answer.
+    /// Sentinels that know the primary as `name`. Each has `patience` to reply.
     pub(super) fn new(
         addresses: &[RedisAddress],
         name: &str,
@@ -49,7 +49,7 @@ impl Sentinels {
         let hint = Arc::new(Notify::new());
         let mut each: Vec<Arc<Sentinel>> = Vec::with_capacity(addresses.len());
         for address in addresses {
-            // One that is written twice has one voice.
+            // A sentinel that is listed twice has one vote.
             if each.iter().all(|known| known.address != *address) {
                 each.push(Arc::new(Sentinel {
                     address: address.clone(),
@@ -70,7 +70,7 @@ impl Sentinels {
         }
     }
 
-    /// Refuses what could never be connected to.
+    /// Rejects a configuration that could never connect.
     pub(super) fn check(&self) -> Result<(), RedisStoreError> {
         for one in &self.each {
             one.access.client(&one.address)?;
@@ -79,25 +79,25 @@ impl Sentinels {
         Ok(())
     }
 
-    /// How the servers are entered that the sentinels tell of.
+    /// The access to the servers that the sentinels name.
     pub(super) fn servers(&self) -> &Access {
         &self.servers
     }
 
-    /// What most of them said last.
+    /// The result of the last query.
     pub(super) fn last_known(&self) -> Option<RedisAddress> {
         self.known.borrow().clone()
     }
 
-    /// Done when most of them say another place than this one. Cancel-safe.
+    /// Completes when the sentinels have elected another address than this one. Cancel-safe.
     pub(super) async fn changed_from(&self, address: Option<&RedisAddress>) {
         let mut known = self.known.subscribe();
         let elsewhere = |known: &Option<RedisAddress>| known.is_some() && known.as_ref() != address;
-        // The sender is ours and outlives this, so there is always an answer.
+        // `self` owns the sender, so waiting never fails.
         let _known = known.wait_for(elsewhere).await;
     }
 
-    /// Asks them all where the primary is.
+    /// Queries all sentinels for the primary.
     pub(super) async fn find(&self) -> Result<RedisAddress, RedisStoreError> {
         let _in_order = self.polling.lock().await;
         let address = self.poll().await?;
@@ -109,7 +109,7 @@ impl Sentinels {
         Ok(address)
     }
 
-    /// What each of them says, in the order they were written, and what that comes to.
+    /// The reply of each sentinel, in configuration order, and the elected address.
     pub(super) async fn query_each(
         &self,
     ) -> (
@@ -141,7 +141,7 @@ impl Sentinels {
         while let Some(reply) = queries.join_next().await {
             votes.cast(reply.unwrap_or_else(|_| Err(RedisStoreError::not_connected(None))));
             if let Some(address) = votes.majority() {
-                // The others need not be waited for, but may finish connecting.
+                // The rest need not be waited for, but may finish connecting.
                 queries.detach_all();
                 return Ok(address);
             }
@@ -150,12 +150,12 @@ impl Sentinels {
     }
 }
 
-/// Asks again and again where the primary is: at every hint, and now and then.
+/// Queries the sentinels at every hint and every `POLL_INTERVAL`.
 pub(super) async fn watch_primary(sentinels: Arc<Sentinels>) {
     loop {
         let _hint_or_time = timeout(POLL_INTERVAL, sentinels.hint.notified()).await;
-        // No answer is no news. Who wants to connect asks too, and tells why there is none.
-        let _place = sentinels.find().await;
+        // An error changes nothing. A connection attempt runs the query, too, and reports its error.
+        let _address = sentinels.find().await;
         sleep(MIN_POLL_GAP).await;
     }
 }
@@ -172,7 +172,7 @@ struct Sentinel {
 impl Sentinel {
     async fn query(&self) -> SentinelReply {
         let reply = timeout(self.patience, async {
-            // Taken out while it is used: one that never answers is not kept.
+            // Taken out while in use: a connection that never replies is dropped.
             let mut cached = self.connection.lock().await;
             if let Some(mut connection) = cached.take()
                 && let Ok(reply) = self.query_command().query_async(&mut connection).await
@@ -201,7 +201,7 @@ impl Sentinel {
     async fn connect(&self) -> Result<MultiplexedConnection, RedisStoreError> {
         let client = self.access.client(&self.address)?;
         let info = client.get_connection_info().clone();
-        // Only so can one connection be asked and told.
+        // Only RESP3 allows commands and pushed messages on one connection.
         let settings = info.redis_settings().clone();
         let info = info.set_redis_settings(settings.set_protocol(ProtocolVersion::RESP3));
         let client = redis::Client::open(info).map_err(|error| self.to_error(&error))?;
@@ -218,7 +218,7 @@ impl Sentinel {
             .set_push_sender(on_push);
         let connection = client.get_multiplexed_async_connection_with_config(&config);
         let mut connection = connection.await.map_err(|error| self.to_error(&error))?;
-        // One that does not let us listen is asked all the same, and often enough.
+        // A sentinel that denies the subscription is still polled every `POLL_INTERVAL`.
         let _may_listen = connection.subscribe("+switch-master").await;
         Ok(connection)
     }
@@ -228,7 +228,7 @@ impl Sentinel {
     }
 }
 
-/// A place, from the host and port that a sentinel answered with.
+/// The address in a sentinel's reply: a host and a port.
 fn parse_address(reply: &Value) -> Option<RedisAddress> {
     let Value::Array(parts) = reply else {
         return None;

@@ -1,4 +1,4 @@
-//! What is remembered of a server between calls. It outlives connections and addresses.
+//! The state of a server that is remembered between calls. It outlives connections and addresses.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,37 +10,37 @@ use tidegate_core::units::Nanos;
 
 use super::acknowledged_writes::AcknowledgedWrites;
 
-/// The server's time and its epoch, as last told.
+/// The server's time, its epoch and the writes it has acknowledged.
 pub(super) struct ServerState {
     last_seen: AtomicU64,
-    /// 0 as long as it is not known.
+    /// 0 while it is unknown.
     data_epoch: AtomicU64,
-    /// What must not be lost.
+    /// The writes that must not be lost.
     pub(super) acknowledged: Mutex<AcknowledgedWrites>,
     /// The run that replied to the last heartbeat. 0 if none did.
     acknowledged_run: AtomicU64,
     /// When a heartbeat was last acknowledged, by the clock of this process.
     last_heartbeat_at: Mutex<Option<Instant>>,
-    /// Hash slots that have come here and may lack counts.
+    /// Hash slots that were received and may lack counts.
     incomplete_hash_slots: Mutex<Vec<HashSlot>>,
-    /// Whether there are such.
+    /// Whether `incomplete_hash_slots` is not empty.
     has_incomplete_hash_slots: AtomicBool,
-    /// Up to when it has what this node remembers.
+    /// The moment up to which the server has the counts that this node remembers.
     pub(super) restore_point: Mutex<RestorePoint>,
-    /// Since when data is whole, if that is later than the epoch says.
+    /// The moment since which data is whole, if that is later than the epoch's.
     raised_since: AtomicU64,
-    /// The hash slot in which this node last signed in, if the server is of a cluster.
+    /// The hash slot of the register in which this node last signed in, if the server is of a cluster.
     pub(super) registered_in: Mutex<Option<HashSlot>>,
 }
 
-/// What is known of a primary when hash slots leave it.
+/// The state of a primary when hash slots leave it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SourceState {
-    /// It had all that this node remembers until a moment ago.
+    /// Until a moment ago it had all counts that this node remembers.
     Whole,
-    /// It is known what it has lost, but this node has not restored all of it.
+    /// Its loss is known, but this node has not restored all of it.
     Unrestored,
-    /// It cannot be reached, or has restarted and not replied to a heartbeat since: what it has lost is not known.
+    /// It is unreachable, or restarted and has not replied to a heartbeat since: its loss is unknown.
     Unverified,
 }
 
@@ -63,7 +63,7 @@ impl Default for ServerState {
 }
 
 impl ServerState {
-    /// The server's time when it last answered, to know which windows of a calendar are near.
+    /// The server's time at its last reply. It selects the calendar windows to send.
     pub(super) fn last_seen(&self) -> Nanos {
         Nanos::new(self.last_seen.load(Ordering::Relaxed))
     }
@@ -72,7 +72,7 @@ impl ServerState {
         self.last_seen.store(at.get(), Ordering::Relaxed);
     }
 
-    /// The epoch of the server's data, if it is known.
+    /// The epoch of the server's data, if known.
     pub(super) fn data_epoch(&self) -> Option<u64> {
         match self.data_epoch.load(Ordering::Relaxed) {
             0 => None,
@@ -84,7 +84,7 @@ impl ServerState {
         self.data_epoch.store(epoch, Ordering::Relaxed);
     }
 
-    /// That of another server to which data was moved.
+    /// The initial state of another server that received this server's data.
     pub(super) fn of_moved_data(&self) -> ServerState {
         let epoch = self.data_epoch.load(Ordering::Relaxed);
         ServerState {
@@ -95,19 +95,19 @@ impl ServerState {
         }
     }
 
-    /// Nothing is known to be written from then on.
+    /// The moment after the last acknowledged write.
     pub(super) fn acknowledged_until(&self) -> Nanos {
         Nanos::from_millis(self.acknowledged.lock().millis().saturating_add(1))
     }
 
-    /// This run replied to a heartbeat at `at`, and calls itself `name`.
+    /// Records that this run replied to a heartbeat at `at`, and that its name is `name`.
     pub(super) fn note_heartbeat(&self, run: u64, name: &[u8], at: Nanos) {
         self.acknowledged.lock().note_heartbeat(name, at);
         self.acknowledged_run.store(run, Ordering::Release);
         *self.last_heartbeat_at.lock() = Some(Instant::now());
     }
 
-    /// Whether the server, which is in its run `run`, has had all that this node remembers until a moment ago.
+    /// Whether the server, in its run `run`, had all counts that this node remembers until a moment ago.
     pub(super) fn is_complete(&self, run: Option<u64>) -> bool {
         self.is_complete_at(Instant::now(), run)
     }
@@ -123,7 +123,7 @@ impl ServerState {
             && self.restore_point.lock().is_restored()
     }
 
-    /// Hash slots have come from the server of `source`, with what it had lost.
+    /// Records that hash slots came from the server of `source`, with its losses.
     pub(super) fn receive_hash_slots(
         &self,
         source: &ServerState,
@@ -141,7 +141,7 @@ impl ServerState {
         }
     }
 
-    /// The hash slots that have come since the last call and may lack counts.
+    /// Takes the hash slots that were received since the last call and may lack counts.
     pub(super) fn take_incomplete_hash_slots(&self) -> Vec<HashSlot> {
         if !self.has_incomplete_hash_slots.load(Ordering::Acquire) {
             return Vec::new();
@@ -153,18 +153,18 @@ impl ServerState {
         std::mem::take(&mut *lacking)
     }
 
-    /// Whether this run has replied to the last heartbeat, or none was sent yet. Before it has, data that it lacks
+    /// Whether this run has replied to the last heartbeat, or none was sent yet. Until it has, data that it lacks
     /// is not known to be lost.
     pub(super) fn has_acknowledged(&self, run: Option<u64>) -> bool {
         let met = self.acknowledged_run.load(Ordering::Acquire);
         met == 0 || run == Some(met)
     }
 
-    /// What was charged before this may have been refunded or settled, and the store does not know of it any more.
+    /// The moment since which data is whole. Marks of earlier refunds and settlements may be lost.
     pub(super) fn data_since(&self) -> Nanos {
         let raised = self.raised_since();
         let since = Nanos::from_millis(self.data_epoch.load(Ordering::Relaxed) >> RANDOM_BITS);
-        // Earlier versions drew all bits.
+        // In earlier versions all bits of an epoch were random.
         if since > self.last_seen().plus(Nanos::from_secs(86_400)) {
             return raised;
         }
@@ -175,19 +175,19 @@ impl ServerState {
         Nanos::new(self.raised_since.load(Ordering::Relaxed))
     }
 
-    /// Some of the data is whole only since then.
+    /// Records that some of the data is whole only since `since`.
     pub(super) fn raise_since(&self, since: Nanos) {
         self.raised_since.fetch_max(since.get(), Ordering::Relaxed);
     }
 }
 
-/// How long ago the last heartbeat may be if nothing can have happened since. Nodes leave five in that time.
+/// The age of the last heartbeat up to which nothing can have happened since. Nodes send five in that time.
 const MAX_SILENCE: Duration = Duration::from_secs(1);
 
-/// Bits of an epoch that are random. Those above are the time at which the store's data began.
+/// The number of random bits in an epoch. The bits above are the time at which the store's data began.
 const RANDOM_BITS: u32 = 20;
 
-/// The random bits of a new epoch: the one that a store has lost must not come back. The store adds the time.
+/// Draws the random bits of a new epoch, so that a lost epoch never repeats. The store adds the time.
 pub(super) fn draw_data_epoch() -> u64 {
     (RandomState::new().hash_one(0) % (1 << RANDOM_BITS)).max(1)
 }
@@ -199,25 +199,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_epoch_says_since_when_data_is_whole() {
+    fn an_epoch_contains_the_time_since_which_data_is_whole() {
         let server_state = ServerState::default();
-        assert_eq!(server_state.data_since(), Nanos::ZERO, "not known");
+        assert_eq!(server_state.data_since(), Nanos::ZERO, "unknown");
         let millis = server_state.last_seen().get() / 1_000_000;
         server_state.note_data_epoch(millis << RANDOM_BITS | draw_data_epoch());
         assert_eq!(server_state.data_since(), Nanos::from_millis(millis));
     }
 
     #[test]
-    fn an_epoch_of_an_earlier_version_says_nothing() {
+    fn an_epoch_of_an_earlier_version_contains_no_time() {
         let server_state = ServerState::default();
         server_state.note_data_epoch(0xfedc_ba98_7654_3210);
         assert_eq!(server_state.data_since(), Nanos::ZERO);
     }
 
     #[test]
-    fn a_server_has_all_once_a_heartbeat_says_that_it_was_restored() {
+    fn a_server_is_complete_once_a_heartbeat_reports_that_it_was_restored() {
         let (server_state, epoch, begun) = (ServerState::default(), Epoch(3), Instant::now());
-        let has_all = |run| server_state.is_complete_at(begun, Some(run));
+        let is_complete = |run| server_state.is_complete_at(begun, Some(run));
         let heartbeat = |restored| {
             server_state.note_heartbeat(7, b"run", Nanos::from_secs(1));
             let reply = HeartbeatReply {
@@ -228,12 +228,12 @@ mod tests {
             };
             server_state.restore_point.lock().record(restored, &reply);
         };
-        assert!(!has_all(7), "no heartbeat yet");
+        assert!(!is_complete(7), "no heartbeat yet");
         heartbeat(None);
-        assert!(!has_all(7), "not restored");
+        assert!(!is_complete(7), "not restored");
         heartbeat(Some(epoch));
-        assert!(has_all(7));
-        assert!(!has_all(8), "another run");
+        assert!(is_complete(7));
+        assert!(!is_complete(8), "another run");
         let later = Instant::now() + MAX_SILENCE;
         assert!(!server_state.is_complete_at(later, Some(7)), "silent since");
         server_state.receive_hash_slots(
@@ -241,11 +241,11 @@ mod tests {
             SourceState::Unrestored,
             &[HashSlot(5)],
         );
-        assert!(!has_all(7), "hash slots have come");
+        assert!(!is_complete(7), "hash slots were received");
         assert_eq!(server_state.take_incomplete_hash_slots(), [HashSlot(5)]);
         assert_eq!(server_state.take_incomplete_hash_slots(), [], "once");
-        assert!(!has_all(7), "and are not restored yet");
+        assert!(!is_complete(7), "and are not restored yet");
         heartbeat(Some(epoch));
-        assert!(has_all(7));
+        assert!(is_complete(7));
     }
 }

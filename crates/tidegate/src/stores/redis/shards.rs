@@ -1,5 +1,4 @@
-//! The store as a whole, whatever it is: one server, the primary that sentinels know of, or a cluster
-//! whose primaries are its parts.
+//! The whole store: one server, the primary that sentinels know, or a cluster whose primaries are its shards.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,10 +19,10 @@ use super::sentinel::Sentinels;
 use super::transport::Transport;
 use super::{RedisStore, connect_target, shipped_scripts};
 
-/// The only part of a store that has one.
+/// The shard of a store that has only one.
 const ONLY_SHARD: ShardId = ShardId(0);
 
-/// Counters in Redis or Valkey. Clones are handles to the same.
+/// Counters in Redis or Valkey. Clones are handles to the same store.
 #[derive(Clone)]
 pub struct Redis(RedisDeployment);
 
@@ -37,11 +36,11 @@ enum RedisDeployment {
 }
 
 impl Redis {
-    /// A store that begins to connect, and goes on until it does. Must be called within a tokio
-    /// runtime.
+    /// Opens a store. It connects in the background and retries until it is connected. Must be called within a
+    /// tokio runtime.
     ///
     /// # Errors
-    /// When the address cannot be read.
+    /// When the URL is invalid.
     pub fn open(config: &RedisConfig) -> Result<Self, RedisStoreError> {
         Self::open_with_scripts(config, shipped_scripts())
     }
@@ -54,7 +53,7 @@ impl Redis {
         Ok(Redis(match RedisUrl::parse(&config.url)? {
             RedisUrl::Cluster { addresses, access } => {
                 for address in &addresses {
-                    access.client(address)?; // refuses what could never be connected to
+                    access.client(address)?; // rejects what could never connect
                 }
                 RedisDeployment::Cluster(RedisCluster::open(addresses, access, config, scripts))
             }
@@ -92,7 +91,7 @@ impl Redis {
         Ok(RedisDeployment::SingleServer { pool, store })
     }
 
-    /// The only part of a store that is one server.
+    /// The only shard of a store that is one server.
     pub(super) fn into_single_store(self) -> Result<RedisStore, RedisStoreError> {
         match self.0 {
             RedisDeployment::SingleServer { store, .. } => Ok(store),
@@ -103,7 +102,7 @@ impl Redis {
         }
     }
 
-    /// Waits until a server can be asked. For start-up and tests: no verb waits for that.
+    /// Waits until a server is connected. For start-up and tests: no verb waits for it.
     pub async fn ready(&self) {
         match &self.0 {
             RedisDeployment::SingleServer { pool, .. } => pool.ready().await,
@@ -111,23 +110,23 @@ impl Redis {
         }
     }
 
-    /// Counts nothing until [`Redis::unlock`]: a node that does not know the secret of the others would
-    /// count their clients under other names.
+    /// Runs no script until [`Redis::unlock`]: a node that does not know the secret of the others would count
+    /// their clients under other names.
     pub fn lock(&self) {
         self.gate().lock();
     }
 
-    /// Counts from now on.
+    /// Allows scripts from now on.
     pub fn unlock(&self) {
         self.gate().unlock();
     }
 
-    /// Whether scripts are locked out, see [`Redis::lock`].
+    /// Whether scripts are forbidden, see [`Redis::lock`].
     pub fn is_locked(&self) -> bool {
         !self.gate().is_open()
     }
 
-    /// Why there is no connection to a server, if there is none.
+    /// The last connection error of a server that has no connection.
     pub fn last_error(&self) -> Option<RedisStoreError> {
         match &self.0 {
             RedisDeployment::SingleServer { pool, .. } => pool.last_error(),
@@ -135,7 +134,7 @@ impl Redis {
         }
     }
 
-    /// Why durable charges are not acknowledged at present, by one server or another.
+    /// Why durable charges are not acknowledged at present, by any server.
     pub fn unacknowledged(&self) -> Option<UnacknowledgedError> {
         match &self.0 {
             RedisDeployment::SingleServer { pool, .. } => pool.durable.unacknowledged(),
@@ -143,7 +142,7 @@ impl Redis {
         }
     }
 
-    /// How often a cluster was asked who serves what.
+    /// The number of refreshes of a cluster's hash slot map.
     pub fn topology_refreshes(&self) -> u64 {
         match &self.0 {
             RedisDeployment::SingleServer { .. } => 0,
@@ -151,7 +150,7 @@ impl Redis {
         }
     }
 
-    /// Runs a plain command on its only key, wherever that is.
+    /// Runs a plain command on the server that has its only key.
     pub(super) async fn command(&self, key: &str, command: &Cmd) -> Result<Value, RedisStoreError> {
         match &self.0 {
             RedisDeployment::SingleServer { pool, .. } => {
@@ -229,7 +228,7 @@ impl Shards for Redis {
 impl fmt::Debug for Redis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match &self.0 {
-            RedisDeployment::SingleServer { .. } => "one",
+            RedisDeployment::SingleServer { .. } => "single server",
             RedisDeployment::Cluster(_) => "cluster",
         };
         f.debug_struct("Redis")

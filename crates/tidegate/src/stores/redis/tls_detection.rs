@@ -1,7 +1,7 @@
-//! Finds out whether a server that does not answer TLS speaks no TLS.
+//! Detects that a server which does not reply to a TLS handshake speaks no TLS.
 //!
-//! A server without TLS takes the first bytes of a handshake for a command and waits for the rest. From
-//! the outside it looks overloaded. A `PING` without encryption, login or secret tells them apart.
+//! A server without TLS reads the first bytes of a handshake as a command and waits for the rest. From the outside
+//! it looks overloaded. A `PING` without encryption, login or secret distinguishes the two.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use tokio::time::timeout;
 use super::access::{Access, RedisAddress};
 use super::error::RedisStoreError;
 
-/// How long the server may take. It has just been waited for, so this is short.
+/// The time for the reply. The server has just had its full timeout, so this is short.
 const REPLY_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The same fault, or that the server at `address` speaks no TLS.
+/// Returns `error`, or the error that the server at `address` speaks no TLS.
 pub(super) async fn or_no_tls(
     error: RedisStoreError,
     address: &RedisAddress,

@@ -1,8 +1,8 @@
-//! What a store is made of, for whoever looks at its servers one by one, such as `tidegate doctor`.
+//! The servers of a store, for tools that check them one by one, such as `tidegate doctor`.
 //!
-//! Asks once, those who know: sentinels where their primary is, servers of a cluster who serves what.
-//! Every one is waited for, because here it matters who is silent. Judges nothing, keeps nothing up to
-//! date, and enters no server that counts: that is for a [`AdminConnection`].
+//! Queries once: sentinels for their primary, servers of a cluster for the hash slot map. Waits for every one of
+//! them, because the report lists the silent ones. Judges nothing, refreshes nothing, and does not connect to the
+//! servers that hold counters: [`AdminConnection`] does that.
 
 use super::access::{Access, RedisAddress};
 use super::admin_connection::AdminConnection;
@@ -13,39 +13,39 @@ use super::heartbeat;
 use super::redis_url::RedisUrl;
 use super::sentinel::{SentinelReply, Sentinels};
 
-/// The servers of a store, and what is known of them from outside.
+/// The servers of a store.
 #[derive(Clone, Debug)]
 pub enum RedisTopology {
     /// One server.
     SingleServer(RedisServer),
     /// A primary that sentinels watch.
     Sentinel {
-        /// The one that most of them name, or why there is none.
+        /// The primary that most sentinels name, or why there is none.
         primary: Result<RedisServer, RedisStoreError>,
-        /// What each says, in the order they were written.
+        /// The reply of each sentinel, in configuration order.
         sentinels: Vec<SentinelReport>,
     },
     /// A cluster.
     Cluster {
-        /// Those that serve slots.
+        /// The primaries that serve hash slots.
         primaries: Vec<RedisServer>,
-        /// How many slots belong to nobody.
+        /// The number of hash slots that no primary serves.
         unowned: usize,
-        /// Servers that were written and do not tell of the cluster, and why.
+        /// Configured servers that returned no hash slot map, and why.
         unreachable: Vec<(String, RedisStoreError)>,
     },
 }
 
-/// What a sentinel says.
+/// The reply of a sentinel.
 #[derive(Clone, Debug)]
 pub struct SentinelReport {
-    /// Where it is.
+    /// The address of the sentinel.
     pub sentinel: String,
-    /// Where it says the primary is; nothing if it knows none of that name.
+    /// The address of the primary that it names; none if it knows none of that name.
     pub primary: Result<Option<String>, RedisStoreError>,
 }
 
-/// A server of a store: where it is, and which keys it has.
+/// A server of a store: its address and its keys.
 #[derive(Clone, Debug)]
 pub struct RedisServer {
     pub(super) address: RedisAddress,
@@ -56,21 +56,21 @@ pub struct RedisServer {
 /// The keys that a server has.
 #[derive(Clone, Debug)]
 pub(super) struct ServerKeys {
-    /// What is between braces in keys that it has; nothing where it has all.
+    /// A hash tag of keys on this server; none if it has all keys.
     pub(super) tag: Option<String>,
-    /// How many slots it serves; of a server that is alone, none.
+    /// The number of hash slots it serves; 0 for a standalone server.
     pub(super) hash_slots: usize,
-    /// Where nodes sign in.
+    /// The key of the register of nodes.
     pub(super) register: Vec<u8>,
-    /// Whether the secret is here.
+    /// Whether the key of the secret is on this server.
     pub(super) has_secret: bool,
 }
 
 impl RedisTopology {
-    /// Finds out what the store is made of.
+    /// Finds the servers of the store.
     ///
     /// # Errors
-    /// When the address cannot be read, or no server of a cluster tells who serves what.
+    /// When the URL is invalid, or no server of a cluster returns the hash slot map.
     pub async fn find(config: &RedisConfig) -> Result<RedisTopology, RedisStoreError> {
         match RedisUrl::parse(&config.url)? {
             RedisUrl::SingleServer { address, access } => Ok(RedisTopology::SingleServer(
@@ -122,20 +122,20 @@ impl RedisServer {
         }
     }
 
-    /// Where it is, without user and password.
+    /// The address, without user and password.
     pub fn address(&self) -> String {
         self.address.to_string()
     }
 
-    /// How many slots of a cluster it serves.
+    /// The number of hash slots of a cluster that it serves.
     pub fn hash_slots(&self) -> usize {
         self.keys.hash_slots
     }
 
-    /// Connects, and makes sure that somebody answers.
+    /// Connects, and checks that the server replies.
     ///
     /// # Errors
-    /// When nobody does, or we are not let in.
+    /// When the server does not reply, or rejects the login.
     pub async fn open(&self, config: &RedisConfig) -> Result<AdminConnection, RedisStoreError> {
         AdminConnection::open(self, config).await
     }

@@ -1,4 +1,4 @@
-//! How the calls of a store reach its counters.
+//! Sends the calls of a store to its counters.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,17 +13,16 @@ use super::durable::{DurabilityRequirement, DurableReplies};
 use super::error::RedisStoreError;
 use super::redirect::SendMode;
 
-/// One of the ways there are.
+/// The kinds of transport.
 #[derive(Clone)]
 pub(super) enum Transport {
-    /// To a server that has everything.
+    /// To the server that has all keys.
     SingleServer(Arc<ConnectionPool>),
-    /// To a primary of a cluster, and on to where it sends us.
+    /// To a primary of a cluster, following its redirects.
     ClusterShard(ShardHandle),
 }
 
 impl Transport {
-    /// Runs a script.
     pub(super) async fn call(&self, call: &ScriptCall<'_>) -> Result<Value, RedisStoreError> {
         match self {
             Transport::SingleServer(pool) => {
@@ -35,7 +34,7 @@ impl Transport {
         }
     }
 
-    /// Runs several scripts one after another, in one go.
+    /// Runs several scripts one after another, in one pipeline.
     pub(super) async fn call_each(
         &self,
         calls: &[ScriptCall<'_>],
@@ -46,10 +45,10 @@ impl Transport {
         }
     }
 
-    /// The same, and waits until they are as safe as `need` says.
+    /// The same, and waits until the writes are as durable as `need` requires.
     ///
     /// # Errors
-    /// When nothing was sent, because what was sent before is not safe yet.
+    /// When nothing was sent, because earlier writes are not durable yet.
     pub(super) async fn call_durably(
         &self,
         calls: &[ScriptCall<'_>],
@@ -61,7 +60,7 @@ impl Transport {
         }
     }
 
-    /// Waits until the server can be asked; a part of a cluster that is none any more never can.
+    /// Waits until the server is connected. Never completes for a shard that has left the cluster.
     pub(super) async fn ready(&self) {
         match self {
             Transport::SingleServer(pool) => pool.ready().await,
@@ -69,7 +68,7 @@ impl Transport {
         }
     }
 
-    /// Why there is no connection, if there is none.
+    /// The last connection error, if there is no connection.
     pub(super) fn last_error(&self) -> Option<RedisStoreError> {
         match self {
             Transport::SingleServer(pool) => pool.last_error(),
@@ -92,7 +91,7 @@ impl Transport {
         }
     }
 
-    /// The run of the server that is connected.
+    /// The run of the connected server.
     pub(super) fn run(&self) -> Option<u64> {
         match self {
             Transport::SingleServer(pool) => pool.run(),
@@ -100,7 +99,7 @@ impl Transport {
         }
     }
 
-    /// The slot of a subject's counters, if this way leads to them.
+    /// The hash slot of a subject's counters, if they are in this shard.
     pub(super) fn hash_slot(&self, subject: Fingerprint) -> Option<HashSlot> {
         match self {
             Transport::SingleServer(_) => Some(HashSlot(0)),

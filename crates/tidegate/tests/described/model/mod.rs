@@ -1,9 +1,9 @@
 //! Random trees and random requests against a naive reference service: a list of nodes, a map of counts.
 //!
-//! In the manner of the reference service every status and the whole must read the same, window after
-//! window. What a limit is asked for beyond itself the reference goes on counting, and we do up to twice
-//! the limit and no further. That shows only where one counter is read under several limits or given
-//! back, so a second model, which knows of it, is held against such requests.
+//! With reference options every status and the overall result must be equal, window after window. The reference counts
+//! hits beyond a limit without bound; Tidegate counts up to twice the limit and no further. The difference shows only
+//! where one counter is read under several limits or refunded, so such requests are compared with a second model that
+//! includes it.
 
 mod service;
 mod traffic;
@@ -32,7 +32,7 @@ fn run(seed: u64, traffic: TrafficKind, pays: ChargeOnDenial, denied: &mut u64) 
         all_shadow: choices.once_in(5),
     };
     let text = format!("domain: d\ndescriptors: [{}]\n", written(&nodes));
-    let bench = DescriptorFixture::new(&text).with_options(options);
+    let fixture = DescriptorFixture::new(&text).with_options(options);
     let mut service = ReferenceService {
         nodes,
         options,
@@ -47,16 +47,16 @@ fn run(seed: u64, traffic: TrafficKind, pays: ChargeOnDenial, denied: &mut u64) 
         let Some(want) = service.decide(&queries, now) else {
             continue;
         };
-        let got = bench.judge(Request::default(), &described(&queries), |judged| {
+        let got = fixture.judge(Request::default(), &described(&queries), |judged| {
             summary(&judged)
         });
         assert_eq!(
             got, want,
             "seed {seed}, step {step}: {queries:?} under {options:?} of\n{text}"
         );
-        *denied += u64::from(got.starts_with("refuse"));
+        *denied += u64::from(got.starts_with("deny"));
         let pass = choices.pick(&[0, 0, 0, 1, 20, 59, 3_600]);
-        bench.advance_secs(pass);
+        fixture.advance_secs(pass);
         now += pass;
     }
 }
@@ -85,22 +85,22 @@ fn described(queries: &[DescriptorQuery]) -> DescribedRequest<'static> {
 fn check(traffic: TrafficKind, pays: ChargeOnDenial) {
     let mut denied = 0;
     (0..1_000).for_each(|seed| run(seed, traffic, pays, &mut denied));
-    assert!((2_000..40_000).contains(&denied), "{denied} were refused");
+    assert!((2_000..40_000).contains(&denied), "{denied} were denied");
 }
 
 #[test]
-fn the_reference_service_would_have_said_the_same() {
+fn the_reference_service_decides_the_same() {
     check(TrafficKind::Common, ChargeOnDenial::All);
 }
 
 #[test]
-fn who_is_refused_pays_what_was_agreed() {
+fn a_denied_request_is_charged_as_configured() {
     check(TrafficKind::Common, ChargeOnDenial::Nothing);
     check(TrafficKind::Common, ChargeOnDenial::Violated);
 }
 
 #[test]
-fn limits_of_requests_and_refunds_keep_to_the_same_counters() {
+fn limits_of_requests_and_refunds_use_the_same_counters() {
     check(TrafficKind::Mixed, ChargeOnDenial::All);
     check(TrafficKind::Mixed, ChargeOnDenial::Violated);
     check(TrafficKind::Mixed, ChargeOnDenial::Nothing);

@@ -1,4 +1,4 @@
-//! The reference service, naively: it looks at every node and has a map of counts.
+//! The reference service, naively: it reads every node and has a map of counts.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,7 +11,7 @@ pub(super) struct ReferenceService {
     pub(super) nodes: Vec<ModelNode>,
     pub(super) options: DescriptorOptions,
     pub(super) traffic: TrafficKind,
-    /// By counter: the window it is of, the count, and the limit it was last written under.
+    /// By counter: its window, its count, and the limit it was last written under.
     pub(super) counts: HashMap<String, (u64, u64, u32)>,
 }
 
@@ -66,7 +66,7 @@ impl ReferenceService {
         })
     }
 
-    /// What each descriptor is told, and the whole; nothing if two of them meet in one counter.
+    /// The status of each descriptor, and the overall result; `None` if two of them share a counter.
     pub(super) fn decide(&mut self, queries: &[DescriptorQuery], now: u64) -> Option<String> {
         let hits: Vec<Option<LimitHit>> = queries.iter().map(|query| self.find(query)).collect();
         let replaced: HashSet<&str> = hits
@@ -76,7 +76,7 @@ impl ReferenceService {
             .collect();
         let (mut statuses, mut seen) = (Vec::new(), HashSet::new());
         let (mut failed, mut quotas, mut failed_quotas) = (0, 0, 0);
-        // Looked at before anything is counted: a run is not to depend on half a request.
+        // Checked before anything is counted: a run must not depend on half a request.
         for hit in hits.iter().flatten() {
             let unit = hit.limit.rate.map(|(_, unit)| unit);
             if unit.is_some() && !seen.insert((hit.counter.clone(), unit)) {
@@ -107,12 +107,11 @@ impl ReferenceService {
                 (_, Some(hit)) => self.count(&hit, query.hits, denied, now),
             });
         }
-        let overall = if denied { "refuse" } else { "pass" };
+        let overall = if denied { "deny" } else { "pass" };
         Some(format!("{overall}: {}", statuses.join(" | ")))
     }
 
-    /// The counter of a limit: its name, the window it is in, its count, and the limit it was written
-    /// under.
+    /// The counter of a limit: its name, its current window, its count, and the limit it was written under.
     fn counter_of(&self, hit: &LimitHit, now: u64) -> (String, u64, u64, u32) {
         let (_, unit) = hit.limit.rate.unwrap();
         let counter = format!("{} {}", hit.counter, unit.name());
@@ -134,7 +133,7 @@ impl ReferenceService {
         match hits {
             Hits::Check => match self.options.zero_hits {
                 ZeroHits::OverAtLimit => count < limit,
-                // A limit of nothing counts nothing, so nobody can say that it is exceeded.
+                // A limit of zero counts nothing, so it is never known to be exceeded.
                 ZeroHits::OverAboveLimit => count <= limit && limit > 0,
             },
             Hits::Refund(_) => true,
@@ -179,7 +178,7 @@ impl ReferenceService {
     }
 }
 
-/// Every way to read a pattern.
+/// Tries every way to match a pattern.
 fn matches(pattern: &str, text: &str) -> bool {
     match pattern.split_at_checked(1) {
         None => text.is_empty(),

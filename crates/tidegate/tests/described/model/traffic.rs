@@ -1,4 +1,4 @@
-//! Random trees as a file has them, and random requests.
+//! Random descriptor trees, as in a file, and random requests.
 
 use tidegate::envoy::{Hits, Unit};
 use tidegate::units::Cost;
@@ -37,7 +37,7 @@ pub(super) struct ModelNode {
 
 #[derive(Clone, Debug)]
 pub(super) struct ModelLimit {
-    /// None: unlimited.
+    /// `None`: unlimited.
     pub(super) rate: Option<(u32, Unit)>,
     pub(super) name: &'static str,
     pub(super) replaces: &'static str,
@@ -56,9 +56,10 @@ pub(super) fn level(choices: &mut TrafficRng, depth: u64) -> Vec<ModelNode> {
         {
             continue;
         }
-        let below = match depth == 0 && choices.once_in(2) {
-            true => level(choices, depth + 1),
-            false => Vec::new(),
+        let below = if depth == 0 && choices.once_in(2) {
+            level(choices, depth + 1)
+        } else {
+            Vec::new()
         };
         nodes.push(ModelNode {
             key,
@@ -84,7 +85,7 @@ fn limit(choices: &mut TrafficRng) -> ModelLimit {
     }
 }
 
-/// As a file has it.
+/// The nodes in the syntax of a file.
 pub(super) fn written(nodes: &[ModelNode]) -> String {
     let node = |node: &ModelNode| {
         let limit = node.limit.as_ref().map(|limit| {
@@ -118,7 +119,7 @@ pub(super) fn written(nodes: &[ModelNode]) -> String {
     nodes.iter().map(node).collect::<Vec<_>>().join(", ")
 }
 
-/// What the reference service is asked for one descriptor.
+/// One descriptor of a request to the reference service.
 #[derive(Clone, Debug)]
 pub(super) struct DescriptorQuery {
     pub(super) entries: Vec<(&'static str, &'static str)>,
@@ -128,9 +129,9 @@ pub(super) struct DescriptorQuery {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum TrafficKind {
-    /// What the reference service and we read alike.
+    /// Requests that the reference service and Tidegate decide alike.
     Common,
-    /// Limits of requests' own, whatever they are charged, and what is given back.
+    /// Requests with their own limits, with any charge and with refunds.
     Mixed,
 }
 

@@ -1,4 +1,4 @@
-//! Which limits of a tree no longer hold for some descriptors in the next one.
+//! Limits of a tree that no longer hold for some descriptors in the next tree.
 
 use super::{set, tree};
 use crate::rules::lifted_descriptor_limits;
@@ -14,7 +14,7 @@ fn check(before: &str, after: &str, lifted: &[&str]) {
 }
 
 #[test]
-fn values_and_patterns_without_a_limit_free_the_bare_key() {
+fn values_and_patterns_without_a_limit_lift_the_limit_of_the_bare_key() {
     for hiding in ["k=a", "k=a*", "k=a ! shadow", "k=a ...\n  l !", "k=a frees"] {
         check("\nk !\n", &format!("\nk !\n{hiding}\n"), &["d.k"]);
     }
@@ -23,13 +23,13 @@ fn values_and_patterns_without_a_limit_free_the_bare_key() {
 }
 
 #[test]
-fn so_they_do_for_what_is_below() {
+fn values_without_a_limit_lift_the_limits_below_the_bare_key() {
     check("\nk ...\n  l !\n", "\nk ...\n  l !\nk=a\n", &["d.k.l"]);
     check("\nk ...\n  l !\n", "\nk ...\n  l !\n  l=b\n", &["d.k.l"]);
 }
 
 #[test]
-fn an_unlimited_descriptor_frees_what_it_replaces() {
+fn an_unlimited_descriptor_lifts_the_limits_it_replaces() {
     check("\nk named\nl !\n", "\nk named\nl !\nm frees\n", &["d.k"]);
     check("\nk named\nm frees\n", "\nk named\nm frees\n", &[]);
     check(
@@ -39,7 +39,7 @@ fn an_unlimited_descriptor_frees_what_it_replaces() {
     );
 }
 
-/// The one that replaces it is replaced in turn.
+/// The replacing limit is replaced in turn.
 #[test]
 fn transitive_and_shadow_replacements_lift_limits() {
     check(
@@ -52,12 +52,12 @@ fn transitive_and_shadow_replacements_lift_limits() {
 }
 
 #[test]
-fn limits_that_are_gone_are_freed() {
+fn limits_that_are_gone_are_lifted() {
     check("\nk !\nl !\n", "\nl !\n", &["d.k"]);
 }
 
 #[test]
-fn what_is_limited_otherwise_or_was_not_limited_is_not() {
+fn descriptors_with_another_limit_or_without_one_before_are_not_reported() {
     for (before, after) in [
         ("\nk !\n", "\nk !\nk=a !\nk=b* !\n"),
         ("\nk !\nk=a !\n", "\nk !\n"),
@@ -71,7 +71,7 @@ fn what_is_limited_otherwise_or_was_not_limited_is_not() {
 }
 
 #[test]
-fn trees_that_are_too_large_are_not_compared_to_the_end() {
+fn trees_that_are_too_large_are_compared_only_in_part() {
     let many = |count: usize| {
         let lines = (0..count).map(|i| format!("k=a{i}* !\n"));
         lines.collect::<String>()

@@ -13,8 +13,8 @@ use crate::store::Capabilities;
 fn domains_of_several_files_merge_only_with_merge_domains() {
     let (a, b) = (tree("k !\nl=a* !\n"), tree("m !\nl=*b !\n"));
     let rejected = read(&[&a, &b], false).unwrap_err();
-    let words = "b.yaml:1: has the domain `d`, which stands in a.yaml:1 too; keep it in one file, or \
-                 have domains merged";
+    let words = "b.yaml:1: has the domain `d`, which is in a.yaml:1 too; keep it in one file, or \
+                 merge domains (`--merge-domains`)";
     assert_eq!(rejected, words);
 
     let merged = read(&[&a, &b], true).unwrap();
@@ -31,13 +31,13 @@ fn domains_of_several_files_merge_only_with_merge_domains() {
         "b.yaml:3: has the composite key `k` twice below `d`, the first at a.yaml:3; keep one";
     assert_eq!(twice, words);
 
-    // Merging ends at the top: a node below one that is there already is no addition to it.
+    // Only top levels merge: a node below an existing one is not added to it.
     let deeper = read(&[&tree("k ...\n x !\n"), &tree("k ...\n y !\n")], true).unwrap_err();
     assert_eq!(deeper, words);
 }
 
 #[test]
-fn both_kinds_of_files_lie_side_by_side_and_names_may_not_meet() {
+fn both_kinds_of_files_are_read_together_and_their_names_may_not_collide() {
     let native = "version: 1\nrules:\n  - { name: d.k, by: ip, rate: 1/s }\n";
     let other = "version: 1\nrules:\n  - { name: api, by: ip, rate: 1/s }\n";
     let descriptors = tree("k !\n");
@@ -51,7 +51,7 @@ fn both_kinds_of_files_lie_side_by_side_and_names_may_not_meet() {
     assert_eq!(set.position("d.k"), Some(1));
 
     let rejected = read(&[&descriptors, native], false).unwrap_err();
-    let words = "a.yaml:3: has a descriptor whose limit is called as the rule `d.k` at b.yaml:3; rename \
+    let words = "a.yaml:3: has a descriptor whose limit has the same name as the rule `d.k` at b.yaml:3; rename \
                  that rule";
     assert_eq!(rejected, words);
 }
@@ -87,7 +87,7 @@ fn every_error_of_every_file_is_reported() {
     assert_eq!(locations, want, "{errors}");
 }
 
-/// A domain as a source has it that is not a file.
+/// A domain of a source that is not a file.
 fn domain_config(resource: &str, domain: &str, unit: &str) -> DomainConfig {
     DomainConfig {
         location: SourceLocation {
@@ -108,7 +108,7 @@ fn domain_config(resource: &str, domain: &str, unit: &str) -> DomainConfig {
 }
 
 #[test]
-fn domains_from_elsewhere_go_through_the_same_checks() {
+fn domains_of_an_external_source_go_through_the_same_checks() {
     let nothing = parse_with_domains(&[], &[], Capabilities::MEMORY).unwrap();
     assert_eq!(nothing.domains().len(), 0);
 
@@ -140,9 +140,9 @@ fn domains_from_elsewhere_go_through_the_same_checks() {
     assert_eq!(reported, ["one", "three", "two"], "{errors}");
 }
 
-/// Depth that the parser cannot see: each has the one before it within it.
+/// Depth that the parser cannot see: each anchor contains the one before it.
 #[test]
-fn aliases_do_not_lead_deeper_than_a_tree_may_be() {
+fn aliases_cannot_exceed_the_maximum_depth_of_a_tree() {
     let mut nodes = "domain: d\ndescriptors:\n  - &n0 { key: k0 }\n".to_owned();
     let mut metadata =
         "domain: d\ndescriptors:\n  - key: k\n    metadata:\n      a0: &n0 {}\n".to_owned();
@@ -157,7 +157,7 @@ fn aliases_do_not_lead_deeper_than_a_tree_may_be() {
     );
     let errors = read(&[&metadata], false).unwrap_err();
     assert!(
-        errors.contains("metadata that callers cannot be told"),
+        errors.contains("metadata that responses cannot carry"),
         "{errors}"
     );
 }

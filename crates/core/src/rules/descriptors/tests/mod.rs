@@ -1,4 +1,4 @@
-//! Which limit a descriptor is led to: the rules of the reference service one by one.
+//! Which limit a descriptor matches: the rules of the reference service one by one.
 
 mod diff;
 mod files;
@@ -51,7 +51,7 @@ fn tree(lines: &str) -> String {
                 "shares" => "share_threshold: true",
                 "shown" => "value_to_metric: true",
                 "detailed" => "detailed_metric: true",
-                "told" => "metadata: { a: b }",
+                "metadata" => "metadata: { a: b }",
                 "..." => "descriptors:",
                 word => panic!("{word}?"),
             };
@@ -72,7 +72,7 @@ fn lookup<'s>(set: &'s RuleSet, words: &str) -> DescriptorLookup<'s> {
     domain.find(&entries(words), &mut String::new())
 }
 
-/// The path of the limit that entries are led to; `none` or `exempt` else.
+/// The path of the limit that the entries match; otherwise `none` or `exempt`.
 #[track_caller]
 fn check(lines: &str, cases: &[(&str, &str)]) {
     let set = set(&tree(lines));
@@ -87,7 +87,7 @@ fn check(lines: &str, cases: &[(&str, &str)]) {
 }
 
 #[test]
-fn a_value_of_its_own_comes_before_patterns_and_those_before_the_bare_key() {
+fn an_exact_value_comes_before_patterns_and_patterns_before_the_bare_key() {
     check(
         "
 k !
@@ -219,12 +219,12 @@ k=c* !
     assert_eq!(shared("k=ab m=xxy"), [(0, "a*"), (1, "x*y")]);
     assert_eq!(shared("k=bb"), [(0, "b*")]);
     assert_eq!(shared("k=c1"), []);
-    assert_eq!(shared("k=b*"), [], "its own value, which reads the same");
+    assert_eq!(shared("k=b*"), [], "the exact value reads the same");
     assert_eq!(shared("q=z"), [(0, "*z")]);
 }
 
 #[test]
-fn it_is_counted_under_its_path_unless_a_node_wants_values() {
+fn a_limit_is_counted_under_its_path_unless_a_node_wants_values() {
     let set = set(&tree(
         "
 bare !
@@ -267,15 +267,15 @@ x* !
     }
 }
 
-/// The reference service makes a limit anew when it counts it under values, and forgets this.
+/// The reference service creates a new limit when it counts it under values, and drops the metadata.
 #[test]
-fn what_is_counted_under_values_loses_its_metadata() {
+fn a_limit_counted_under_values_loses_its_metadata() {
     let set = set(&tree(
         "
-plain ! told
-shown ! told shown
-leaf ! told detailed
-inner ! told detailed ...
+plain ! metadata
+shown ! metadata shown
+leaf ! metadata detailed
+inner ! metadata detailed ...
  below !
 ",
     ));

@@ -1,4 +1,4 @@
-//! Random trees against a matcher that looks at every node and tries every way to read a pattern.
+//! Random trees against a matcher that checks every node and tries every way to match a pattern.
 
 use super::{set, tree};
 use crate::envoy::DescriptorEntry;
@@ -35,9 +35,10 @@ fn random_level(rng: &mut TreeRng, depth: usize) -> DescriptorLevel {
             "" => key,
             value => format!("{key}_{value}"),
         };
-        let below = match depth < 3 && rng.below(2) == 0 {
-            true => random_level(rng, depth + 1),
-            false => DescriptorLevel::default(),
+        let below = if depth < 3 && rng.below(2) == 0 {
+            random_level(rng, depth + 1)
+        } else {
+            DescriptorLevel::default()
         };
         let mut node = node(&joined, below);
         if rng.below(3) > 0 {
@@ -78,7 +79,7 @@ fn node(joined: &str, below: DescriptorLevel) -> DescriptorNode {
     }
 }
 
-/// All ways in which `pattern` can be read, tried one after another.
+/// Tries all ways to match `pattern`, one after another.
 fn naive_match(pattern: &str, text: &str) -> bool {
     match pattern.split_at_checked(1) {
         None => text.is_empty(),
@@ -89,7 +90,7 @@ fn naive_match(pattern: &str, text: &str) -> bool {
     }
 }
 
-/// Looks at every node of every level.
+/// Checks every node of every level.
 fn naive_find<'l>(
     level: &'l DescriptorLevel,
     entries: &[DescriptorEntry<'_>],

@@ -1,9 +1,9 @@
-//! Hostile JSON: whatever the text, what is read of it is what the same message in bytes is read as.
+//! Hostile JSON: any text that parses yields the same request as the corresponding Protocol Buffers message.
 
 use super::*;
 use crate::edges::envoy::wire::mutations::encode;
 use prost::Message;
-use tidegate_mutations::{FuzzTarget, NumberEncoding, inputs};
+use tidegate_fuzz_inputs::{FuzzTarget, NumberEncoding, inputs};
 
 const GOOD: &[&[u8]] = &[
     br#"{"domain":"shop","descriptors":[{"entries":[{"key":"a","value":"b"}]}]}"#,
@@ -42,7 +42,7 @@ fn parse_json(text: &[u8]) -> Option<Value> {
 }
 
 #[test]
-fn no_json_panics_takes_long_or_differs_from_its_bytes() {
+fn no_json_panics_is_slow_or_differs_from_its_message() {
     let attack = FuzzTarget {
         parser: "envoy json",
         seed: 0x6a73_6f6e,

@@ -48,7 +48,7 @@ struct JsonHeader {
     value: String,
 }
 
-/// An answer as JSON.
+/// Encodes a response as JSON.
 pub(super) fn to_json(envoy_response: &EnvoyResponse<'_, '_>) -> Vec<u8> {
     let mut response_headers_to_add = Vec::new();
     envoy_response.each_header(|key, value| {
@@ -63,7 +63,7 @@ pub(super) fn to_json(envoy_response: &EnvoyResponse<'_, '_>) -> Vec<u8> {
         response_headers_to_add,
         dynamic_metadata: envoy_response.metadata().as_deref().map(object),
     };
-    serde_json::to_vec(&response).expect("text and numbers become JSON")
+    serde_json::to_vec(&response).expect("text and numbers serialise")
 }
 
 fn code(over: bool) -> &'static str {
@@ -109,10 +109,11 @@ fn value(metadata: &Metadata) -> Value {
     }
 }
 
-/// A whole number is written as one.
+/// A whole number is written without a fraction.
 fn json_number(number: f64) -> Value {
-    match number.fract() == 0.0 && number.abs() < 9e15 {
-        true => Value::from(number as i64),
-        false => Number::from_f64(number).map_or(Value::Null, Value::Number),
+    if number.fract() == 0.0 && number.abs() < 9e15 {
+        Value::from(number as i64)
+    } else {
+        Number::from_f64(number).map_or(Value::Null, Value::Number)
     }
 }

@@ -40,14 +40,14 @@ fn names_and_numbers_are_read_in_both_forms() {
 }
 
 #[test]
-fn what_is_not_the_json_of_a_request_is_refused() {
+fn invalid_json_requests_are_rejected() {
     for (value, want) in [
-        (json!([]), "an object is missing"),
-        (json!({"domains": "a"}), "a name in it is not known"),
-        (json!({"domain": 7}), "a text is missing"),
+        (json!([]), "an object is expected"),
+        (json!({"domains": "a"}), "it has an unknown field"),
+        (json!({"domain": 7}), "a text is expected"),
         (
             json!({"domain": "a", "descriptors": {}}),
-            "a list is missing",
+            "a list is expected",
         ),
         (json!({"domain": "a"}), "descriptor list must not be empty"),
         (json!({}), "domain must not be empty"),
@@ -55,15 +55,15 @@ fn what_is_not_the_json_of_a_request_is_refused() {
             json!({"hitsAddend": 4_294_967_296_u64}),
             "more than 32 bits",
         ),
-        (json!({"hitsAddend": -1}), "a whole number is missing"),
-        (json!({"hitsAddend": 1.5}), "a whole number is missing"),
-        (with(json!({"entries": [{"kee": "a"}]})), "not known"),
+        (json!({"hitsAddend": -1}), "a whole number is expected"),
+        (json!({"hitsAddend": 1.5}), "a whole number is expected"),
+        (with(json!({"entries": [{"kee": "a"}]})), "unknown field"),
         (with(json!({"isNegativeHits": 1})), "neither true nor false"),
         (
             with(json!({"limit": {"unit": "FORTNIGHT"}})),
-            "brings a limit",
+            "has an override limit",
         ),
-        (with(json!({"limit": {}})), "brings a limit"),
+        (with(json!({"limit": {}})), "has an override limit"),
         (
             with(json!({"entries": vec![json!({}); 17]})),
             "more than 16",

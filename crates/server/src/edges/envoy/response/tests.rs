@@ -11,7 +11,7 @@ fn encode_and_decode(status: &Status<'_>) -> messages::DescriptorStatus {
 }
 
 #[test]
-fn a_status_is_read_as_it_was_meant() {
+fn another_decoder_reads_the_same_status() {
     let full = Status {
         over_limit: true,
         limit: Some(StatusLimit {
@@ -28,7 +28,11 @@ fn a_status_is_read_as_it_was_meant() {
     let limit = (limit.requests_per_unit, limit.unit, &*limit.name);
     assert_eq!(limit, (300, 7, "weekly"));
     let reset = decoded.duration_until_reset.unwrap();
-    assert_eq!((reset.seconds, reset.nanos), (2, 0), "whole seconds, up");
+    assert_eq!(
+        (reset.seconds, reset.nanos),
+        (2, 0),
+        "whole seconds, rounded up"
+    );
     let free = Status {
         over_limit: false,
         limit: None,
@@ -42,7 +46,7 @@ fn a_status_is_read_as_it_was_meant() {
 }
 
 #[test]
-fn metadata_is_read_as_it_was_meant() {
+fn another_decoder_reads_the_same_metadata() {
     let text = |text: &str| Metadata::Text(text.into());
     let fields = [
         ("nothing".into(), Metadata::Null),
@@ -62,7 +66,7 @@ fn metadata_is_read_as_it_was_meant() {
     ];
     let mut out = Vec::new();
     write_fields(&fields, &mut ProtobufWriter::to(&mut out));
-    let decoded = messages::Struct::decode(&*out).unwrap().json();
+    let decoded = messages::ProtoStruct::decode(&*out).unwrap().json();
     let want = serde_json::json!({
         "nothing": null, "yes": true, "no": false, "zero": 0.0, "half": 0.5, "empty": "",
         "list": ["a", {}], "long": {"x": "y".repeat(500)},

@@ -1,4 +1,4 @@
-//! The page of the reference's statistics, by the names and labels of its usual mapper.
+//! The metrics page of the statistics, with the names and labels of the reference service's usual mapper.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use tidegate_core::rules::stat_name;
 
 use super::{EnvoyStatistics, LimitHits};
 
-/// The only method there is.
+/// The only method.
 const METHOD: (&str, &str) = ("grpc_method", "ShouldRateLimit");
 
 impl EnvoyStatistics {
-    /// Writes them; `load_errors` is how often a configuration was refused.
+    /// Renders the page. `load_errors` is the number of configurations that failed to load.
     pub(crate) fn expose(&self, load_errors: u64) -> String {
         let mut page = Exposition::default();
         self.expose_hits(&mut page);
@@ -19,14 +19,14 @@ impl EnvoyStatistics {
         page.family(
             "ratelimit_service_rate_limit_other",
             MetricKind::Counter,
-            "Descriptors of domains nobody knows, and hits on limits beyond those that have series.",
+            "Descriptors of unknown domains, and hits on limits without a series of their own.",
         )
         .sample(&[("what", "domain_not_found")], self.domain_not_found.get())
         .sample(&[("what", "without_series")], self.without_series.get());
         page.family(
             "ratelimit_service_should_rate_limit_error",
             MetricKind::Counter,
-            "Calls that were decided without the store, and calls that got no verdict.",
+            "Calls that were decided without the store, and calls that got no decision.",
         )
         .sample(&[("err_type", "redis_error")], self.store_errors.get())
         .sample(&[("err_type", "service_error")], self.service_errors.get());
@@ -46,17 +46,17 @@ impl EnvoyStatistics {
             |name, help, count: u64| page.single(name, MetricKind::Counter, help, count);
         single(
             "ratelimit_service_global_shadow_mode",
-            "Calls let pass because nothing is refused.",
+            "Calls allowed because nothing is enforced.",
             self.global_shadow_mode.get(),
         );
         single(
             "ratelimit_service_config_load_success",
-            "Configurations that came into force.",
+            "Configurations that were loaded.",
             self.loads.get(),
         );
         single(
             "ratelimit_service_config_load_error",
-            "Configurations that were refused.",
+            "Configurations that failed to load.",
             load_errors,
         );
         page.finish()
@@ -85,7 +85,7 @@ impl EnvoyStatistics {
             ),
             (
                 "ratelimit_service_rate_limit_shadow_mode",
-                "Hits over a limit that only watches.",
+                "Hits over a limit in shadow mode.",
                 |hit| hit.shadow.get(),
             ),
         ];
@@ -102,7 +102,7 @@ impl EnvoyStatistics {
         }
     }
 
-    /// One family for each: the usual mapper has no labels for them.
+    /// One metric family for each: the usual mapper has no labels for them.
     fn expose_unknown_domains(&self, page: &mut Exposition) {
         let mut families: BTreeMap<String, u64> = BTreeMap::new();
         for (domain, count) in &*self.unknown_domains.read() {
@@ -110,7 +110,7 @@ impl EnvoyStatistics {
             let name = format!("ratelimit_service_rate_limit_{domain}_domain_not_found");
             *families.entry(name).or_default() += count.get();
         }
-        let help = "Descriptors of a domain nobody knows.";
+        let help = "Descriptors of an unknown domain.";
         for (name, count) in families {
             page.family(name, MetricKind::Counter, help)
                 .sample(&[], count);
@@ -118,8 +118,8 @@ impl EnvoyStatistics {
     }
 }
 
-/// The labels of a limit. They name its domain and its first two levels; deeper limits are counted
-/// together with their siblings. A dot in a domain or a value reads as the end of a level.
+/// The labels of a limit: its domain and its first two levels. Deeper limits are counted together with their siblings.
+/// A dot in a domain or a value reads as the end of a level.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Labels {
     domain: String,
@@ -128,7 +128,7 @@ struct Labels {
 }
 
 impl Labels {
-    /// By the path of a limit: its domain and its levels, separated by dots.
+    /// From the path of a limit: its domain and its levels, separated by dots.
     fn of(path: &str) -> Self {
         let name = stat_name(path);
         let mut levels = name.split('.').map(str::to_owned);
@@ -148,7 +148,7 @@ impl Labels {
     }
 }
 
-/// A text as a part of a metric's name: what may not stand in one becomes `_`.
+/// A text as a part of a metric name: invalid characters become `_`.
 fn to_metric_name(text: &str) -> String {
     let plain = |c: char| match c {
         'a'..='z' | 'A'..='Z' | '0'..='9' | '_' => c,
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn domains_nobody_knows_are_counted_by_name() {
+    fn unknown_domains_are_counted_by_name() {
         let statistics = EnvoyStatistics::new(0.8);
         for (domain, descriptors) in [("market", 2), ("a.b", 1), ("a-b", 3)] {
             statistics.record_unknown_domain(domain, descriptors);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_has_the_names_of_the_reference() {
+    fn other_metrics_have_the_names_of_the_reference() {
         let statistics = with_hits(&[]);
         statistics.record_load();
         statistics.record_load();

@@ -1,13 +1,12 @@
-//! Hostile requests: whatever the bytes, what is read is what others read, and can be written and read
-//! again.
+//! Hostile requests: any bytes yield the same request as another decoder, and survive encoding and decoding.
 
 use super::*;
 use crate::edges::envoy::frame;
 use crate::edges::envoy::messages::{
-    Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
+    ProtoEntry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
 };
 use prost::Message;
-use tidegate_mutations::{FuzzTarget, NumberEncoding, inputs};
+use tidegate_fuzz_inputs::{FuzzTarget, NumberEncoding, inputs};
 
 const TOKENS: &[&[u8]] = &[
     b"\0",
@@ -30,9 +29,9 @@ const TOKENS: &[&[u8]] = &[
     "\u{10ff80}".as_bytes(),
 ];
 
-/// A request as others would write it.
+/// Encodes a request with another implementation.
 pub(in super::super) fn encode(request: &EnvoyRequest<'_>) -> RateLimitRequest {
-    let entry = |(key, value): &DescriptorEntry<'_>| Entry {
+    let entry = |(key, value): &DescriptorEntry<'_>| ProtoEntry {
         key: (*key).to_owned(),
         value: value::tests::encode(value),
     };
@@ -63,7 +62,7 @@ pub(in super::super) fn encode(request: &EnvoyRequest<'_>) -> RateLimitRequest {
 }
 
 fn corpus() -> Vec<Vec<u8>> {
-    let entry = |key: &str, value: &str| Entry {
+    let entry = |key: &str, value: &str| ProtoEntry {
         key: key.to_owned(),
         value: value.into(),
     };
@@ -100,7 +99,7 @@ fn corpus() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn no_request_panics_takes_long_or_is_read_in_two_ways() {
+fn no_request_panics_is_slow_or_differs_between_decoders() {
     let corpus = corpus();
     let good: Vec<&[u8]> = corpus.iter().map(Vec::as_slice).collect();
     let attack = FuzzTarget {
@@ -114,7 +113,7 @@ fn no_request_panics_takes_long_or_is_read_in_two_ways() {
         max_len: 8_000,
     };
     let accepts = |message: &[u8]| {
-        // An envelope is five bytes of anything.
+        // A frame header is any five bytes.
         let _ = frame::message(message);
         parse_request(message).is_ok()
     };

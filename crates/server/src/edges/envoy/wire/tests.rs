@@ -1,11 +1,11 @@
 use super::*;
 use crate::edges::envoy::messages::{
-    Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
+    ProtoEntry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
 };
 use crate::protobuf::ProtobufWriter;
 use prost::Message;
 
-/// What a message of another's making is read as.
+/// The request that a message of another encoder must yield.
 pub(super) fn expected(message: &RateLimitRequest) -> EnvoyRequest<'_> {
     let descriptor = |d: &RateLimitDescriptor| {
         let own = OwnHits {
@@ -38,8 +38,8 @@ pub(super) fn expected(message: &RateLimitRequest) -> EnvoyRequest<'_> {
     }
 }
 
-fn entry(key: &str, value: &str) -> Entry {
-    Entry {
+fn entry(key: &str, value: &str) -> ProtoEntry {
+    ProtoEntry {
         key: key.to_owned(),
         value: value.into(),
     }
@@ -57,7 +57,7 @@ fn one(entries: &[(&str, &str)]) -> RateLimitRequest {
     }
 }
 
-/// A small generator: the same numbers every time.
+/// A small pseudo-random generator: the same numbers every time.
 struct XorShift(u64);
 
 impl XorShift {
@@ -96,7 +96,7 @@ fn random(rng: &mut XorShift) -> RateLimitRequest {
 }
 
 #[test]
-fn what_others_write_is_read_as_they_meant_it() {
+fn messages_of_another_encoder_are_decoded_alike() {
     let mut rng = XorShift(0x5eed);
     for _ in 0..20_000 {
         let message = random(&mut rng);
@@ -141,7 +141,7 @@ fn parse_error(message: &RateLimitRequest) -> String {
 }
 
 #[test]
-fn a_request_says_whose_limits_and_about_what() {
+fn a_request_needs_a_domain_descriptors_and_a_known_unit() {
     let nameless = RateLimitRequest {
         domain: String::new(),
         ..one(&[("a", "b")])
@@ -165,14 +165,16 @@ fn a_request_says_whose_limits_and_about_what() {
             unit,
         });
         let error = parse_error(&message);
-        assert!(error.starts_with("descriptor 0 brings a limit"), "{error}");
+        assert!(
+            error.starts_with("descriptor 0 has an override limit"),
+            "{error}"
+        );
     }
 }
 
-/// Envoys of the year 2026 can bring a limit per five minutes. Read as one per minute it would admit
-/// five times as much.
+/// Envoys of the year 2026 can send a limit per five minutes. Read as one per minute it would allow five times as much.
 #[test]
-fn a_limit_per_several_units_is_refused_rather_than_read_as_another() {
+fn a_limit_per_several_units_is_rejected_and_not_read_as_another() {
     let with = |times: u64| {
         let mut out = Vec::new();
         let mut message = ProtobufWriter::to(&mut out);
@@ -188,11 +190,11 @@ fn a_limit_per_several_units_is_refused_rather_than_read_as_another() {
     };
     assert!(parse_request(&with(1)).is_ok());
     let error = parse_request(&with(5)).unwrap_err().to_string();
-    assert!(error.contains("a limit per 5 of its unit"), "{error}");
+    assert!(error.contains("an override limit per 5 units"), "{error}");
 }
 
 #[test]
-fn what_is_within_the_bounds_is_read_and_one_more_is_refused() {
+fn requests_within_the_bounds_are_read_and_larger_ones_rejected() {
     let long = |length| "x".repeat(length);
     let of_key = |length| one(&[(&long(length), "b")]);
     let of_domain = |length| RateLimitRequest {

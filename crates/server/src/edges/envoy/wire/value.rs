@@ -1,20 +1,18 @@
 //! The value of an entry as text, whatever its bytes.
 //!
-//! A client may send a header that is not UTF-8, and it has a limit all the same. Kept true: two values
-//! that differ are read as two texts, so nobody is counted as somebody else. Text is read as it is and
-//! copied nowhere; a byte that is none becomes a character set aside for it, and text that has one of
-//! those already is read as its bytes.
+//! A client may send a header that is not UTF-8, and its limit applies all the same. Invariant: two values that differ
+//! yield two texts that differ, so no client is counted as another one. Text is borrowed unchanged. A byte that is not
+//! UTF-8 becomes a character reserved for it, and text that contains one of those already is decoded byte by byte.
 
 use std::borrow::Cow;
 
-/// The characters set aside, one for each byte from 0x80: the last of those for private use. What is
-/// not UTF-8 is never a smaller byte.
+/// The reserved characters, one for each byte from 0x80: the last ones of the private use area. A byte that is not
+/// UTF-8 is never smaller.
 const ESCAPE_BASE: u32 = 0x10_ff00;
 
-/// How all of them begin, and few others.
+/// The first byte of all of them, and of few other characters.
 const ESCAPE_FIRST_BYTE: u8 = 0xf4;
 
-/// Reads a value.
 pub(in super::super) fn decode(bytes: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(bytes) {
         Ok(text) if !bytes.contains(&ESCAPE_FIRST_BYTE) => text.into(),
@@ -26,9 +24,10 @@ fn escape(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         for letter in chunk.valid().chars() {
-            match is_escape_char(letter) {
-                true => out.extend(letter.encode_utf8(&mut [0; 4]).bytes().map(escape_byte)),
-                false => out.push(letter),
+            if is_escape_char(letter) {
+                out.extend(letter.encode_utf8(&mut [0; 4]).bytes().map(escape_byte));
+            } else {
+                out.push(letter);
             }
         }
         out.extend(chunk.invalid().iter().copied().map(escape_byte));
@@ -49,29 +48,30 @@ pub(in super::super) mod tests {
     use super::*;
     use std::collections::HashMap;
 
-    /// The bytes of a value that was read.
+    /// The bytes of a decoded value.
     pub(in super::super::super) fn encode(text: &str) -> Vec<u8> {
         let mut bytes = Vec::new();
         for letter in text.chars() {
-            match is_escape_char(letter) {
-                true => bytes.push(u32::from(letter) as u8),
-                false => bytes.extend(letter.encode_utf8(&mut [0; 4]).bytes()),
+            if is_escape_char(letter) {
+                bytes.push(u32::from(letter) as u8);
+            } else {
+                bytes.extend(letter.encode_utf8(&mut [0; 4]).bytes());
             }
         }
         bytes
     }
 
     #[test]
-    fn text_is_read_as_it_is() {
+    fn text_is_unchanged() {
         for text in ["", "ada", "überall", "\u{fffd}", "\u{10ff7f}", "\u{100000}"] {
             assert_eq!(decode(text.as_bytes()), text);
         }
         assert!(matches!(decode(b"ada"), Cow::Borrowed(_)));
     }
 
-    /// Replaced by one and the same character, all of these would share a limit.
+    /// Replaced by the same character, all of these would share a limit.
     #[test]
-    fn two_values_are_two_texts() {
+    fn different_values_are_different_texts() {
         const PARTS: [&[u8]; 9] = [
             b"a",
             b"\xff",

@@ -16,7 +16,7 @@ rules:
   - { name: r, by: header.user-agent|ip, rate: 1/hour }
 ";
 
-/// Renders what a sub-request is understood as.
+/// Renders the request parsed from a sub-request.
 #[track_caller]
 fn check(lines: &[(&str, &str)], query: &str, want: &str) {
     let rules = tidegate_core::rules::SourceFile {
@@ -45,7 +45,7 @@ fn check(lines: &[(&str, &str)], query: &str, want: &str) {
 }
 
 #[test]
-fn nginx_and_the_others_are_understood() {
+fn the_headers_of_nginx_and_of_other_proxies_are_read() {
     check(
         &[
             ("x-original-uri", "/a//b?c"),
@@ -76,7 +76,7 @@ fn a_client_cannot_mix_a_request_from_two_families() {
     check(&both, "", "x-original-uri: differs");
     check(&both, "from=forwarded", "127.0.0.1 path=/login");
     check(&both, "from=original", "127.0.0.1 path=/free");
-    // The same path twice, and a method of the client's choice.
+    // The same path twice, and a method that the client chose.
     let method = [
         ("x-original-uri", "/a"),
         ("x-forwarded-uri", "/a"),
@@ -88,7 +88,7 @@ fn a_client_cannot_mix_a_request_from_two_families() {
         "",
         "x-original-uri: differs",
     );
-    // Nor a host: only that of the family that is read counts.
+    // Nor a host: only the host of the selected family counts.
     check(
         &[("x-forwarded-uri", "/a"), ("x-original-host", "other")],
         "",
@@ -126,9 +126,9 @@ fn a_proxy_that_sends_no_target_is_rejected() {
     );
 }
 
-/// A misspelt header of the proxy once made a rule disappear.
+/// A misspelt header in the proxy's configuration once disabled a rule.
 #[test]
-fn a_method_or_host_that_a_rule_in_force_needs_must_be_sent() {
+fn a_method_or_host_that_an_enforced_rule_needs_must_be_sent() {
     let fields = |rule: &str| {
         let text = format!("version: 1\nrules:\n  - {{ name: r, by: ip, rate: 1/hour, {rule} }}\n");
         let file = tidegate_core::rules::SourceFile {
@@ -176,7 +176,7 @@ fn a_method_or_host_that_a_rule_in_force_needs_must_be_sent() {
         fields("match: { not: { host: a.example } }"),
         [host, forwarded[1], host, "ok"]
     );
-    // A rule that only watches denies nobody.
+    // A rule in shadow mode denies nothing.
     assert_eq!(
         fields("match: { host: a.example }, mode: shadow"),
         ["ok"; 4]
@@ -185,7 +185,7 @@ fn a_method_or_host_that_a_rule_in_force_needs_must_be_sent() {
 }
 
 #[test]
-fn what_no_rule_names_is_not_looked_at() {
+fn headers_that_no_rule_names_are_ignored() {
     let (long, latin) = (
         "c".repeat(9_000),
         HeaderValue::from_bytes(b"caf\xe9").unwrap(),
@@ -210,7 +210,7 @@ fn what_no_rule_names_is_not_looked_at() {
 }
 
 #[test]
-fn a_key_is_taken_from_either_header() {
+fn a_key_is_read_from_either_header() {
     let with = |name, value| [("x-original-uri", "/"), (name, value)];
     check(&with("x-api-key", "k"), "", "127.0.0.1 key path=/");
     check(
@@ -223,7 +223,7 @@ fn a_key_is_taken_from_either_header() {
 }
 
 #[test]
-fn a_header_that_a_rule_names_and_two_different_keys_are_rejected() {
+fn repeated_headers_of_a_rule_and_two_different_keys_are_rejected() {
     let agents = [
         ("x-original-uri", "/"),
         ("user-agent", "a"),
@@ -242,7 +242,7 @@ fn a_header_that_a_rule_names_and_two_different_keys_are_rejected() {
 /// HAProxy, Traefik and Caddy pass such hosts on, the service behind takes them for `a.example`, and no rule for it
 /// applied.
 #[test]
-fn a_host_that_is_none_is_rejected() {
+fn an_invalid_host_is_rejected() {
     for host in [
         "a.example:x",
         "a.example:80:80",
@@ -253,14 +253,14 @@ fn a_host_that_is_none_is_rejected() {
             ["x-original-uri", "x-original-host"],
             ["x-forwarded-uri", "x-forwarded-host"],
         ] {
-            check(&[(uri, "/a"), (name, host)], "", &format!("{name}: no"));
+            check(&[(uri, "/a"), (name, host)], "", &format!("{name}: not"));
         }
     }
     let lines = [("x-original-uri", "/a"), ("x-original-host", "")];
     check(&lines, "", "127.0.0.1 path=/a host=");
 }
 
-/// The query counts for nothing, and so its length does not either.
+/// The query is not used, and so its length does not matter either.
 #[test]
 fn a_long_query_is_read_and_a_long_path_is_rejected() {
     let query = format!("/a?q={}", "x".repeat(20_000));
@@ -278,7 +278,7 @@ fn a_long_query_is_read_and_a_long_path_is_rejected() {
 }
 
 #[test]
-fn how_much_a_request_matters_is_what_the_address_says_and_no_client() {
+fn the_priority_is_set_by_the_url_and_not_by_clients() {
     let claims = [
         ("x-original-uri", "/a?priority=critical"),
         ("priority", "critical"),
@@ -314,7 +314,7 @@ fn the_query_is_checked() {
 }
 
 #[test]
-fn the_path_as_it_was_sent_is_there_for_rules_that_use_it() {
+fn the_raw_path_is_available_to_rules_that_use_it() {
     let text =
         "version: 1\nrules:\n  - { name: r, match: { raw_path: /a/ }, by: ip, rate: 1/hour }\n";
     let file = tidegate_core::rules::SourceFile { name: "r", text };

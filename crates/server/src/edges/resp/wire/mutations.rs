@@ -1,8 +1,8 @@
-//! Hostile bytes of Redis clients: whatever they are, they mean the same however they arrive, and a
-//! command that was understood is understood again when it is written as an array.
+//! Hostile input of Redis clients: any bytes parse alike however they are split, and a parsed command parses again when
+//! it is encoded as an array.
 
 use super::*;
-use tidegate_mutations::{FuzzTarget, NumberEncoding, inputs};
+use tidegate_fuzz_inputs::{FuzzTarget, NumberEncoding, inputs};
 
 const GOOD: &[&[u8]] = &[
     b"*5\r\n$11\r\nCL.THROTTLE\r\n$7\r\nuser123\r\n$2\r\n15\r\n$2\r\n30\r\n$2\r\n60\r\n",
@@ -47,7 +47,7 @@ const NESTS: &[(&[u8], &[u8])] = &[
 /// The words of a command.
 type CommandWords = Vec<Vec<u8>>;
 
-/// The commands in some bytes, and what is wrong after them.
+/// The commands in `bytes`, and the error after them.
 fn parse_all(mut bytes: &[u8]) -> (Vec<CommandWords>, Result<(), RespError>) {
     let mut found = Vec::new();
     loop {
@@ -65,7 +65,7 @@ fn parse_all(mut bytes: &[u8]) -> (Vec<CommandWords>, Result<(), RespError>) {
     }
 }
 
-/// The first command of some bytes, or the fault, or nothing yet.
+/// The first command of `bytes`, or the error, or `None` if it is incomplete.
 fn first_command(bytes: &[u8]) -> Option<Result<(usize, CommandWords), RespError>> {
     let mut arguments = Arguments::new();
     match parse_command(bytes, &mut arguments) {
@@ -91,7 +91,7 @@ fn as_arrays(commands: &[CommandWords]) -> Vec<u8> {
 }
 
 #[test]
-fn no_bytes_panic_take_long_or_mean_something_else_in_pieces() {
+fn no_input_panics_is_slow_or_parses_differently_in_pieces() {
     let attack = FuzzTarget {
         parser: "resp",
         seed: 0x7265_7370,
@@ -108,7 +108,7 @@ fn no_bytes_panic_take_long_or_mean_something_else_in_pieces() {
     };
     let outcome = attack.run(accepts, |bytes| {
         let whole = first_command(bytes);
-        // A place where everything is cut; of the long ones only some.
+        // Splits the input at each offset. Of long inputs only at some.
         for cut in (0..bytes.len()).step_by(1 + bytes.len() / 200) {
             let prefix = first_command(&bytes[..cut]);
             assert!(

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Every command in `bytes`, its arguments shown between bars, and how the bytes end.
+/// Every command in `bytes`, its arguments joined by bars, and the result at the end of the bytes.
 fn parse_all(bytes: &[u8]) -> (Vec<String>, Result<&[u8], RespError>) {
     let (mut commands, mut rest) = (Vec::new(), bytes);
     loop {
@@ -51,7 +51,7 @@ fn lines_are_commands_too() {
 }
 
 #[test]
-fn quotes_hold_what_a_word_cannot() {
+fn quotes_may_contain_any_bytes() {
     check(
         "ECHO \"a \\x41\\n\\\"\" 'it\\'s \\n' \"\" k\"q\"\n",
         &["ECHO|a A\\n\\\"|it\\'s \\\\n||kq"],
@@ -62,7 +62,7 @@ fn quotes_hold_what_a_word_cannot() {
 }
 
 #[test]
-fn errors_are_worded_as_redis_words_them() {
+fn errors_have_the_texts_of_redis() {
     check_error(b"*x\r\n", "invalid multibulk length");
     check_error(b"*+1\r\n", "invalid multibulk length");
     check_error(b"*01\r\n", "invalid multibulk length");
@@ -87,7 +87,7 @@ fn errors_are_worded_as_redis_words_them() {
 }
 
 #[test]
-fn what_is_too_much_is_refused_before_it_is_there() {
+fn input_that_is_too_large_is_rejected_before_it_arrives() {
     check_error(
         format!("*{}\r\n", MAX_ARGUMENTS + 1).as_bytes(),
         "invalid multibulk length",
@@ -111,9 +111,9 @@ fn what_is_too_much_is_refused_before_it_is_there() {
     assert_eq!(parse_all(command.as_bytes()).0, [longest]);
 }
 
-/// Whatever a command is cut into, it is the same command.
+/// A command is the same however it is split.
 #[test]
-fn a_command_is_partial_at_every_byte_but_its_last() {
+fn a_command_is_incomplete_until_its_last_byte() {
     let commands = [
         "*3\r\n$4\r\nECHO\r\n$2\r\n\r\n\r\n$11\r\n*1\r\n$1\r\nx\r\n\r\n",
         "ECHO 'a b' \"\\x00\"\r\n",
@@ -133,7 +133,7 @@ fn a_command_is_partial_at_every_byte_but_its_last() {
     }
 }
 
-/// What both understand is understood alike by another reader of the protocol.
+/// Commands that both parsers accept are equal.
 #[test]
 fn redis_protocol_reads_the_same_commands() {
     use redis_protocol::resp2::decode::decode;

@@ -1,4 +1,4 @@
-//! How an HTTP/1 connection can end.
+//! The ways in which an HTTP/1 connection can end.
 
 use super::{AttackFn, SlowPeer, closed, left, left_half};
 
@@ -47,7 +47,7 @@ fn long_head() -> Vec<u8> {
     format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(100_000)).into()
 }
 
-/// Asks little and is answered much.
+/// A short request with a long response.
 fn unread_list() -> Vec<u8> {
     let list = format!("[{}]", vec![r#"{"attributes":{}}"#; 1000].join(","));
     [post(list.len()), list.into()].concat().repeat(4)

@@ -1,4 +1,4 @@
-//! How an HTTP/2 connection or its streams can end, what fills its tables, and floods.
+//! The ways in which an HTTP/2 connection or its streams can end, ways to fill its tables, and floods.
 
 use super::super::frames::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, PRIORITY, RST_STREAM,
@@ -6,13 +6,13 @@ use super::super::frames::{
 };
 use super::{AttackFn, AttackTarget, SlowPeer};
 
-/// Requests before whatever ends a connection: nearly all the streams it may have.
+/// Requests before the end of a connection: nearly all the streams it may have.
 const REQUESTS: u32 = 120;
 /// Frames of a flood.
 const FLOOD: u32 = 2_000;
 
 pub(super) const ATTACKS: [AttackFn; 32] = [
-    // The client breaks the protocol behind its requests, in the same write.
+    // The client breaks the protocol after its requests, in the same write.
     |target| broken(target, &frame(HEADERS, END_HEADERS, next(), &connect(true))),
     |target| broken(target, &frame(DATA, 0, 0, b"x")),
     |target| broken(target, &frame(PING, 0, 0, b"x")),
@@ -40,10 +40,10 @@ pub(super) const ATTACKS: [AttackFn; 32] = [
     |target| seen(target, &[no_window(), requests(), resets()].concat()),
     |target| seen(target, &frame(HEADERS, END_HEADERS, 1, &connect(false))),
     |target| broken(target, &[no_window(), frame(DATA, 0, 0, b"x")].concat()),
-    // Heads that unfold.
+    // Heads that expand.
     |target| seen(target, &unfolding(target, 90)),
     |target| seen(target, &unfolding(target, 900)),
-    // Floods, until the server closes or takes no more.
+    // Floods, until the server closes or reads no more.
     |target| {
         flood(target, |turn| {
             let open = frame(HEADERS, END_HEADERS, stream(turn), &post("/"));
@@ -93,14 +93,14 @@ pub(super) const SLOW: [SlowPeer; 3] = [
     },
 ];
 
-/// Opens a connection and sends `bytes`. The server may close while they are sent.
+/// Opens a connection and sends `bytes`. The server may close during the write.
 fn sent(target: &AttackTarget, bytes: &[u8]) -> RawHttp2 {
     let mut raw = RawHttp2::connect(target.address).unwrap();
     let _ = raw.send(bytes);
     raw
 }
 
-/// Sends requests and then what no server accepts, and waits until it closes.
+/// Sends requests and then an invalid frame, and waits until the server closes.
 fn broken(target: &AttackTarget, last: &[u8]) {
     sent(target, &[requests(), last.to_vec()].concat()).wait_for_end();
 }

@@ -1,4 +1,4 @@
-//! How a connection of a Redis client can end.
+//! The ways in which a connection of a Redis client can end.
 
 use super::{AttackFn, SlowPeer, closed, left, left_half};
 

@@ -9,7 +9,7 @@ use super::*;
 
 const SENT: Nanos = Nanos::from_secs(1_000);
 
-/// A ledger and the debt of its one counter, as the write-back queue would hold it.
+/// A ledger and the pending units of its one counter, as the write-back queue would hold them.
 #[derive(Default)]
 struct LateLedgerHarness {
     ledger: LateLedger,
@@ -54,7 +54,7 @@ impl LateLedgerHarness {
         charge(1, 1).counter()
     }
 
-    /// The budget of a request is over. What the node may have unconfirmed is `share`.
+    /// The budget of a request has passed. What the node may have unconfirmed is `share`.
     fn late(&mut self, units: u64, share: u64) -> (bool, LateId) {
         let room = share.saturating_sub(self.pending);
         let paid = self.ledger.decide(&[claim(1, units, room)], self.at);
@@ -107,145 +107,151 @@ impl LateLedgerHarness {
 const CHARGED: LateChargeResult = LateChargeResult::Charged(SENT);
 
 #[test]
-fn a_node_admits_its_part_and_no_more() {
-    let mut bench = LateLedgerHarness::new();
-    let admitted = [(); 5].map(|()| bench.late(2, 6).0);
+fn a_node_admits_its_share_and_no_more() {
+    let mut harness = LateLedgerHarness::new();
+    let admitted = [(); 5].map(|()| harness.late(2, 6).0);
     assert_eq!(admitted, [true, true, true, false, false]);
-    assert_eq!(bench.waiting(), 6);
+    assert_eq!(harness.waiting(), 6);
 }
 
 #[test]
-fn a_late_reply_confirms_and_nothing_is_charged_twice() {
-    let mut bench = LateLedgerHarness::new();
-    let (admitted, id) = bench.late(1, 1);
-    assert!(admitted && !bench.late(1, 1).0);
-    bench.replied(id, CHARGED);
-    assert_eq!((bench.waiting(), bench.pending, bench.credits()), (0, 0, 0));
-    assert!(bench.late(1, 1).0, "there is room again");
-    assert_eq!(bench.refunded, 0);
+fn a_late_reply_confirms_the_units_and_charges_nothing_twice() {
+    let mut harness = LateLedgerHarness::new();
+    let (admitted, id) = harness.late(1, 1);
+    assert!(admitted && !harness.late(1, 1).0);
+    harness.replied(id, CHARGED);
+    assert_eq!(
+        (harness.waiting(), harness.pending, harness.credits()),
+        (0, 0, 0)
+    );
+    assert!(harness.late(1, 1).0, "there is room again");
+    assert_eq!(harness.refunded, 0);
 }
 
 #[test]
-fn a_late_denial_of_what_was_admitted_is_debt_that_takes_room() {
-    let mut bench = LateLedgerHarness::new();
-    let (_, id) = bench.late(1, 1);
-    bench.replied(id, LateChargeResult::Denied);
-    assert_eq!((bench.waiting(), bench.pending), (0, 1));
-    assert!(!bench.late(1, 1).0);
+fn units_that_a_late_reply_denies_are_pending_and_take_room() {
+    let mut harness = LateLedgerHarness::new();
+    let (_, id) = harness.late(1, 1);
+    harness.replied(id, LateChargeResult::Denied);
+    assert_eq!((harness.waiting(), harness.pending), (0, 1));
+    assert!(!harness.late(1, 1).0);
 }
 
 #[test]
-fn a_lost_reply_is_debt_if_it_was_admitted_and_nothing_if_not() {
-    let mut bench = LateLedgerHarness::new();
-    let ids = [bench.late(1, 1).1, bench.late(1, 1).1];
+fn units_of_a_lost_reply_are_pending_if_they_were_admitted() {
+    let mut harness = LateLedgerHarness::new();
+    let ids = [harness.late(1, 1).1, harness.late(1, 1).1];
     for id in ids {
-        bench.replied(id, LateChargeResult::Unknown);
+        harness.replied(id, LateChargeResult::Unknown);
     }
-    assert_eq!((bench.pending, bench.credits()), (1, 0));
-    assert!(bench.ledger.is_empty());
+    assert_eq!((harness.pending, harness.credits()), (1, 0));
+    assert!(harness.ledger.is_empty());
 }
 
 #[test]
-fn what_the_store_charged_for_a_denied_request_pays_for_the_next_one() {
-    let mut bench = LateLedgerHarness::new();
-    let (admitted, id) = bench.late(1, 0);
+fn units_charged_for_a_denied_request_pay_for_the_next_one() {
+    let mut harness = LateLedgerHarness::new();
+    let (admitted, id) = harness.late(1, 0);
     assert!(!admitted);
-    bench.replied(id, CHARGED);
-    assert_eq!(bench.credits(), 1);
-    let (admitted, next) = bench.late(1, 0);
-    assert!(admitted && bench.credits() == 0 && bench.waiting() == 0);
-    bench.replied(next, CHARGED);
-    assert_eq!(bench.credits(), 1, "its own charge is the next credit");
-    assert!(bench.ledger.pay_by_credits(&[claim(1, 1, 0)], SENT));
+    harness.replied(id, CHARGED);
+    assert_eq!(harness.credits(), 1);
+    let (admitted, next) = harness.late(1, 0);
+    assert!(admitted && harness.credits() == 0 && harness.waiting() == 0);
+    harness.replied(next, CHARGED);
+    assert_eq!(harness.credits(), 1, "its own charge is the next credit");
+    assert!(harness.ledger.pay_by_credits(&[claim(1, 1, 0)], SENT));
     assert!(
-        !bench.ledger.pay_by_credits(&[claim(1, 1, 9)], SENT),
+        !harness.ledger.pay_by_credits(&[claim(1, 1, 9)], SENT),
         "only once"
     );
-    bench.pass(1_000);
-    assert_eq!(bench.refunded, 0);
+    harness.pass(1_000);
+    assert_eq!(harness.refunded, 0);
 }
 
 #[test]
-fn a_credit_that_nobody_uses_is_refunded_once_after_a_while() {
-    let mut bench = LateLedgerHarness::new();
-    let (_, id) = bench.late(3, 0);
-    bench.replied(id, CHARGED);
-    bench.pass(249);
-    assert_eq!((bench.credits(), bench.refunded), (3, 0));
-    assert!(bench.ledger.pay_by_credits(&[claim(1, 1, 0)], SENT));
-    bench.pass(1);
-    assert_eq!((bench.credits(), bench.refunded), (0, 2));
-    bench.pass(1_000);
-    assert_eq!(bench.refunded, 2);
-    assert!(bench.ledger.is_empty());
+fn an_unused_credit_is_refunded_once_after_a_while() {
+    let mut harness = LateLedgerHarness::new();
+    let (_, id) = harness.late(3, 0);
+    harness.replied(id, CHARGED);
+    harness.pass(249);
+    assert_eq!((harness.credits(), harness.refunded), (3, 0));
+    assert!(harness.ledger.pay_by_credits(&[claim(1, 1, 0)], SENT));
+    harness.pass(1);
+    assert_eq!((harness.credits(), harness.refunded), (0, 2));
+    harness.pass(1_000);
+    assert_eq!(harness.refunded, 2);
+    assert!(harness.ledger.is_empty());
 }
 
-/// A window that has ended gives nothing to the next one.
+/// A window that has ended leaves nothing to the next one.
 #[test]
 fn a_credit_pays_in_its_own_window_only() {
-    let mut bench = LateLedgerHarness::new();
-    let (_, id) = bench.late(1, 0);
-    bench.at = SENT.plus(Nanos::from_millis(9_900));
-    bench.replied(id, LateChargeResult::Charged(bench.at));
-    assert_eq!(bench.credits(), 1);
-    bench.pass(100);
-    assert_eq!(bench.credits(), 0);
-    assert!(!bench.late(1, 0).0);
-    bench.pass(150);
-    assert_eq!(bench.refunded, 1);
+    let mut harness = LateLedgerHarness::new();
+    let (_, id) = harness.late(1, 0);
+    harness.at = SENT.plus(Nanos::from_millis(9_900));
+    harness.replied(id, LateChargeResult::Charged(harness.at));
+    assert_eq!(harness.credits(), 1);
+    harness.pass(100);
+    assert_eq!(harness.credits(), 0);
+    assert!(!harness.late(1, 0).0);
+    harness.pass(150);
+    assert_eq!(harness.refunded, 1);
 }
 
 #[test]
-fn credits_and_debts_pay_for_each_other() {
-    let mut bench = LateLedgerHarness::new();
-    let (_, admitted) = bench.late(1, 1);
-    let (_, denied) = bench.late(1, 1);
-    bench.replied(admitted, LateChargeResult::Denied);
-    assert_eq!(bench.pending, 1);
-    bench.replied(denied, CHARGED);
-    assert_eq!((bench.pending, bench.credits()), (0, 0));
+fn credits_and_pending_units_pay_for_each_other() {
+    let mut harness = LateLedgerHarness::new();
+    let (_, admitted) = harness.late(1, 1);
+    let (_, denied) = harness.late(1, 1);
+    harness.replied(admitted, LateChargeResult::Denied);
+    assert_eq!(harness.pending, 1);
+    harness.replied(denied, CHARGED);
+    assert_eq!((harness.pending, harness.credits()), (0, 0));
     // And the other way round.
-    let (_, admitted) = bench.late(1, 1);
-    let (_, denied) = bench.late(1, 1);
-    bench.replied(denied, CHARGED);
-    bench.replied(admitted, LateChargeResult::Denied);
-    assert_eq!((bench.pending, bench.credits()), (0, 0));
-    assert!(bench.ledger.is_empty());
+    let (_, admitted) = harness.late(1, 1);
+    let (_, denied) = harness.late(1, 1);
+    harness.replied(denied, CHARGED);
+    harness.replied(admitted, LateChargeResult::Denied);
+    assert_eq!((harness.pending, harness.credits()), (0, 0));
+    assert!(harness.ledger.is_empty());
 }
 
-/// The charge took the pending unit of the next window with it, and the store never counted that one.
+/// The charge cancelled the pending unit of the next window, and the store never counted that one.
 #[test]
-fn a_charge_to_a_window_that_has_ended_pays_no_debt_of_the_next_one() {
-    let mut bench = LateLedgerHarness::new();
-    bench.at = SENT.plus(Nanos::from_millis(9_950));
-    let charged = bench.at;
-    let (_, denied) = bench.late(1, 0);
-    bench.pass(100);
-    let (_, admitted) = bench.late(1, 1);
-    bench.replied(admitted, LateChargeResult::Denied);
-    assert_eq!(bench.pending, 1);
-    bench.replied(denied, LateChargeResult::Charged(charged));
-    assert_eq!(bench.pending, 1);
-    assert!(!bench.late(1, 1).0, "nor does it pay as a credit");
+fn a_charge_to_a_window_that_has_ended_pays_for_no_pending_unit_of_the_next_one() {
+    let mut harness = LateLedgerHarness::new();
+    harness.at = SENT.plus(Nanos::from_millis(9_950));
+    let charged = harness.at;
+    let (_, denied) = harness.late(1, 0);
+    harness.pass(100);
+    let (_, admitted) = harness.late(1, 1);
+    harness.replied(admitted, LateChargeResult::Denied);
+    assert_eq!(harness.pending, 1);
+    harness.replied(denied, LateChargeResult::Charged(charged));
+    assert_eq!(harness.pending, 1);
+    assert!(!harness.late(1, 1).0, "nor does it pay as a credit");
 }
 
 #[test]
-fn what_was_charged_in_another_window_does_not_confirm() {
-    let mut bench = LateLedgerHarness::new();
-    let (_, id) = bench.late(1, 1);
+fn a_charge_to_another_window_does_not_confirm() {
+    let mut harness = LateLedgerHarness::new();
+    let (_, id) = harness.late(1, 1);
     let before = SENT.since(Nanos::from_millis(1));
-    bench.replied(id, LateChargeResult::Charged(before));
-    assert_eq!((bench.waiting(), bench.pending), (0, 1));
-    // In a later window the admission is not due any more, and the charge is a credit.
-    let (_, id) = bench.late(1, 2);
+    harness.replied(id, LateChargeResult::Charged(before));
+    assert_eq!((harness.waiting(), harness.pending), (0, 1));
+    // In a later window the admission is over, and the charge is a credit.
+    let (_, id) = harness.late(1, 2);
     let after = SENT.plus(Nanos::from_secs(10));
-    bench.at = after;
-    bench.replied(id, LateChargeResult::Charged(after));
-    assert_eq!((bench.waiting(), bench.pending, bench.credits()), (0, 1, 1));
+    harness.at = after;
+    harness.replied(id, LateChargeResult::Charged(after));
+    assert_eq!(
+        (harness.waiting(), harness.pending, harness.credits()),
+        (0, 1, 1)
+    );
 }
 
 #[test]
-fn every_counter_must_have_room_or_nothing_is_kept() {
+fn every_counter_must_have_room_or_nothing_is_recorded() {
     let mut ledger = LateLedger::default();
     assert_eq!(ledger.decide(&[claim(1, 1, 5), claim(2, 1, 0)], SENT), None);
     assert!(ledger.is_empty());
@@ -265,7 +271,7 @@ fn every_counter_must_have_room_or_nothing_is_kept() {
 }
 
 #[test]
-fn one_quota_is_enough_and_a_watched_limit_denies_nothing() {
+fn one_quota_is_enough_and_a_shadow_limit_denies_nothing() {
     let with = |subject, room, role| Claim {
         role,
         ..claim(subject, 1, room)
@@ -275,44 +281,44 @@ fn one_quota_is_enough_and_a_watched_limit_denies_nothing() {
     let paid = ledger.decide(&quotas, SENT).unwrap();
     assert_eq!(paid.as_slice(), [Payment::None, Payment::Share]);
     assert_eq!(ledger.decide(&quotas, SENT), None);
-    let watched = [with(3, 1, Role::Enforce), with(4, 0, Role::Shadow)];
-    let paid = ledger.decide(&watched, SENT).unwrap();
+    let shadowed = [with(3, 1, Role::Enforce), with(4, 0, Role::Shadow)];
+    let paid = ledger.decide(&shadowed, SENT).unwrap();
     assert_eq!(paid.as_slice(), [Payment::Share, Payment::None]);
 }
 
-/// A later step of the same request denied it.
+/// Another shard denied the request later.
 #[test]
-fn a_request_that_is_withdrawn_keeps_nothing_and_its_charge_becomes_a_credit() {
-    let mut bench = LateLedgerHarness::new();
-    let (_, id) = bench.late(1, 1);
-    assert!(bench.ledger.withdraw(id, (bench.at, bench.at)));
-    assert_eq!(bench.waiting(), 0);
-    bench.replied(id, CHARGED);
-    assert_eq!((bench.credits(), bench.pending), (1, 0));
-    assert!(!bench.ledger.withdraw(id, (bench.at, bench.at)));
+fn a_withdrawn_request_keeps_nothing_and_its_charge_becomes_a_credit() {
+    let mut harness = LateLedgerHarness::new();
+    let (_, id) = harness.late(1, 1);
+    assert!(harness.ledger.withdraw(id, (harness.at, harness.at)));
+    assert_eq!(harness.waiting(), 0);
+    harness.replied(id, CHARGED);
+    assert_eq!((harness.credits(), harness.pending), (1, 0));
+    assert!(!harness.ledger.withdraw(id, (harness.at, harness.at)));
 }
 
 #[test]
-fn what_was_not_sent_is_debt_at_once() {
-    let mut bench = LateLedgerHarness::new();
-    let paid = bench.ledger.decide(&[claim(1, 2, 2)], SENT).unwrap();
-    let effects = bench.ledger.never_sent([charge(1, 2)], &paid, SENT);
-    bench.run(effects);
-    assert_eq!((bench.pending, bench.waiting()), (2, 0));
-    assert!(bench.ledger.is_empty());
+fn units_of_an_unsent_request_are_pending_at_once() {
+    let mut harness = LateLedgerHarness::new();
+    let paid = harness.ledger.decide(&[claim(1, 2, 2)], SENT).unwrap();
+    let effects = harness.ledger.never_sent([charge(1, 2)], &paid, SENT);
+    harness.run(effects);
+    assert_eq!((harness.pending, harness.waiting()), (2, 0));
+    assert!(harness.ledger.is_empty());
 }
 
-/// When the breaker opens, what is waiting is counted by this node's share: once.
+/// When the breaker opens, this node's share counts the waiting units: once.
 #[test]
-fn the_share_counts_what_is_waiting_once() {
-    let mut bench = LateLedgerHarness::new();
-    let (_, id) = bench.late(2, 9);
-    bench.late(3, 9);
-    let counter = bench.counter();
-    assert_eq!(bench.ledger.take_unshared(counter), 5);
-    assert_eq!(bench.ledger.take_unshared(counter), 0);
+fn the_share_counts_waiting_units_once() {
+    let mut harness = LateLedgerHarness::new();
+    let (_, id) = harness.late(2, 9);
+    harness.late(3, 9);
+    let counter = harness.counter();
+    assert_eq!(harness.ledger.take_unshared(counter), 5);
+    assert_eq!(harness.ledger.take_unshared(counter), 0);
     let cancel_pending = |_: &OwnedCharge| false;
-    let effects = bench.ledger.replied(
+    let effects = harness.ledger.replied(
         id,
         |_| LateChargeResult::Denied,
         (SENT, SENT),
@@ -320,15 +326,15 @@ fn the_share_counts_what_is_waiting_once() {
     );
     let shared = |effect: &LateEffect| matches!(effect, LateEffect::WriteBack { unshared: 0, .. });
     assert!(effects.len() == 1 && effects.iter().all(shared));
-    assert_eq!(bench.ledger.take_unshared(counter), 0);
+    assert_eq!(harness.ledger.take_unshared(counter), 0);
 }
 
 #[test]
 fn credits_of_a_store_that_lost_its_counts_are_void() {
-    let mut bench = LateLedgerHarness::new();
-    let (_, id) = bench.late(1, 0);
-    bench.replied(id, CHARGED);
-    bench.ledger.void_credits(|_| true);
-    bench.pass(1_000);
-    assert_eq!((bench.credits(), bench.refunded), (0, 0));
+    let mut harness = LateLedgerHarness::new();
+    let (_, id) = harness.late(1, 0);
+    harness.replied(id, CHARGED);
+    harness.ledger.void_credits(|_| true);
+    harness.pass(1_000);
+    assert_eq!((harness.credits(), harness.refunded), (0, 0));
 }

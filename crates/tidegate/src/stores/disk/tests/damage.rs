@@ -1,4 +1,4 @@
-//! Files that are not what they should be.
+//! Damaged files, and files that are not journals.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ const PAGE: usize = 4_096;
 fn assert_rejected(fixture: &DiskFixture, path: &Path, expected: &str) {
     let before = fs::read(path).expect("a file");
     let Err(error) = fixture.try_open(path) else {
-        panic!("{} was taken", path.display());
+        panic!("{} was accepted", path.display());
     };
     let message = error.to_string();
     let named = message.starts_with(&format!("{}: ", path.display()));
@@ -23,7 +23,7 @@ fn assert_rejected(fixture: &DiskFixture, path: &Path, expected: &str) {
 }
 
 #[tokio::test]
-async fn what_is_no_journal_is_refused_and_left_alone() {
+async fn a_file_that_is_no_journal_is_rejected_and_left_alone() {
     let fixture = DiskFixture::new(Algorithm::FixedWindow);
     let path = fixture.path();
     for contents in [&b""[..], b"hello", &[0; 3 * PAGE], &[255; 100_000]] {
@@ -42,7 +42,7 @@ async fn what_is_no_journal_is_refused_and_left_alone() {
     change.commit().expect("a commit");
     drop(foreign);
     let Err(error) = fixture.try_open(&path) else {
-        panic!("a database of another program was taken");
+        panic!("a database of another program was accepted");
     };
     assert!(
         error.to_string().contains("another program wrote it"),
@@ -51,7 +51,7 @@ async fn what_is_no_journal_is_refused_and_left_alone() {
 }
 
 #[tokio::test]
-async fn two_do_not_share_one() {
+async fn two_stores_cannot_share_a_journal() {
     let fixture = DiskFixture::new(Algorithm::FixedWindow);
     let (_open, _) = fixture.open();
     let Err(error) = fixture.try_open(&fixture.path()) else {
@@ -65,9 +65,9 @@ async fn two_do_not_share_one() {
     );
 }
 
-/// Wherever a file is cut, either every count is there or it is refused, the second time too.
+/// Wherever a file is truncated, either every count is there or the file is rejected, the second time too.
 #[tokio::test]
-async fn a_file_that_was_cut_is_refused_or_whole() {
+async fn a_truncated_file_is_rejected_or_complete() {
     let fixture = DiskFixture::new(Algorithm::FixedWindow);
     let (store, _) = fixture.open();
     let sets: Vec<ChargeSet<'_>> = (0..2_000).map(|i| fixture.set(i, 3, &PATIENT)).collect();
@@ -97,12 +97,12 @@ async fn a_file_that_was_cut_is_refused_or_whole() {
             }
         }
     }
-    assert!(rejected > 0, "{accepted} were taken");
+    assert!(rejected > 0, "{accepted} were accepted");
 }
 
-/// A byte that flipped is found, or does not matter.
+/// A flipped byte is detected, or does not matter.
 #[tokio::test]
-async fn a_file_that_rotted_is_refused_or_whole() {
+async fn a_corrupted_file_is_rejected_or_complete() {
     let fixture = DiskFixture::new(Algorithm::FixedWindow);
     let (store, _) = fixture.open();
     let sets: Vec<ChargeSet<'_>> = (0..500).map(|i| fixture.set(i, 3, &PATIENT)).collect();

@@ -1,4 +1,4 @@
-//! A disk that is full, and one that has room again.
+//! A disk that is full, and later has room again.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +11,7 @@ use tidegate_core::store::{Reserve, Source};
 
 use super::*;
 
-/// A disk that is full whenever it is said to be.
+/// A disk that is full on request.
 #[derive(Clone, Debug, Default)]
 struct FaultyDisk {
     full: Arc<AtomicBool>,
@@ -42,10 +42,10 @@ impl StorageFactory for FaultyDisk {
 
 impl FaultyBackend {
     fn room(&self) -> io::Result<()> {
-        match self.full.load(Ordering::SeqCst) {
-            true => Err(io::Error::from(io::ErrorKind::StorageFull)),
-            false => Ok(()),
+        if self.full.load(Ordering::SeqCst) {
+            return Err(io::Error::from(io::ErrorKind::StorageFull));
         }
+        Ok(())
     }
 }
 
@@ -75,7 +75,7 @@ impl StorageBackend for FaultyBackend {
 }
 
 #[tokio::test]
-async fn on_a_full_disk_each_rule_does_as_it_says_and_nothing_is_lost_when_there_is_room() {
+async fn on_a_full_disk_each_rule_follows_its_option_and_nothing_is_lost_when_there_is_room() {
     let (fixture, disk) = (
         DiskFixture::new(Algorithm::FixedWindow),
         FaultyDisk::default(),
@@ -90,23 +90,23 @@ async fn on_a_full_disk_each_rule_does_as_it_says_and_nothing_is_lost_when_there
     assert!(local.admitted, "memory decides");
     assert_eq!(local.source, Source::Fallback);
     let strict = fixture.set(1, 7, &STRICT);
-    let denied = store.charge(&strict).await.expect("an answer");
+    let denied = store.charge(&strict).await.expect("a reply");
     assert!(!denied.admitted && !denied.readings[0].verdict.allows());
     assert_eq!(denied.source, Source::Fallback);
     assert_eq!(
         fixture.used(&store, 1).await,
         15,
-        "what was refused is given back"
+        "denied charges are refunded"
     );
     let plain = fixture.set(2, 1, &RuleOptions::DEFAULT);
-    let plain = store.charge(&plain).await.expect("an answer");
+    let plain = store.charge(&plain).await.expect("a reply");
     assert_eq!((plain.admitted, plain.source), (true, Source::Exact));
     assert!(store.journal_stats().failing);
 
     disk.set_full(false);
     let deadline = Instant::now() + Duration::from_secs(60);
     while fixture.charge(&store, 3, 1).await.source != Source::Exact {
-        assert!(Instant::now() < deadline, "the journal never came back");
+        assert!(Instant::now() < deadline, "the journal never recovered");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(*fixture.events.lock(), ["fails", "works"]);
@@ -117,13 +117,13 @@ async fn on_a_full_disk_each_rule_does_as_it_says_and_nothing_is_lost_when_there
     assert_eq!(
         fixture.used(&store, 1).await,
         15,
-        "what memory decided was written later"
+        "decisions made in memory were written later"
     );
 }
 
-/// Nobody need ask again for what is due to be written.
+/// A caller need not charge again for a due counter to be written.
 #[tokio::test]
-async fn what_is_due_is_written_by_itself() {
+async fn due_counters_are_written_without_another_charge() {
     let (fixture, disk) = (
         DiskFixture::new(Algorithm::FixedWindow),
         FaultyDisk::default(),
@@ -136,7 +136,7 @@ async fn what_is_due_is_written_by_itself() {
     disk.set_full(false);
     let deadline = Instant::now() + Duration::from_secs(60);
     while store.journal_stats().failing {
-        assert!(Instant::now() < deadline, "it was not tried again");
+        assert!(Instant::now() < deadline, "the write was not retried");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     drop(store);
@@ -145,7 +145,7 @@ async fn what_is_due_is_written_by_itself() {
 }
 
 #[tokio::test]
-async fn a_start_on_a_full_disk_says_so() {
+async fn a_start_on_a_full_disk_is_an_error() {
     let (fixture, disk) = (
         DiskFixture::new(Algorithm::FixedWindow),
         FaultyDisk::default(),
@@ -160,7 +160,7 @@ async fn a_start_on_a_full_disk_says_so() {
 }
 
 #[tokio::test]
-async fn a_limit_too_fine_for_a_record_is_refused() {
+async fn a_limit_too_fine_for_a_record_is_rejected() {
     let mut fixture = DiskFixture::new(Algorithm::TokenBucket);
     let spec = Spec::new(Algorithm::TokenBucket, 3, Nanos::from_secs(1));
     fixture.limit = Limit::compile(&spec, Precision::Memory).expect("a limit");
@@ -170,9 +170,9 @@ async fn a_limit_too_fine_for_a_record_is_refused() {
     assert_eq!(fixture.used(&store, 1).await, 0);
 }
 
-/// Refused for want of the disk, an estimate is given back at once, and not once more at its end.
+/// An estimate denied because of the disk is refunded at once, and not again at its end.
 #[tokio::test]
-async fn an_estimate_refused_on_a_full_disk_comes_back_once() {
+async fn an_estimate_denied_on_a_full_disk_is_refunded_once() {
     let (fixture, disk) = (
         DiskFixture::new(Algorithm::FixedWindow),
         FaultyDisk::default(),
@@ -186,7 +186,7 @@ async fn an_estimate_refused_on_a_full_disk_comes_back_once() {
             ttl: Nanos::from_secs(60),
             set: fixture.set(1, cost, options),
         };
-        store.reserve(&reserve).await.expect("an answer")
+        store.reserve(&reserve).await.expect("a reply")
     };
     fixture.charge(&store, 1, 50).await;
     disk.set_full(true);
@@ -197,5 +197,9 @@ async fn an_estimate_refused_on_a_full_disk_comes_back_once() {
     assert_eq!(fixture.used(&store, 1).await, 59);
     fixture.clock.advance(Nanos::from_secs(60));
     reserve(3, 1, &PATIENT).await;
-    assert_eq!(fixture.used(&store, 1).await, 51, "what stood came back");
+    assert_eq!(
+        fixture.used(&store, 1).await,
+        51,
+        "the admitted estimate was refunded at its end"
+    );
 }

@@ -1,4 +1,4 @@
-//! What a journal keeps, what it refuses to read, and what happens when the disk fails.
+//! What a journal preserves, which files it rejects, and what happens when the disk fails.
 
 mod damage;
 mod failure;
@@ -25,7 +25,7 @@ use crate::stores::memory::MemoryStore;
 
 const NOW: Nanos = Nanos::from_secs(1_800_000_000);
 
-/// No test is to fail because a disk is slow.
+/// No test may fail because a disk is slow.
 const PATIENT: RuleOptions = RuleOptions {
     durability: Durability::Disk,
     budget: Some(Nanos::from_secs(60)),
@@ -41,7 +41,7 @@ fn limit(algorithm: Algorithm, count: u64) -> Limit {
     Limit::compile(&spec, Precision::Script).expect("a limit")
 }
 
-/// A folder, a clock, and what the journal said.
+/// A folder, a clock, and the events of the journal.
 struct DiskFixture {
     folder: TempDir,
     clock: ManualClock,
@@ -117,12 +117,12 @@ impl DiskFixture {
 
     async fn charge(&self, store: &DiskStore<ManualClock>, subject: u128, cost: u64) -> Outcome {
         let set = self.set(subject, cost, &PATIENT);
-        store.charge(&set).await.expect("an answer")
+        store.charge(&set).await.expect("a reply")
     }
 
     async fn used(&self, store: &DiskStore<ManualClock>, subject: u128) -> u64 {
         let found = store.inspect(&self.set(subject, 1, &PATIENT)).await;
-        let found = found.expect("an answer");
+        let found = found.expect("a reply");
         found[0].map_or(0, |inspection| inspection.used)
     }
 }

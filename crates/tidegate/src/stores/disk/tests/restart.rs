@@ -1,11 +1,11 @@
-//! What is there after the process has ended, whichever way.
+//! The state after the process has ended, by a stop or a crash.
 
 use tidegate_core::store::{Refund, Refunded, Source};
 
 use super::*;
 
 #[tokio::test]
-async fn every_algorithm_goes_on_where_it_was() {
+async fn every_algorithm_continues_where_it_was() {
     for algorithm in Algorithm::ALL {
         let fixture = DiskFixture::new(algorithm);
         let (store, restored) = fixture.open();
@@ -28,7 +28,7 @@ impl DiskFixture {
         let mut found = Vec::new();
         for subject in 0..4 {
             let set = self.set(subject, 1, &PATIENT);
-            let seen = store.inspect(&set).await.expect("an answer");
+            let seen = store.inspect(&set).await.expect("a reply");
             found.push(format!("{seen:?}"));
         }
         found
@@ -36,11 +36,11 @@ impl DiskFixture {
 }
 
 #[tokio::test]
-async fn a_rule_that_is_not_durable_leaves_nothing() {
+async fn a_rule_that_is_not_durable_writes_nothing() {
     let fixture = DiskFixture::new(Algorithm::SlidingWindow);
     let (store, _) = fixture.open();
     let set = fixture.set(1, 5, &RuleOptions::DEFAULT);
-    assert!(store.charge(&set).await.expect("an answer").admitted);
+    assert!(store.charge(&set).await.expect("a reply").admitted);
     assert_eq!(store.journal_stats().commits, 0);
     drop(store);
     assert_eq!(fixture.open().1, Restored::default());
@@ -57,7 +57,7 @@ async fn a_denial_does_not_wait_for_the_disk() {
 }
 
 #[tokio::test]
-async fn refunds_debts_and_resets_are_kept_too() {
+async fn refunds_debts_and_resets_are_durable_too() {
     let fixture = DiskFixture::new(Algorithm::FixedWindow);
     let (store, _) = fixture.open();
     fixture.charge(&store, 1, 50).await;
@@ -67,16 +67,16 @@ async fn refunds_debts_and_resets_are_kept_too() {
         expires_at: NOW.plus(Nanos::from_secs(3_600)),
         set: fixture.set(1, 20, &PATIENT),
     };
-    store.refund(&refund).await.expect("an answer");
+    store.refund(&refund).await.expect("a reply");
     store
         .force(&fixture.set(2, 120, &PATIENT))
         .await
-        .expect("an answer");
+        .expect("a reply");
     fixture.charge(&store, 3, 5).await;
     store
         .reset(&fixture.set(3, 1, &PATIENT))
         .await
-        .expect("an answer");
+        .expect("a reply");
     drop(store);
     let (store, restored) = fixture.open();
     assert_eq!(restored.counters, 2);
@@ -84,9 +84,9 @@ async fn refunds_debts_and_resets_are_kept_too() {
     assert_eq!((used, fixture.used(&store, 3).await), ([30, 120], 0));
 }
 
-/// Each was told after its own commit: whatever the order of the writes, the last one holds them all.
+/// Each charge returned after its own commit: whatever the order of the writes, the last one holds them all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn charges_at_once_are_all_there() {
+async fn concurrent_charges_are_all_restored() {
     let fixture = Arc::new(DiskFixture::new(Algorithm::TokenBucket));
     let (store, _) = fixture.open();
     let store = Arc::new(store);
@@ -106,7 +106,7 @@ async fn charges_at_once_are_all_there() {
 }
 
 #[tokio::test]
-async fn a_list_waits_once() {
+async fn a_list_of_charges_waits_once() {
     let fixture = DiskFixture::new(Algorithm::SlidingWindow);
     let (store, _) = fixture.open();
     let sets: Vec<ChargeSet<'_>> = (0..50).map(|i| fixture.set(i, 1, &PATIENT)).collect();
@@ -121,13 +121,13 @@ async fn a_list_waits_once() {
 }
 
 #[tokio::test]
-async fn what_is_past_is_dropped_at_the_start_and_beside_the_writes() {
+async fn expired_records_are_dropped_at_the_start_and_during_writes() {
     let fixture = DiskFixture::new(Algorithm::FixedWindow);
     let (store, _) = fixture.open();
     let sets: Vec<ChargeSet<'_>> = (0..5_000).map(|i| fixture.set(i, 1, &PATIENT)).collect();
     store.charge_each(&sets.iter().collect::<Vec<_>>()).await;
     fixture.clock.advance(Nanos::from_secs(7_200));
-    // Each write glances at 64 records.
+    // Each write checks 64 records.
     for i in 0..100 {
         fixture.charge(&store, 10_000 + i, 1).await;
     }
@@ -157,7 +157,7 @@ async fn a_counter_follows_its_rule_to_another_limit() {
 }
 
 #[tokio::test]
-async fn a_counter_waits_for_its_rule_to_come_back() {
+async fn a_counter_waits_for_its_rule_to_be_restored() {
     let mut fixture = DiskFixture::new(Algorithm::FixedWindow);
     let (store, _) = fixture.open();
     fixture.charge(&store, 1, 60).await;
@@ -181,57 +181,57 @@ fn refund_of<'s>(fixture: &'s DiskFixture, id: u128) -> Refund<'s> {
     }
 }
 
-/// The ids of refunds were in memory alone: each restart made every receipt good again.
+/// The ids of refunds were in memory alone: each restart made every receipt valid again.
 #[tokio::test]
-async fn a_refund_is_made_once_whatever_restarts() {
+async fn a_refund_is_made_once_across_restarts() {
     let fixture = DiskFixture::new(Algorithm::FixedWindow);
     let (mut store, _) = fixture.open();
     fixture.charge(&store, 1, 50).await;
     let refunded = store.refund(&refund_of(&fixture, 9)).await;
-    assert_eq!(refunded.expect("an answer"), Refunded::Done);
+    assert_eq!(refunded.expect("a reply"), Refunded::Done);
     for _ in 0..3 {
         drop(store);
         store = fixture.open().0;
         let again = store.refund(&refund_of(&fixture, 9)).await;
-        assert_eq!(again.expect("an answer"), Refunded::Already);
+        assert_eq!(again.expect("a reply"), Refunded::Already);
         assert_eq!(fixture.used(&store, 1).await, 40);
     }
     let another = store.refund(&refund_of(&fixture, 10)).await;
-    assert_eq!(another.expect("an answer"), Refunded::Done);
+    assert_eq!(another.expect("a reply"), Refunded::Done);
     assert_eq!(fixture.used(&store, 1).await, 30);
 }
 
 #[tokio::test]
-async fn a_refund_is_forgotten_with_its_receipt() {
+async fn a_refund_id_expires_with_its_receipt() {
     let fixture = DiskFixture::new(Algorithm::FixedWindow);
     let (store, _) = fixture.open();
     fixture.charge(&store, 1, 50).await;
     let refunds: Vec<u128> = (0..500).collect();
     for id in &refunds {
         let refunded = store.refund(&refund_of(&fixture, *id)).await;
-        assert_eq!(refunded.expect("an answer"), Refunded::Done);
+        assert_eq!(refunded.expect("a reply"), Refunded::Done);
     }
-    let noted = |fixture: &DiskFixture| {
+    let recorded = |fixture: &DiskFixture| {
         let file = JournalFile::open(&fixture.path(), &FileStorage).expect("a journal");
-        let mut notes = 0;
-        file.each_refund(|_, _| notes += 1).expect("a table");
-        notes
+        let mut refunds = 0;
+        file.each_refund(|_, _| refunds += 1).expect("a table");
+        refunds
     };
     drop(store);
-    assert_eq!(noted(&fixture), 500);
+    assert_eq!(recorded(&fixture), 500);
     let (store, _) = fixture.open();
     fixture.clock.advance(Nanos::from_secs(3_600));
-    // Each write glances at 64 records.
+    // Each write checks 64 records.
     for subject in 0..8 {
         fixture.charge(&store, 100 + subject, 1).await;
     }
     drop(store);
-    assert_eq!(noted(&fixture), 0);
+    assert_eq!(recorded(&fixture), 0);
 }
 
-/// A journal has a name of its own, so that a receipt of one is not taken for one of another.
+/// A journal has its own run id, so that a receipt of one journal is not accepted by another.
 #[tokio::test]
-async fn durable_counts_are_of_the_journal_and_the_others_of_the_process() {
+async fn durable_counts_belong_to_the_journal_and_others_to_the_process() {
     let fixture = DiskFixture::new(Algorithm::FixedWindow);
     let runs = |store: &DiskStore<ManualClock>| {
         [&PATIENT, &RuleOptions::DEFAULT].map(|options| store.run_id(options).expect("a run"))
@@ -244,9 +244,9 @@ async fn durable_counts_are_of_the_journal_and_the_others_of_the_process() {
     assert_ne!(first[0], elsewhere[0]);
 }
 
-/// A secret that was lost was drawn anew, and the service went on with nothing counted.
+/// After a secret was lost a new one was drawn, and the service continued with nothing counted.
 #[tokio::test]
-async fn counts_of_another_secret_are_refused_by_name_until_they_are_past() {
+async fn counts_of_another_secret_are_rejected_until_they_expire() {
     let mut fixture = DiskFixture::new(Algorithm::FixedWindow);
     let (store, _) = fixture.open();
     fixture.charge(&store, 1, 60).await;

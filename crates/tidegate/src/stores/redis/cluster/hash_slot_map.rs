@@ -1,7 +1,7 @@
-//! Which primary serves which slot, as one server of a cluster told it.
+//! The hash slot map: the primary that serves each hash slot, as one server of the cluster reported it.
 //!
-//! Pure: reads the answer to `CLUSTER SLOTS`, and takes note of a slot that is said to have moved. A
-//! slot may have nobody. Knows no connections.
+//! Pure: parses the reply to `CLUSTER SLOTS`, and applies the move of one hash slot. A hash slot may have no owner.
+//! Knows no connections.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::hash_slots::HASH_SLOTS;
 use crate::runtime::mix;
 use crate::stores::redis::access::RedisAddress;
 
-/// Reads `HOST:PORT_HINT` of a redirect; without a host it is the one that was asked. An IPv6 address has no
+/// Parses `HOST:PORT` of a redirect. An empty host means the host that was queried. An IPv6 address has no
 /// brackets there, so the port follows the last colon.
 pub(super) fn parse_address(text: &str, queried_host: &str) -> Option<RedisAddress> {
     let (host, port) = text.rsplit_once(':')?;
@@ -24,40 +24,40 @@ pub(super) fn parse_address(text: &str, queried_host: &str) -> Option<RedisAddre
     })
 }
 
-/// A server that serves slots.
+/// A server that serves hash slots.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Primary {
-    /// Its name in the cluster, which it keeps as long as it lives, whatever its address.
+    /// Its name in the cluster, which does not change with its address.
     pub(super) id: String,
     pub(super) shard_id: ShardId,
     pub(super) address: RedisAddress,
 }
 
-/// An answer that tells no map.
+/// A reply that is no map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum HashSlotMapError {
-    #[error("the server answered `CLUSTER SLOTS` in a shape that is not known")]
+    #[error("the reply to `CLUSTER SLOTS` has an unknown shape")]
     Shape,
-    #[error("no slot of the cluster is served")]
+    #[error("no hash slot of the cluster is served")]
     Empty,
 }
 
-/// Nobody serves the slot.
+/// No primary serves the hash slot.
 const UNOWNED: u16 = u16::MAX;
 
-/// Slots and who serves them.
+/// The hash slots and their primaries.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct HashSlotMap {
     /// In order of their ids.
     pub(super) primaries: Arc<[Primary]>,
-    /// Servers that serve nothing now; they can be asked for the map too.
+    /// Servers that serve no hash slot now; they can be queried for the map too.
     pub(super) replicas: Arc<[RedisAddress]>,
-    /// For each slot, the place of its primary among them.
+    /// For each hash slot, the index of its primary.
     owners: Box<[u16]>,
 }
 
 impl HashSlotMap {
-    /// Reads the answer of the server that was reached at `queried_host`.
+    /// Parses the reply of the server that was reached at `queried_host`.
     pub(super) fn parse(
         reply: &Value,
         queried_host: &str,
@@ -101,13 +101,13 @@ impl HashSlotMap {
         })
     }
 
-    /// Who serves a slot, by its place among the primaries.
+    /// The index of the primary that serves a hash slot.
     pub(super) fn owner(&self, hash_slot: HashSlot) -> Option<usize> {
         let owner = *self.owners.get(usize::from(hash_slot.0))?;
         (owner != UNOWNED).then_some(usize::from(owner))
     }
 
-    /// How many slots an owner has; without one, how many nobody serves.
+    /// The number of hash slots of an owner; without one, of those that no primary serves.
     pub(super) fn count(&self, owner: Option<usize>) -> usize {
         let hash_slots = (0..HASH_SLOTS).map(HashSlot);
         hash_slots
@@ -115,7 +115,7 @@ impl HashSlotMap {
             .count()
     }
 
-    /// The same with one slot at the primary that is at `parse_server`; none if nobody known is there.
+    /// The map with one hash slot moved to the primary at `address`; none if no known primary is there.
     pub(super) fn moved(&self, hash_slot: HashSlot, address: &RedisAddress) -> Option<HashSlotMap> {
         let owner = self.primaries.iter().position(|p| p.address == *address)?;
         let mut map = self.clone();
@@ -123,9 +123,9 @@ impl HashSlotMap {
         Some(map)
     }
 
-    /// The slot in which the nodes of a primary sign in, but for those in `without`: the highest of
-    /// its slots by a hash. Nodes that have the same map choose the same, and go on with it when a replica takes over. One
-    /// slot that comes or goes is rarely the chosen one.
+    /// The hash slot of a primary's register, excluding those in `without`: the one of its hash slots with the highest
+    /// hash. Nodes with the same map choose the same one, and keep it when a replica takes over. A hash slot that
+    /// comes or goes is rarely the chosen one.
     pub(super) fn register_hash_slot(
         &self,
         primary: usize,
@@ -139,7 +139,7 @@ impl HashSlotMap {
     }
 }
 
-/// The id of the part that a server of this name is. Nodes compare it, so it is the same in every build.
+/// The shard id of the server with this name. Nodes compare it, so it is the same in every build.
 fn shard_id_of(id: &str) -> ShardId {
     ShardId(
         FingerprintKey::new([0; 16])
@@ -148,7 +148,7 @@ fn shard_id_of(id: &str) -> ShardId {
     )
 }
 
-/// One entry of the answer: from slot, to slot, who serves them, who replicates that.
+/// One entry of the reply: first and last hash slot, their primary, its replicas.
 struct HashSlotRange {
     first: u16,
     last: u16,
@@ -164,7 +164,7 @@ impl HashSlotRange {
         let hash_slot = |value| number(value).filter(|hash_slot| *hash_slot < HASH_SLOTS);
         let (first, last) = (hash_slot(first)?, hash_slot(last)?);
         let address_of = |server: &Value| parse_server(list(server)?, queried_host);
-        // A primary that cannot be named or reached serves nobody; the other slots are still served.
+        // A primary without a name or an address serves nothing; the other hash slots are still served.
         let primary = servers.first().and_then(|server| {
             let id = text(list(server)?.get(2)?).filter(|id| !id.is_empty())?;
             Some(Primary {
@@ -182,8 +182,8 @@ impl HashSlotRange {
     }
 }
 
-/// Where a server of the answer is: host, port, id, and more about it. No host means the one that was
-/// asked; `?` that it does not know its name, and then its address is among what follows.
+/// The address of a server in the reply: host, port, id, and metadata. An empty host means the host that was
+/// queried. `?` means that the server does not know its name; then its IP address is in the metadata.
 fn parse_server(server: &[Value], queried_host: &str) -> Option<RedisAddress> {
     let [host, port, more @ ..] = server else {
         return None;
@@ -202,7 +202,7 @@ fn parse_server(server: &[Value], queried_host: &str) -> Option<RedisAddress> {
     })
 }
 
-/// The `ip` among names and values, or in a map of them.
+/// The `ip` in a list of names and values, or in a map.
 fn find_ip(about: &Value) -> Option<&str> {
     if let Value::Map(pairs) = about {
         let ip = pairs.iter().find(|(name, _)| text(name) == Some("ip"));

@@ -1,9 +1,9 @@
-//! What is known of the data of each hash slot, whichever primary serves it.
+//! The state of each hash slot's data, independent of the primary that serves it.
 //!
-//! A replica that takes over continues with what is known of the primary before it: its heartbeats show whether data is
-//! lost, see `acknowledged`. A hash slot that moves to another primary loses nothing, but the data of that primary is
-//! then whole only since the later of both moments. If the primary before it cannot be reached, nothing was moved: its data
-//! is lost.
+//! A replica that takes over inherits the state of its primary: its heartbeats show whether data is lost, see
+//! `acknowledged_writes`. A hash slot that moves to another primary loses nothing, but the data of that primary is
+//! then whole only since the later of both moments. If the previous primary cannot be reached, nothing was moved: its
+//! data is lost.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,17 +14,17 @@ use super::hash_slot_map::HashSlotMap;
 use super::hash_slots::HASH_SLOTS;
 use crate::stores::redis::server_state::{ServerState, SourceState};
 
-/// The memo of the primary that served each hash slot last. A hash slot that nobody serves keeps it.
+/// The state of the primary that last served each hash slot. A hash slot without a primary keeps its state.
 #[derive(Default)]
 pub(super) struct HashSlotStates {
     server_states: Vec<Arc<ServerState>>,
-    /// For each hash slot the place of its memo. Shorter before the first map.
+    /// For each hash slot, the index of its state. Shorter before the first map.
     indices: Vec<Option<usize>>,
 }
 
 impl HashSlotStates {
-    /// The memos of the primaries of a new map. `before` has those of the primaries of the last one, and `state` says how
-    /// these are.
+    /// The states of the primaries of a new map. `before` returns those of the primaries of the last map, and `state`
+    /// whether they are whole.
     pub(super) fn take_over<'a>(
         &mut self,
         map: &HashSlotMap,
@@ -92,7 +92,7 @@ impl HashSlotStates {
         taken
     }
 
-    /// The memos of the hash slots that a primary serves, and of which each is.
+    /// The indices of the states of a primary's hash slots, each with its hash slots.
     fn sources(&self, map: &HashSlotMap, primary: usize) -> BTreeMap<usize, Vec<HashSlot>> {
         let mut sources: BTreeMap<usize, Vec<HashSlot>> = BTreeMap::new();
         for (hash_slot, index) in (0..HASH_SLOTS).zip(&self.indices) {

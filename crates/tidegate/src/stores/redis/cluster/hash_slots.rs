@@ -1,7 +1,7 @@
-//! Which slot of a cluster a key is in.
+//! Computes the hash slot of a key.
 //!
-//! A slot is the CRC16 of the part of a key in braces, if it has one, else of the whole key. Knows
-//! nothing of who serves a slot.
+//! A hash slot is the CRC16 of the part of a key in braces, if it has one, else of the whole key. Knows nothing of
+//! the servers of a cluster.
 
 use std::sync::LazyLock;
 
@@ -10,20 +10,20 @@ use tidegate_core::subject::Fingerprint;
 
 use crate::stores::redis::plan::base64url;
 
-/// Slots of any cluster.
+/// The number of hash slots of any cluster.
 pub(in crate::stores::redis) const HASH_SLOTS: u16 = 16_384;
 
-/// The slot of a key.
+/// The hash slot of a key.
 pub(in crate::stores::redis) fn hash_slot_of(key: &[u8]) -> HashSlot {
     HashSlot(crc16(tag(key).unwrap_or(key)) % HASH_SLOTS)
 }
 
-/// The slot of all counters of a subject.
+/// The hash slot of all counters of a subject.
 pub(in crate::stores::redis) fn hash_slot_of_subject(subject: Fingerprint) -> HashSlot {
     HashSlot(crc16(&base64url(subject.bits())) % HASH_SLOTS)
 }
 
-/// The slot of several keys; none if they are in several slots, or there are none.
+/// The common hash slot of several keys; none if they are in several hash slots, or there are no keys.
 pub(in crate::stores::redis) fn common_hash_slot(keys: &[Vec<u8>]) -> Option<HashSlot> {
     let (first, rest) = keys.split_first()?;
     let hash_slot = hash_slot_of(first);
@@ -32,8 +32,8 @@ pub(in crate::stores::redis) fn common_hash_slot(keys: &[Vec<u8>]) -> Option<Has
         .then_some(hash_slot)
 }
 
-/// For each slot the first number whose text is in it. To find all takes 315,000 texts, so they are
-/// looked for once, and not while somebody waits for an answer.
+/// For each hash slot, the first number whose text is in it. Finding all takes 315,000 texts, so they are computed
+/// once, and not while a caller waits for a decision.
 pub(super) static TAGS: LazyLock<Vec<u32>> = LazyLock::new(|| {
     let mut tags = vec![None; usize::from(HASH_SLOTS)];
     let mut missing = tags.len();
@@ -55,7 +55,7 @@ fn text_of(number: u32) -> String {
     format!("{number:x}")
 }
 
-/// A text whose slot is `hash_slot`: the shortest way to put a key where one wants it.
+/// A short hash tag whose hash slot is `hash_slot`, to place a key there.
 pub(super) fn tag_for(hash_slot: HashSlot) -> String {
     text_of(
         TAGS.get(usize::from(hash_slot.0))
@@ -64,7 +64,7 @@ pub(super) fn tag_for(hash_slot: HashSlot) -> String {
     )
 }
 
-/// What is between the first `{` and the first `}` after it, unless that is nothing.
+/// The text between the first `{` and the first `}` after it, unless it is empty.
 fn tag(key: &[u8]) -> Option<&[u8]> {
     let open = key.iter().position(|byte| *byte == b'{')?;
     let after = &key[open + 1..];
@@ -72,7 +72,7 @@ fn tag(key: &[u8]) -> Option<&[u8]> {
     (len > 0).then(|| &after[..len])
 }
 
-/// CRC16 as XMODEM has it: polynomial 0x1021, begun with 0, nothing reflected.
+/// CRC16/XMODEM: polynomial 0x1021, initial value 0, nothing reflected.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, byte| {
         (crc << 8) ^ CRC_TABLE[usize::from((crc >> 8) as u8 ^ byte)]
@@ -103,12 +103,12 @@ const CRC_TABLE: [u16; 256] = {
 mod tests {
     use super::*;
     use crate::stores::redis::plan::key;
-    use tidegate_parts::TestRedis;
+    use tidegate_testkit::TestRedis;
 
     #[test]
-    fn slots_are_those_of_a_real_server() {
+    fn hash_slots_are_those_of_a_real_server() {
         let server = TestRedis::start(
-            tidegate_parts::RedisProgram::Redis7,
+            tidegate_testkit::RedisProgram::Redis7,
             &["--cluster-enabled", "yes"],
         );
         let subject = Fingerprint::new(0x0123_4567_89ab_cdef_0011_2233_4455_6677);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn every_slot_has_a_tag() {
+    fn every_hash_slot_has_a_tag() {
         let mut found = vec![false; usize::from(HASH_SLOTS)];
         for number in 0_u32..1 << 20 {
             found[usize::from(hash_slot_of(format!("{number:x}").as_bytes()).0)] = true;
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_several_slots_have_none_in_common() {
+    fn keys_of_several_hash_slots_have_none_in_common() {
         let keys = |keys: &[&str]| -> Vec<Vec<u8>> {
             keys.iter().map(|key| key.as_bytes().to_vec()).collect()
         };

@@ -1,10 +1,10 @@
-//! A cluster: who serves which slot, and the ways to all of them.
+//! A Redis Cluster: the hash slot map, and the connections to all primaries.
 //!
-//! Keeps the map that `topology_refresh` asks for, and one link per primary, made and dropped as primaries come
-//! and go. A redirect is followed for the call that met it, because then nothing was done; a server that
-//! says that a slot has moved changes the map at once. Each primary is a part of its own, known by its
-//! name in the cluster: a replica that takes over is another part, and takes over what is known of the data. Knows
-//! nothing of counters.
+//! Holds the map that `topology_refresh` queries, and one connection pool per primary, opened and dropped as
+//! primaries come and go. A redirect is followed for the call that received it, because the redirecting server has
+//! done nothing; a MOVED redirect updates the map at once. Each primary is a shard of its own, identified by its
+//! name in the cluster. A replica that takes over is another shard, and inherits the state of the data. Knows nothing
+//! of counters.
 
 mod hash_slot_map;
 mod hash_slot_states;
@@ -36,12 +36,12 @@ use super::redirect::{Redirect, SendMode};
 use super::scripts::LoadedScript;
 use super::server_state::{ServerState, SourceState};
 
-/// Where the slots are that nobody serves, or nobody is known to. It is no part.
+/// Stands for the hash slots that no known primary serves. It is not a shard.
 const UNASSIGNED_SHARD: ShardId = ShardId(0);
 
 /// A cluster and the connections to it.
 pub(super) struct RedisCluster {
-    /// Nothing until the map is first told.
+    /// None until the first map is received.
     view: ArcSwapOption<ClusterView>,
     hash_slot_states: Mutex<HashSlotStates>,
     seed_addresses: Vec<RedisAddress>,
@@ -49,20 +49,20 @@ pub(super) struct RedisCluster {
     config: RedisConfig,
     scripts: Arc<[LoadedScript]>,
     gate: Arc<ConnectionGate>,
-    /// Rung when the map may have changed.
+    /// Notified when the map may have changed.
     refresh_needed: Arc<Notify>,
     refreshes: AtomicU64,
-    /// Why the map could not be had.
+    /// The last error of a map query.
     last_error: ArcSwapOption<RedisStoreError>,
 }
 
-/// The map, and its primaries with the ways to them, in the same order.
+/// The map, and the connected primaries in the same order.
 struct ClusterView {
     map: HashSlotMap,
     primaries: Arc<[Arc<ConnectedPrimary>]>,
 }
 
-/// A primary where it is now.
+/// A primary at its current address.
 pub(super) struct ConnectedPrimary {
     shard_id: ShardId,
     address: RedisAddress,
@@ -72,7 +72,7 @@ pub(super) struct ConnectedPrimary {
 }
 
 impl ConnectedPrimary {
-    /// What is known of the primary when hash slots leave it.
+    /// The state of the primary when hash slots leave it.
     fn source_state(&self) -> SourceState {
         let run = self.pool.run();
         if !self.pool.is_connected() || !self.server_state.has_acknowledged(run) {
@@ -86,8 +86,7 @@ impl ConnectedPrimary {
 }
 
 impl RedisCluster {
-    /// Begins to ask `seeds` for the map, and goes on until it has it. Must be called within a tokio
-    /// runtime.
+    /// Begins to query `seeds` for the map, and retries until it has one. Must be called within a tokio runtime.
     pub(super) fn open(
         seeds: Vec<RedisAddress>,
         access: Access,
@@ -128,12 +127,12 @@ impl RedisCluster {
         &self.gate
     }
 
-    /// How often the map was asked for.
+    /// The number of map queries.
     pub(super) fn refreshes(&self) -> u64 {
         self.refreshes.load(Ordering::Relaxed)
     }
 
-    /// Waits until a primary can be asked.
+    /// Waits until a primary is connected.
     pub(super) async fn ready(&self) {
         let is_connected = || {
             let view = self.view.load();
@@ -164,20 +163,20 @@ impl RedisCluster {
         primaries.find_map(|primary| primary.pool.durable.unacknowledged())
     }
 
-    /// The part that serves a slot.
+    /// The shard that serves a hash slot.
     pub(super) fn shard_of(&self, hash_slot: HashSlot) -> ShardId {
         self.primary_of(hash_slot)
             .map_or(UNASSIGNED_SHARD, |primary| primary.shard_id)
     }
 
-    /// Every primary that serves slots.
+    /// The shards that serve hash slots.
     pub(super) fn shard_ids(&self) -> Vec<ShardId> {
         let view = self.view.load();
         let primaries = view.as_ref().map_or(&[][..], |view| &view.primaries[..]);
         primaries.iter().map(|primary| primary.shard_id).collect()
     }
 
-    /// The primary that is this part now.
+    /// The primary of a shard.
     pub(super) fn primary(&self, shard_id: ShardId) -> Option<Arc<ConnectedPrimary>> {
         let view = self.view.load();
         let mut primaries = view.as_ref()?.primaries.iter();
@@ -192,7 +191,7 @@ impl RedisCluster {
         view.primaries.get(view.map.owner(hash_slot)?).cloned()
     }
 
-    /// Runs a plain command where its only key is.
+    /// Runs a plain command on the server that has its only key.
     pub(super) async fn command(
         &self,
         key: &[u8],
@@ -210,16 +209,16 @@ impl RedisCluster {
         self.follow(request, primary, first).await
     }
 
-    /// Takes note of what a fault tells of the map.
+    /// Triggers a refresh if an error suggests that the map has changed.
     fn note_error(&self, error: &RedisStoreError) {
         let is_asking = |redirect: &Redirect| redirect.mode == SendMode::Asking;
-        // A slot that is being moved is still where the map has it.
+        // A hash slot that is being moved still belongs to the primary on the map.
         if error.suggests_topology_change() && !error.redirect().is_some_and(is_asking) {
             self.refresh_needed.notify_one();
         }
     }
 
-    /// The primary that `from` sends us to, if it is known.
+    /// The primary that `from` redirects to, if it is known.
     fn redirect_target(
         &self,
         redirect: &Redirect,
@@ -240,7 +239,7 @@ impl RedisCluster {
         found
     }
 
-    /// Puts one slot elsewhere on the map, without waiting for the next survey.
+    /// Assigns one hash slot to another primary, without waiting for the next refresh.
     fn note_moved(&self, hash_slot: HashSlot, address: &RedisAddress) {
         self.view.rcu(|view| {
             let view = view.as_ref()?;
@@ -271,12 +270,12 @@ impl RedisCluster {
 
 impl Drop for RedisCluster {
     fn drop(&mut self) {
-        // Whoever keeps the map looks whether there is still somebody to keep it for.
+        // Wakes the refresh task, which ends when the cluster is gone.
         self.refresh_needed.notify_one();
     }
 }
 
-/// The host of a server of a cluster, which is never on a socket.
+/// The host of a server of a cluster, which is never on a Unix socket.
 fn host(address: &RedisAddress) -> &str {
     match address {
         RedisAddress::Tcp { host, .. } => host,

@@ -1,4 +1,4 @@
-//! How the calls of one part reach its counters: to its primary, and on to where that one sends us.
+//! Sends the calls of one shard to its primary, and follows redirects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,48 +14,48 @@ use crate::stores::redis::durable::{DurabilityRequirement, DurabilityResult, Dur
 use crate::stores::redis::error::RedisStoreError;
 use crate::stores::redis::redirect::SendMode;
 
-/// More servers than that one after another send us in a circle.
+/// More redirects in a row than this are a loop.
 const MAX_HOPS: u32 = 3;
-/// How often to ask again while the keys of one call are on two servers, and how long to wait before
-/// each: a slot moves within milliseconds, and a decision has few of them.
+/// The number of retries while the keys of one call are on two servers, and the pause before each: a hash slot moves
+/// within milliseconds, and a decision has few of them.
 const MAX_RETRIES: u32 = 3;
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
 
-/// The way to one part of a cluster.
+/// A handle to one shard of a cluster.
 #[derive(Clone)]
 pub(in crate::stores::redis) struct ShardHandle {
     pub(in crate::stores::redis) cluster: Arc<RedisCluster>,
     pub(in crate::stores::redis) shard_id: ShardId,
 }
 
-/// Where the nodes of a primary sign in.
+/// The register of a primary's nodes.
 pub(in crate::stores::redis) struct NodeRegister {
     pub(in crate::stores::redis) primary: Arc<ConnectedPrimary>,
     pub(in crate::stores::redis) hash_slot: HashSlot,
-    /// Its name in the cluster.
+    /// The name of the primary in the cluster.
     pub(in crate::stores::redis) id: String,
 }
 
 impl NodeRegister {
-    /// The key, in its slot.
+    /// The key, with the hash tag of its hash slot.
     pub(in crate::stores::redis) fn key(&self) -> Vec<u8> {
         register_key(self.hash_slot)
     }
 }
 
-/// The register that is in `hash_slot`.
+/// The key of the register in `hash_slot`.
 pub(super) fn register_key(hash_slot: HashSlot) -> Vec<u8> {
     format!("tg:ctl:{{{}}}:nodes", tag_for(hash_slot)).into_bytes()
 }
 
 impl ShardHandle {
-    /// The slot of a subject, if its counters are in this part.
+    /// The hash slot of a subject, if its counters are in this shard.
     pub(in crate::stores::redis) fn hash_slot(&self, subject: Fingerprint) -> Option<HashSlot> {
         let hash_slot = hash_slot_of_subject(subject);
         (self.cluster.shard_of(hash_slot) == self.shard_id).then_some(hash_slot)
     }
 
-    /// Waits until the primary can be asked.
+    /// Waits until the primary is connected.
     pub(in crate::stores::redis) async fn ready(&self) {
         let is_connected = || {
             let primary = self.cluster.primary(self.shard_id);
@@ -64,7 +64,7 @@ impl ShardHandle {
         self.cluster.gate.wait_until(is_connected).await;
     }
 
-    /// Runs a script on keys of one slot.
+    /// Runs a script on keys of one hash slot.
     pub(in crate::stores::redis) async fn call(
         &self,
         call: &ScriptCall<'_>,
@@ -75,7 +75,7 @@ impl ShardHandle {
         self.cluster.follow(request, primary, first).await
     }
 
-    /// Runs several scripts, in one go as far as the primary has their keys.
+    /// Runs several scripts, in one pipeline as far as the primary has their keys.
     pub(in crate::stores::redis) async fn call_each(
         &self,
         calls: &[ScriptCall<'_>],
@@ -94,10 +94,10 @@ impl ShardHandle {
         replies
     }
 
-    /// The same, and waits until each is as safe as `need` says where it was run.
+    /// The same, and waits until each is as durable as `need` requires, on the server that ran it.
     ///
     /// # Errors
-    /// When nothing was sent, because what was sent before is not safe yet.
+    /// When nothing was sent, because earlier writes are not durable yet.
     pub(in crate::stores::redis) async fn call_durably(
         &self,
         calls: &[ScriptCall<'_>],
@@ -123,7 +123,7 @@ impl ShardHandle {
         Ok((replies, durability))
     }
 
-    /// Where nodes sign in, but for the slots in `without`.
+    /// The register of the shard's nodes, not in a hash slot of `without`.
     pub(in crate::stores::redis) fn register(&self, without: &[HashSlot]) -> Option<NodeRegister> {
         let view = self.cluster.view.load();
         let view = view.as_ref()?;
@@ -138,7 +138,7 @@ impl ShardHandle {
         })
     }
 
-    /// Takes note of what a fault tells of the map: so a slot that moved is no longer ours.
+    /// Applies an error to the map: a hash slot that moved no longer belongs to this shard.
     pub(in crate::stores::redis) fn note_error(
         &self,
         error: &RedisStoreError,
@@ -150,24 +150,22 @@ impl ShardHandle {
         }
     }
 
-    /// The primary, if each call keeps to one slot.
+    /// The primary, if each call has keys of one hash slot only.
     fn primary_for(
         &self,
         calls: &[ScriptCall<'_>],
     ) -> Result<Arc<ConnectedPrimary>, RedisStoreError> {
         let mut hash_slots = calls.iter().map(|call| common_hash_slot(call.keys));
-        match hash_slots.all(|hash_slot| hash_slot.is_some()) {
-            true => self
-                .cluster
-                .primary(self.shard_id)
-                .ok_or_else(RedisStoreError::not_served),
-            false => Err(RedisStoreError::across_hash_slots()),
+        if !hash_slots.all(|hash_slot| hash_slot.is_some()) {
+            return Err(RedisStoreError::across_hash_slots());
         }
+        let primary = self.cluster.primary(self.shard_id);
+        primary.ok_or_else(RedisStoreError::not_served)
     }
 }
 
 impl RedisCluster {
-    /// Goes on from the first answer of `primary` to the server that does the errand.
+    /// Follows redirects from the first reply of `primary` to the server that runs the request.
     pub(super) async fn follow(
         &self,
         request: RedisRequest<'_>,
@@ -184,7 +182,7 @@ impl RedisCluster {
         }
     }
 
-    /// The same for a call that must be safe where it is done. What is turned away on its path is done
+    /// The same for a call that must be durable on the server that runs it. A call that is rejected on its path is run
     /// nowhere.
     async fn follow_durably(
         &self,
@@ -211,7 +209,7 @@ impl RedisCluster {
     }
 }
 
-/// From server to server. Whoever sends us on has done nothing, so nothing is done twice.
+/// A path of redirects. A redirecting server has done nothing, so nothing is done twice.
 struct RedirectPath {
     primary: Arc<ConnectedPrimary>,
     mode: SendMode,
@@ -229,7 +227,7 @@ impl RedirectPath {
         }
     }
 
-    /// To where the next try may be made, or the reason why there is none.
+    /// Moves on to the server of the next try, or returns the error if there is none.
     async fn advance(
         &mut self,
         cluster: &RedisCluster,

@@ -1,4 +1,4 @@
-//! What the map is made to say, without any server: nobody listens where these lead.
+//! Changes of the map, without any server: nothing listens at these addresses.
 
 use std::future::Future;
 
@@ -13,7 +13,7 @@ fn on_runtime(test: impl Future<Output = ()>) {
     runtime.unwrap().block_on(test);
 }
 
-/// A map of primaries with these names, each on a port of its own, with equal numbers of slots.
+/// A map of primaries with these names, each on a port of its own, with equal numbers of hash slots.
 fn map(primaries: &[(&str, u16)]) -> HashSlotMap {
     let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec());
     let width = 16_384 / i64::try_from(primaries.len()).unwrap();
@@ -47,7 +47,7 @@ fn redirect(hash_slot: u16, to: &str, mode: SendMode) -> Redirect {
     }
 }
 
-/// Whether somebody was told that the map may have changed.
+/// Whether a refresh of the map was requested.
 async fn was_notified(cluster: &RedisCluster) -> bool {
     let soon = std::future::ready(());
     tokio::select! {
@@ -58,7 +58,7 @@ async fn was_notified(cluster: &RedisCluster) -> bool {
 }
 
 #[test]
-fn a_slot_that_has_moved_is_elsewhere_at_once() {
+fn a_moved_hash_slot_belongs_to_its_new_primary_at_once() {
     on_runtime(async {
         let cluster = cluster(map(&[("a", 1), ("b", 2)]));
         let [a, b] = [0, 16_000].map(|hash_slot| cluster.primary_of(HashSlot(hash_slot)).unwrap());
@@ -78,7 +78,7 @@ fn a_slot_that_has_moved_is_elsewhere_at_once() {
 }
 
 #[test]
-fn a_slot_that_is_moving_is_still_where_it_was() {
+fn a_hash_slot_that_is_moving_still_belongs_to_its_old_primary() {
     on_runtime(async {
         let cluster = cluster(map(&[("a", 1), ("b", 2)]));
         let [a, b] = [0, 16_000].map(|hash_slot| cluster.primary_of(HashSlot(hash_slot)).unwrap());
@@ -107,7 +107,7 @@ fn an_unknown_primary_triggers_a_topology_refresh() {
 }
 
 #[test]
-fn a_slot_that_has_moved_is_whole_since_the_later_loss() {
+fn a_moved_hash_slot_is_whole_since_the_later_loss() {
     on_runtime(async {
         let cluster = cluster(map(&[("a", 1), ("b", 2)]));
         let [a, b] = [0, 16_000].map(|hash_slot| cluster.primary_of(HashSlot(hash_slot)).unwrap());
@@ -121,9 +121,9 @@ fn a_slot_that_has_moved_is_whole_since_the_later_loss() {
     });
 }
 
-/// A part is its name: handles to it must find it at its new address, with what is known of it.
+/// A shard is identified by its name: handles must find it at its new address, with its state.
 #[test]
-fn a_primary_at_another_address_is_the_same_part() {
+fn a_primary_at_another_address_is_the_same_shard() {
     on_runtime(async {
         let cluster = cluster(map(&[("a", 1), ("b", 2)]));
         let [a, b] = [0, 16_000].map(|hash_slot| cluster.primary_of(HashSlot(hash_slot)).unwrap());
@@ -139,7 +139,7 @@ fn a_primary_at_another_address_is_the_same_part() {
         let moved = cluster.primary(a.shard_id).unwrap();
         assert!(!Arc::ptr_eq(&moved, &a) && moved.server_state.data_epoch() == Some(5));
         assert!(Arc::ptr_eq(&cluster.primary(b.shard_id).unwrap(), &b));
-        // A replica takes over: another part, with what is known of the data.
+        // A replica takes over: another shard, with the state of the data.
         assert_eq!(
             cluster.adopt(map(&[("c", 9), ("b", 2)])),
             RefreshResult::Changed

@@ -1,9 +1,9 @@
-//! Asks for the map of a cluster: when something tells that it has changed, and now and then.
+//! Refreshes the hash slot map: when an error suggests a change, and at an interval.
 //!
-//! Any server may be asked, also those that serve nothing; one that does not answer is given up after a
-//! moment. A server that was cut off tells of the past: each answer comes with the highest epoch that
-//! the server has heard of, and one behind what was known is used only when there has been no other for
-//! a while. At most one survey in 100 ms, however many calls are sent elsewhere.
+//! Any server may be queried, also a replica; a server that does not reply is given up after `QUERY_TIMEOUT`. A server
+//! that was cut off has an old map: each reply has the highest cluster epoch that the server knows, and a map with an
+//! older epoch than the known one is accepted only when there has been no other for `ACCEPT_OLDER_AFTER`. At most one
+//! refresh in 100 ms, however many calls are redirected.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -24,17 +24,17 @@ use crate::stores::redis::error::RedisStoreError;
 use crate::stores::redis::redirect::SendMode;
 use crate::stores::redis::server_state::{ServerState, SourceState};
 
-/// How often to ask although nothing tells of a change: a primary that hangs says nothing.
+/// The interval of refreshes without a sign of a change: a primary that hangs sends no redirects.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
-/// How soon after one survey the next may be; longer and longer while nothing new is told.
+/// The shortest pause between two refreshes; it doubles up to `MAX_PAUSE` while the map does not change.
 const MIN_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_millis(800);
-/// How long a server may take to answer. A connection may never be refused nor made.
+/// The time for a server's reply. A connection may be neither refused nor established.
 const QUERY_TIMEOUT: Duration = Duration::from_millis(500);
-/// When only servers with a lower epoch have answered for so long, the cluster was made anew.
+/// When all replies have had a lower epoch for longer than this, the cluster was created anew.
 const ACCEPT_OLDER_AFTER: Duration = Duration::from_secs(5);
 
-/// Keeps the map of a cluster, as long as there is one.
+/// Refreshes the map of a cluster until the cluster is dropped.
 pub(super) async fn run_refresh(cluster: Weak<RedisCluster>, refresh_needed: Arc<Notify>) {
     let mut known = KnownTopology {
         cluster_epoch: 0,
@@ -62,15 +62,15 @@ pub(super) async fn run_refresh(cluster: Weak<RedisCluster>, refresh_needed: Arc
     }
 }
 
-/// How new the map is.
+/// The age of the map.
 struct KnownTopology {
     cluster_epoch: u64,
-    /// When it was last told.
+    /// When the last map was received.
     received_at: Instant,
 }
 
 impl KnownTopology {
-    /// Whether a map of this epoch is used, the newest of all that were told `now`.
+    /// Whether to accept a map of this epoch, the newest of all received at `now`.
     fn accept(&mut self, epoch: u64, now: Instant) -> bool {
         let accepts = epoch >= self.cluster_epoch
             || now.duration_since(self.received_at) > ACCEPT_OLDER_AFTER;
@@ -88,14 +88,14 @@ pub(super) enum RefreshResult {
     Failed,
 }
 
-/// Who is asked.
+/// A server to query.
 enum TopologySource {
     Connected(Arc<ConnectedPrimary>),
-    /// To be connected to, for this question only.
+    /// To be connected to for this query only.
     Address(RedisAddress),
 }
 
-/// What a server answered.
+/// The reply of a server.
 pub(super) struct TopologyReply {
     pub(super) map: HashSlotMap,
     pub(super) cluster_epoch: u64,
@@ -136,7 +136,7 @@ impl RedisCluster {
         }
     }
 
-    /// The primaries that are connected, each first in its turn; then all others that are known.
+    /// The connected primaries, starting with another one each round; then all other known servers.
     fn sources(&self, round: u64) -> Vec<TopologySource> {
         let mut sources = Vec::new();
         let mut others: Vec<RedisAddress> = Vec::new();
@@ -144,9 +144,10 @@ impl RedisCluster {
             let first = usize::try_from(round).unwrap_or(0) % view.primaries.len().max(1);
             let (after, before) = view.primaries.split_at(first);
             for primary in before.iter().chain(after) {
-                match primary.pool.is_connected() {
-                    true => sources.push(TopologySource::Connected(Arc::clone(primary))),
-                    false => others.push(primary.address.clone()),
+                if primary.pool.is_connected() {
+                    sources.push(TopologySource::Connected(Arc::clone(primary)));
+                } else {
+                    others.push(primary.address.clone());
                 }
             }
             others.splice(0..0, view.map.replicas.iter().cloned());
@@ -179,7 +180,7 @@ impl RedisCluster {
         }
     }
 
-    /// Takes a map: keeps the ways to whom it still has, makes those to whom it has now.
+    /// Applies a map: keeps the connections to primaries that are still on it, and connects to new ones.
     pub(super) fn adopt(&self, map: HashSlotMap) -> RefreshResult {
         let view = self.view.load_full();
         if view.as_ref().is_some_and(|view| view.map == map) {
@@ -235,7 +236,7 @@ impl RedisCluster {
     }
 }
 
-/// Asks the server at `address` over a connection that is for this question only.
+/// Queries the server at `address` over a connection for this query only.
 pub(super) async fn query_at(
     address: &RedisAddress,
     access: &Access,
@@ -259,7 +260,7 @@ fn command(about: &str) -> Cmd {
     command
 }
 
-/// What the server at `address` says of its cluster.
+/// Parses the replies of the server at `address` about its cluster.
 fn parse_topology(
     info: &Value,
     hash_slots: &Value,
@@ -281,10 +282,9 @@ fn parse_topology(
 mod tests {
     use super::*;
 
-    /// A primary that was cut off answers as if nothing had happened; one that was made anew has
-    /// forgotten how far the others were.
+    /// A primary that was cut off replies as before. A cluster that was created anew has a lower epoch.
     #[test]
-    fn an_older_map_is_used_only_when_there_has_been_no_other() {
+    fn an_older_map_is_accepted_only_when_there_has_been_no_other() {
         let began = Instant::now();
         let after = |secs| began + Duration::from_secs(secs);
         let mut known = KnownTopology {
@@ -293,10 +293,10 @@ mod tests {
         };
         assert!(!known.accept(6, after(1)), "cut off");
         assert!(known.accept(7, after(4)));
-        assert!(!known.accept(6, after(8)), "7 was told 4 s ago");
+        assert!(!known.accept(6, after(8)), "7 was received 4 s ago");
         assert!(known.accept(9, after(9)));
         assert!(!known.accept(3, after(14)));
-        assert!(known.accept(3, after(15)), "made anew");
+        assert!(known.accept(3, after(15)), "created anew");
         assert!(known.accept(4, after(15)));
     }
 }

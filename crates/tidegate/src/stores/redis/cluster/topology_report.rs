@@ -1,7 +1,7 @@
-//! Every primary of a cluster, for whoever looks at them one by one.
+//! Reports every primary of a cluster, for tools that check them one by one.
 //!
-//! All servers that were written are asked at once, and the map of the highest epoch counts: one that
-//! was cut off tells of the past.
+//! All configured servers are queried at once, and the map of the highest cluster epoch wins: a server that was cut
+//! off has an old map.
 
 use super::hash_slot_map::HashSlotMap;
 use super::hash_slots::{hash_slot_of, tag_for};
@@ -13,7 +13,7 @@ use crate::stores::redis::error::RedisStoreError;
 use crate::stores::redis::secret;
 use crate::stores::redis::topology::{RedisServer, RedisTopology, ServerKeys};
 
-/// Asks `seeds` who serves what.
+/// Queries `seeds` for the hash slot map.
 pub(in crate::stores::redis) async fn report(
     seeds: &[RedisAddress],
     access: &Access,
@@ -54,7 +54,7 @@ fn build_topology(
     let secret = map.owner(hash_slot_of(secret::KEY.as_bytes()));
     let primaries = map.primaries.iter().enumerate();
     let servers = primaries.filter_map(|(index, primary)| {
-        // Keys of whoever looks are in the slot where nodes sign in: one as good as any other.
+        // Keys of the tool go to the hash slot of the register, which is as good as any other.
         let hash_slot = map.register_hash_slot(index, &[])?;
         let keys = ServerKeys {
             tag: Some(tag_for(hash_slot)),

@@ -1,11 +1,10 @@
-//! Charges that must be safe elsewhere before they are told.
+//! Durable charges: acknowledged elsewhere before the client receives the decision.
 //!
-//! `RETRY_PAUSE` and `WAITAOF` speak of the writes of the connection they are sent on, and block it. So such
-//! charges travel on a connection of their own, opened when the first of them comes. A task takes all that
-//! is queued, sends it in one go with one wait behind it, and answers all. When too few servers have
-//! acknowledged, what was sent stays charged: too strict, never too lax. Nothing more is sent then: what
-//! comes meanwhile is turned away at once and uncharged, and the connection is asked again and again
-//! whether the writes have arrived since.
+//! `WAIT` and `WAITAOF` cover the writes of the connection they are sent on, and block it. So durable charges use a
+//! connection of their own, opened for the first of them. A task takes all queued charges, sends them in one
+//! pipeline with one wait behind them, and replies to all. When too few servers acknowledge, the charges stay: too
+//! strict, never too lax. Then nothing more is sent: new charges fail at once, uncharged, and the task checks again
+//! and again whether the writes have arrived since.
 
 mod sender;
 mod wait;
@@ -30,19 +29,19 @@ use super::redirect::SendMode;
 use super::script_reply::ScriptReply;
 use super::scripts::{self, Script};
 
-/// How long a charge may wait that does not say: one that no rule has read.
+/// The wait for a charge without a budget: one that no rule has compiled.
 const DEFAULT_WAIT: Nanos = Nanos::from_millis(50);
-/// Calls in the queue. More would be late anyway.
+/// The capacity of the queue, in jobs. More would be late anyway.
 const MAX_QUEUED: usize = 4_096;
 
-/// Whether what was sent is as safe as it must be.
+/// Whether the writes are as durable as required.
 pub(super) type DurabilityResult = Result<(), UnacknowledgedError>;
 
-/// The answers to some calls, and whether they are safe; or why nothing was sent.
+/// The replies to some calls, and whether they are durable; or why nothing was sent.
 pub(super) type DurableReplies =
     Result<(Vec<Result<Value, RedisStoreError>>, DurabilityResult), UnacknowledgedError>;
 
-/// What some charges ask for.
+/// The durability that some charges require.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct DurabilityRequirement {
     wait: WaitKind,
@@ -50,8 +49,8 @@ pub(super) struct DurabilityRequirement {
 }
 
 impl DurabilityRequirement {
-    /// What `charges` ask for, if `script` is one that must be waited for: what is put back after a loss
-    /// is not, or a store whose last replica took over could never be believed.
+    /// The durability that `charges` require of `script`. Restoring requires none: otherwise a store whose last
+    /// replica took over could never be restored.
     pub(super) fn of<'c, 'a: 'c>(
         script: Script,
         charges: impl IntoIterator<Item = &'c Charge<'a>>,
@@ -74,7 +73,7 @@ impl DurabilityRequirement {
         need.filter(|_| script != scripts::RESTORE)
     }
 
-    /// The same of a list, sent in one go.
+    /// The durability of several sets that are sent in one pipeline.
     pub(super) fn of_each(
         script: Script,
         sets: &[&ChargeSet<'_>],
@@ -83,7 +82,7 @@ impl DurabilityRequirement {
     }
 }
 
-/// The error of the port for a charge that is not safe.
+/// The error of the port for a charge that is not durable.
 pub(super) fn unacknowledged_error(reason: UnacknowledgedError, waited: Nanos) -> StoreError {
     StoreError::Unavailable {
         waited,
@@ -91,7 +90,7 @@ pub(super) fn unacknowledged_error(reason: UnacknowledgedError, waited: Nanos) -
     }
 }
 
-/// What was not written need not be safe.
+/// Fails if the script wrote something that is not durable.
 pub(super) fn confirm(
     reply: &ScriptReply,
     durability: &DurabilityResult,
@@ -114,7 +113,7 @@ pub(super) struct DurableConnections {
 }
 
 impl DurableConnections {
-    /// On lanes that nothing else uses and that are not kept yet. No wait lasts longer than most of
+    /// Uses connections that nothing else uses and that no task maintains yet. No wait lasts longer than 4/5 of
     /// `reply_timeout`.
     pub(super) fn new(
         connection: impl Fn() -> Arc<ManagedConnection>,
@@ -144,10 +143,10 @@ impl DurableConnections {
 }
 
 impl ConnectionPool {
-    /// Runs scripts one after another in one go, and waits until they are as safe as `need` says.
+    /// Runs scripts one after another in one pipeline, and waits until they are as durable as `need` requires.
     ///
     /// # Errors
-    /// When nothing was sent, because what was sent before is not safe yet.
+    /// When nothing was sent, because earlier writes are not durable yet.
     pub(super) async fn call_durably(
         &self,
         calls: &[ScriptCall<'_>],
@@ -181,7 +180,7 @@ impl ConnectionPool {
     }
 }
 
-/// One connection and the queue before it.
+/// One connection and its queue.
 struct DurableConnection {
     connection: Arc<ManagedConnection>,
     wait: WaitKind,

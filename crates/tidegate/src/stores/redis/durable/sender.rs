@@ -1,7 +1,6 @@
-//! The task behind one connection: takes all that is queued, sends it with one wait behind it, answers.
+//! The task of one connection: sends all queued calls with one wait behind them, and replies.
 //!
-//! Keeps true: nothing is sent while what was sent before is not safe, nor on a connection that cannot
-//! wait at all.
+//! Invariant: nothing is sent while earlier writes are not durable, nor on a connection that cannot wait.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,20 +17,20 @@ use super::super::redirect::SendMode;
 use super::wait::{WaitKind, can_wait, check_count, recheck};
 use super::{DurabilityResult, DurableReplies};
 
-/// Commands sent in one go.
+/// The size of a batch, in commands, at which no further job is added.
 const MAX_BATCH: usize = 1_024;
 
-/// Commands of one caller.
+/// The calls of one caller.
 pub(super) struct Job {
     pub(super) calls: Vec<SentCall>,
-    /// How the server is asked for each of them.
+    /// How each of them is sent.
     pub(super) mode: SendMode,
     pub(super) queued: Instant,
     pub(super) patience: Duration,
     pub(super) reply_to: oneshot::Sender<DurableReplies>,
 }
 
-/// What the task has.
+/// The state of the task.
 pub(super) struct DurableSender {
     pub(super) connection: Arc<ManagedConnection>,
     pub(super) wait: WaitKind,
@@ -39,7 +38,7 @@ pub(super) struct DurableSender {
     pub(super) max_wait: Duration,
     pub(super) unacknowledged: Arc<ArcSwapOption<UnacknowledgedError>>,
     pub(super) queue: mpsc::Receiver<Job>,
-    /// The connection of which it is known that it can wait.
+    /// The connection that was checked to support waiting.
     pub(super) checked: Option<Arc<ActiveConnection>>,
 }
 
@@ -55,7 +54,7 @@ impl DurableSender {
                 });
                 continue;
             };
-            // Nothing is charged on a connection that cannot wait at all.
+            // Nothing is charged on a connection that cannot wait.
             let known = self
                 .checked
                 .as_ref()
@@ -79,7 +78,7 @@ impl DurableSender {
         }
     }
 
-    /// All that is queued behind `first`, as far as it goes at once.
+    /// `first` and the jobs queued behind it, up to `MAX_BATCH`.
     fn batch(&mut self, first: Job) -> Vec<Job> {
         let mut commands = first.calls.len();
         let mut batch = vec![first];
@@ -92,7 +91,7 @@ impl DurableSender {
         batch
     }
 
-    /// The connection; the first time it is waited for.
+    /// The connection. Waits for it only the first time.
     async fn connection(&self, patience: Duration) -> Option<Arc<ActiveConnection>> {
         if self.checked.is_none() {
             let is_connected = self.gate.wait_until(|| self.connection.active().is_some());
@@ -101,10 +100,10 @@ impl DurableSender {
         self.connection.active()
     }
 
-    /// Sends a batch and one wait behind it, and answers.
+    /// Sends a batch and one wait behind it, and replies.
     async fn send(&self, active: &Arc<ActiveConnection>, batch: Vec<Job>) -> DurabilityResult {
         let left = batch.iter().map(Job::remaining).min().unwrap_or_default();
-        // The rest is for the way.
+        // The rest is for the network.
         let wait = (left * 4 / 5).min(self.max_wait);
         let until = Instant::now() + wait;
         let mut pipeline = Pipeline::new();
@@ -148,7 +147,7 @@ impl DurableSender {
         durability
     }
 
-    /// Turns all away until what was sent is safe, or the connection is another one.
+    /// Rejects all jobs until the writes are durable, or the connection has changed.
     async fn catch_up(&mut self, active: &Arc<ActiveConnection>, mut reason: UnacknowledgedError) {
         loop {
             self.unacknowledged.store(Some(Arc::new(reason.clone())));
@@ -181,7 +180,7 @@ impl Job {
         self.patience.saturating_sub(self.queued.elapsed())
     }
 
-    /// What concerns it of the `replies` to all that was sent.
+    /// Takes the replies to its own calls from the `replies` to the batch.
     fn take_replies(
         &self,
         connection: &ManagedConnection,

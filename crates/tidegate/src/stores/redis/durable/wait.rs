@@ -1,4 +1,4 @@
-//! Waiting for acknowledgements, and why there are too few, in words.
+//! Waits for acknowledgements, and explains why there are too few.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,27 +11,27 @@ use super::super::error::RedisStoreError;
 use super::super::redirect::SendMode;
 use super::DurabilityResult;
 
-/// How long one question lasts whether the writes have arrived since.
+/// The length of one repeated wait.
 const RECHECK_TIMEOUT: Duration = Duration::from_millis(200);
-/// A replica tells how far its file is when it is asked, which is before it has written what it just heard,
-/// and by itself once a second. So it is asked again, by waiting anew.
+/// A replica reports the position of its file when it is queried, which is before it has written the newest bytes,
+/// and once a second on its own. So it is queried again, by a new wait.
 const AOF_POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// The shortest wait there is: for what a server knows without hearing from a replica.
+/// The shortest wait: for what a server knows without a reply of a replica.
 const MIN_WAIT: Duration = Duration::from_millis(1);
-/// How long to wait before a server that cannot answer it is asked again.
+/// The pause before the next wait at a server that replied with an error.
 const RECHECK_PAUSE: Duration = Duration::from_secs(1);
 
-/// What is waited for.
+/// The acknowledgement to wait for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum WaitKind {
-    /// A replica has it.
+    /// A replica has the write.
     Replica,
-    /// It is on the disk of the server and of a replica.
+    /// The write is on the disk of the server and of a replica.
     Aof,
 }
 
 impl WaitKind {
-    /// Zero would mean for ever.
+    /// The command. At least 1 ms, because 0 would mean to wait forever.
     pub(super) fn command(self, max: Duration) -> Cmd {
         let mut command = match self {
             WaitKind::Replica => redis::cmd("WAIT"),
@@ -58,7 +58,7 @@ impl WaitKind {
         }
     }
 
-    /// Waits anew until enough have acknowledged or `until` has come; the last count.
+    /// Repeats the wait until enough servers have acknowledged or `until` is reached. Returns the last count.
     pub(super) async fn wait_until(
         self,
         connection: &ManagedConnection,
@@ -80,8 +80,8 @@ impl WaitKind {
     }
 }
 
-/// Whether a connection can wait at all. A server without a replica is found out at once; a replica that is
-/// connected has up to `max` to acknowledge what came before.
+/// Whether a connection can wait at all. A server without a replica fails at once; a connected replica has up to
+/// `max` to acknowledge earlier writes.
 pub(super) async fn can_wait(
     connection: &ManagedConnection,
     active: &Arc<ActiveConnection>,
@@ -121,7 +121,7 @@ async fn acknowledged(
     check_count(connection, active, wait, count).await
 }
 
-/// Asks once more, and not at once again if the server cannot say.
+/// Waits once more. If that fails early, pauses before it returns.
 pub(super) async fn recheck(
     connection: &ManagedConnection,
     active: &Arc<ActiveConnection>,
@@ -135,7 +135,7 @@ pub(super) async fn recheck(
     durability
 }
 
-/// What the reply to a wait means, in words. The words are the same as long as the cause is.
+/// The result of a wait, with the reason if it failed. The text is the same as long as the cause is.
 pub(super) async fn check_count(
     connection: &ManagedConnection,
     active: &Arc<ActiveConnection>,
@@ -163,7 +163,7 @@ const SLOW_DISK: &str =
     "the server did not have it on its disk in time; see whether it has `appendfsync always`";
 
 fn failure_text(error: &RedisStoreError) -> String {
-    // Names no address and no user, unlike the fault itself.
+    // Contains no address and no user, unlike the error itself.
     let text = error.cause().text;
     if text.contains("unknown command") {
         return "the server does not know WAITAOF, which came with Redis and Valkey 7.2; write \

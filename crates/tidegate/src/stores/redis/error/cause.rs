@@ -1,13 +1,13 @@
-//! The kind of a fault, for metrics and logs.
+//! The kind of an error, for metrics and logs.
 
 use tidegate_core::store::{FailureCause, FailureKind};
 
 use super::{Action, IN_SCRIPT, NO_PRIMARY, NO_TOPOLOGY, REPLY_MISMATCH, RedisStoreError, TIMEOUT};
 
 impl RedisStoreError {
-    /// Why the store does not serve: the kind of this fault and its text.
+    /// The cause of an outage: the kind and the text of this error.
     pub fn cause(&self) -> FailureCause {
-        // A redirect names the address of a server.
+        // A redirect contains the address of a server.
         let text = if self.action == Action::Redirect {
             format!("{}: {}", self.code, self.cure)
         } else {
@@ -60,7 +60,7 @@ mod tests {
             ("OOM", "command not allowed", "oom"),
             ("LOADING", "Redis is loading the dataset", "loading"),
             ("CLUSTERDOWN", "The cluster is down", "clusterdown"),
-            ("NOVELTY", "never heard of", "other"),
+            ("NOVELTY", "unknown", "other"),
         ] {
             let kind = RedisStoreError::from_reply(code, detail, None).cause().kind;
             assert_eq!(kind.name(), want, "{code}");
@@ -82,7 +82,7 @@ mod tests {
         assert_eq!(unknown.kind, FailureKind::Dns);
     }
 
-    /// What is found in the configuration or names a machine is in no log and on no page.
+    /// Logs and pages must not contain configuration values or names of machines.
     #[test]
     fn a_cause_names_no_user_address_or_secret() {
         let named = "User planted-user has no permissions to run the 'evalsha' command";

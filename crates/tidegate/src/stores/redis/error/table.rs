@@ -1,11 +1,11 @@
-//! Every error that a server or TLS is known to give, with what to do about it and the cure.
+//! The known errors of servers and TLS, each with an action and a cure.
 //!
-//! A server names its errors by their first word. Inside a script some lose it and arrive as `ERR`, so
-//! there the text is looked at.
+//! The first word of a server's error is its code. Inside a script some errors lose it and arrive as `ERR`; rows
+//! for those match the text.
 
 use super::{Action, IN_SCRIPT};
 
-/// One row: an error by its first word, the text it must contain, what to do, and the cure.
+/// One row: the code of an error, the text it must contain, the action, and the cure.
 pub(super) struct ErrorRow {
     pub(super) code: &'static str,
     pub(super) text: &'static str,
@@ -27,13 +27,13 @@ const fn row(
     }
 }
 
-/// The first row that fits counts.
+/// The first row that matches applies.
 pub(super) const TABLE: &[ErrorRow] = &[
     row(
         "NOSCRIPT",
         "",
         Action::SendText,
-        "the script is sent again by itself",
+        "the script is sent again automatically",
     ),
     row(
         "NOAUTH",
@@ -63,7 +63,7 @@ pub(super) const TABLE: &[ErrorRow] = &[
         "READONLY",
         "",
         Action::FindPrimary,
-        "this is a replica; the primary is looked for",
+        "this is a replica; this node searches for the primary",
     ),
     row(
         "MASTERDOWN",
@@ -78,19 +78,19 @@ pub(super) const TABLE: &[ErrorRow] = &[
         "CLUSTERDOWN",
         "",
         Action::FallBack,
-        "bring the missing part of the cluster back",
+        "bring the missing shard of the cluster back",
     ),
     row(
         "TRYAGAIN",
         "",
         Action::FallBack,
-        "slots are moving; it passes by itself",
+        "hash slots are moving; this ends by itself",
     ),
     row(
         "LOADING",
         "",
         Action::FallBack,
-        "the server is reading its data; it passes by itself",
+        "the server is loading its data; this ends by itself",
     ),
     row(
         "BUSY",
@@ -153,7 +153,7 @@ pub(super) const TABLE: &[ErrorRow] = &[
         "ERR",
         "unknown command",
         Action::NeedsOperator,
-        "the server lacks a command we need",
+        "the server lacks a command that tidegate needs",
     ),
     row(
         "ERR",
@@ -177,7 +177,7 @@ pub(super) const TABLE: &[ErrorRow] = &[
         "ERR",
         "cluster support disabled",
         Action::NeedsOperator,
-        "this server is no cluster; write redis://HOST:PORT",
+        "this server is not a cluster; write redis://HOST:PORT",
     ),
     row(
         "ERR",
@@ -189,10 +189,10 @@ pub(super) const TABLE: &[ErrorRow] = &[
     row("ERR", "", Action::Report, "please report this"),
 ];
 
-/// What TLS says when it cannot be used, by a part of its text, and the cure.
+/// TLS errors, by a part of their text, and the cure.
 pub(super) const TLS_TABLE: &[(&str, &str)] = &[
     ("UnknownIssuer", AUTHORITY),
-    // An authority of the same name, but not the same one.
+    // An authority of the same name, but with another key.
     ("BadSignature", AUTHORITY),
     (
         "not valid for name",
@@ -205,13 +205,13 @@ pub(super) const TLS_TABLE: &[(&str, &str)] = &[
     ),
     (
         "CertificateRequired",
-        "give a certificate of our own with `?cert=FILE&key=FILE`",
+        "give a client certificate with `?cert=FILE&key=FILE`",
     ),
-    // A server without TLS replied to the handshake as if it were a command.
+    // A server without TLS read the handshake as a command and replied to it.
     ("received corrupt message", NO_TLS),
     (
         "received fatal alert",
-        "give a certificate that the server knows with `?cert=FILE&key=FILE`",
+        "give a client certificate that the server trusts with `?cert=FILE&key=FILE`",
     ),
 ];
 

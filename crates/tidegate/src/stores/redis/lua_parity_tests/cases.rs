@@ -1,11 +1,11 @@
-//! Limits, costs and times to try: plain ones, and those at the edge of what a double can hold.
+//! Limits, costs and times for the tests: common ones, and those at the limits of what a double can hold.
 
 use std::sync::Arc;
 
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec, Window};
 use tidegate_core::units::Nanos;
 
-/// A stream of numbers that a seed repeats.
+/// A random number generator whose seed repeats the sequence.
 pub(super) struct ParityRng(pub(super) u64);
 
 impl ParityRng {
@@ -30,7 +30,7 @@ impl ParityRng {
     }
 }
 
-/// What is counted how.
+/// An algorithm and its kind of window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LimitKind {
     Of(Algorithm),
@@ -51,10 +51,10 @@ impl LimitKind {
 
 const SECOND: u64 = 1_000_000_000;
 const DAY: u64 = 86_400 * SECOND;
-/// When all tests begin: far enough ahead that no record expires by the server's own clock.
+/// The start of all tests: far enough ahead that no record expires by the server's own clock.
 pub(super) const START: u64 = 2_300_000_000_000_000;
 
-/// The limits that are tried for a kind. Several differ only a little, as after a reload.
+/// The limits to test for a kind. Several differ only a little, as after a reload.
 pub(super) fn limits(kind: LimitKind, random: &mut ParityRng) -> Vec<Limit> {
     let mut limits = Vec::new();
     while limits.len() < 12 {
@@ -91,7 +91,7 @@ fn spec(algorithm: Algorithm, number: usize, random: &mut ParityRng) -> Spec {
     };
     let mut spec = Spec::new(algorithm, count, Nanos::new(window));
     if algorithm.takes_burst() {
-        // The last has the largest burst whose products a double can hold.
+        // The last one has the largest burst whose products a double can hold.
         let burst = match number {
             4 => max_bucket(window, 1),
             _ => 1 + random.below(2 * count),
@@ -133,7 +133,7 @@ fn calendar(random: &mut ParityRng) -> Spec {
     spec
 }
 
-/// How long until the next step, in microseconds; a step back is negative.
+/// The time until the next step, in microseconds; negative for a step back.
 pub(super) fn step(limit: &Limit, random: &mut ParityRng) -> i64 {
     let window = (limit.full_window().get() / 1_000).clamp(1, 1 << 44);
     let step = match random.below(20) {
@@ -143,7 +143,7 @@ pub(super) fn step(limit: &Limit, random: &mut ParityRng) -> i64 {
         12..=14 => random.below(window + 1),
         15 => window,
         16 => window + random.below(2 * window),
-        // Exactly as far as a clock may err, and a microsecond to either side.
+        // Exactly the tolerated clock step, and a microsecond to either side.
         17 if random.chance(30) => return -4_999_999 - random.below(3) as i64,
         17 => return -(random.below(5_000_001) as i64),
         18 if random.chance(30) => return -(random.below(20_000_000) as i64) - 4_999_990,
@@ -152,7 +152,7 @@ pub(super) fn step(limit: &Limit, random: &mut ParityRng) -> i64 {
     step as i64
 }
 
-/// All of a limit, or so much of it as some priority may use.
+/// All of a limit, or the share of it that some priority may use.
 pub(super) fn ceiling(limit: &Limit, random: &mut ParityRng) -> u64 {
     match random.below(4) {
         0 | 1 => limit.full_capacity(),
@@ -161,7 +161,7 @@ pub(super) fn ceiling(limit: &Limit, random: &mut ParityRng) -> u64 {
     }
 }
 
-/// What a request costs: mostly little, sometimes all or more than there can be.
+/// The cost of a request: mostly small, sometimes all or more than the capacity.
 pub(super) fn cost(limit: &Limit, random: &mut ParityRng) -> u64 {
     let capacity = limit.capacity();
     match random.below(20) {

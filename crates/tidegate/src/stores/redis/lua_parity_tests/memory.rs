@@ -1,8 +1,8 @@
-//! What is told of a shared record is what memory would tell: verdicts and every figure.
+//! The outcome computed from a shared record equals that of the memory store: verdicts and every figure.
 //!
-//! The scripts are held to the library by their bytes, the library to the memory store here. Time only
-//! goes on: when a clock is set back, it shows that stores forget what is as good as fresh at different
-//! moments.
+//! `run` compares the scripts with the library by their bytes; this module compares the library with the memory store.
+//! Time only advances: after a clock step backward it would show that stores forget states that are as good as fresh
+//! at different moments.
 
 use std::borrow::Cow;
 
@@ -28,7 +28,7 @@ fn run(kind: LimitKind, seed: u64) {
     let memory = MemoryStore::new(ManualClock::at(Nanos::new(now * 1_000)));
     let mut denied = 0;
     for subject in 0..STEPS / 100 {
-        // Limits stay: what another limit makes of a state is held to the library by its bytes.
+        // Limits stay the same: `run` compares conversions to another limit by their bytes.
         let limits: Vec<&Limit> = (0..4).map(|_| random.pick(&pool)).collect();
         let mut records: [StoredRecord; 2] = [None, None];
         for step in 0..100 {
@@ -76,7 +76,7 @@ fn run(kind: LimitKind, seed: u64) {
             );
         }
     }
-    assert!(denied > STEPS / 20, "{kind:?}: {denied} refused");
+    assert!(denied > STEPS / 20, "{kind:?}: {denied} denied");
 }
 
 #[test]

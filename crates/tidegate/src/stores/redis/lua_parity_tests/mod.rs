@@ -1,8 +1,8 @@
-//! Every script against the library: the same verdicts, the same bytes, the same expiry, on random
-//! operations with the time handed in.
+//! Compares every script with the library: the same verdicts, the same bytes, the same expiry, on random operations at
+//! injected times.
 //!
-//! The text is that of the shipped script but for the one expression that reads the clock. Subjects
-//! are independent, so that one round is one long pipeline; a failure names the seed that repeats it.
+//! The text is that of the shipped script except for the expression that reads the clock. Subjects are independent, so
+//! that one round is one long pipeline. A failure prints the seed that repeats it.
 
 mod cases;
 mod memory;
@@ -19,7 +19,7 @@ use self::run::{ExpectedReply, ParityRun, ParitySubject};
 use self::wire::{WireClient, WireReply};
 use super::plan;
 use super::scripts::{self, Script};
-use tidegate_parts::{RedisProgram, TestRedis};
+use tidegate_testkit::{RedisProgram, TestRedis};
 
 const SUBJECTS: u64 = 1_000;
 const ROUNDS: u64 = 200;
@@ -35,7 +35,7 @@ fn timed(script: Script) -> String {
         .replace(clock, "{ ARGV[#ARGV - 2], ARGV[#ARGV - 1] }")
 }
 
-/// The scripts as a server knows them.
+/// The hashes of the scripts on a server.
 struct ScriptHashes(Vec<(&'static str, Vec<u8>)>);
 
 impl ScriptHashes {
@@ -53,7 +53,7 @@ impl ScriptHashes {
     }
 }
 
-/// Whether a reply is what it must be, and if not, why.
+/// Compares a reply with the expected one. Returns the difference as an error.
 fn compare(expect: &ExpectedReply, reply: &WireReply) -> Result<(), String> {
     if let WireReply::Error(error) = reply {
         return Err(error.clone());
@@ -61,9 +61,11 @@ fn compare(expect: &ExpectedReply, reply: &WireReply) -> Result<(), String> {
     let Some(reply) = &reply.without(CALL_ID) else {
         return Err(format!("{reply:?} does not end with the call id"));
     };
-    let same = |what: &str, found: i64, want: i64| match found == want {
-        true => Ok(()),
-        false => Err(format!("{what} is {found}, not {want}")),
+    let same = |what: &str, found: i64, want: i64| {
+        if found == want {
+            return Ok(());
+        }
+        Err(format!("{what} is {found}, not {want}"))
     };
     let verdict = |reply: &WireReply, found: &[Option<Vec<u8>>], want: i64| {
         let bytes = reply.bytes().unwrap_or_default().to_vec();
@@ -90,7 +92,7 @@ fn compare(expect: &ExpectedReply, reply: &WireReply) -> Result<(), String> {
     }
 }
 
-/// What is stored is what the library says, and expires when it says.
+/// Checks that the stored records and their expiry are those that the library computes.
 fn check_stored(run: &mut ParityRun, subjects: &[ParitySubject], context: &str) {
     let rules = run.rules.clone();
     let stored = |subject: &ParitySubject| {
@@ -109,7 +111,7 @@ fn check_stored(run: &mut ParityRun, subjects: &[ParitySubject], context: &str) 
         let name = String::from_utf8_lossy(key);
         assert_eq!(reply[0].bytes(), want, "{context}: {name}");
         let expires = stored.as_ref().map_or(-2, |(_, expires)| *expires as i64);
-        // Beyond this nanoseconds do not reach, and the library says "the end of time".
+        // Nanoseconds cannot represent later times, and the library returns "the end of time".
         let max = (u64::MAX / 1_000_000_000) as i64;
         let found = reply[1].number().min(max);
         assert_eq!(found, expires, "{context}: when {name} expires");
@@ -119,7 +121,7 @@ fn check_stored(run: &mut ParityRun, subjects: &[ParitySubject], context: &str) 
 fn try_kind(server: &TestRedis, kind: LimitKind, seed: u64) {
     let mut random = ParityRng(seed);
     let mut pool = cases::limits(kind, &mut random);
-    // Some of other kinds, to convert to and from.
+    // Some limits of other kinds, to convert to and from.
     for _ in 0..2 {
         let other = *random.pick(&LimitKind::ALL);
         pool.push(cases::limits(other, &mut random).swap_remove(0));

@@ -1,4 +1,4 @@
-//! What a script should do to a record, told by the library: the bytes after, and when they expire.
+//! The expected effect of a script on a record, computed by the library: the bytes after it, and their expiry.
 
 use tidegate_core::algorithms::{CounterState, Limit, LogState};
 use tidegate_core::store::{Charge, LeaseReply, Outcome};
@@ -9,13 +9,13 @@ use crate::stores::redis::plan::ScriptPlan;
 use crate::stores::redis::record::{self, END_OF_TIME, RecordCounter, RecordHeader};
 use tidegate_core::store::ChargeSet;
 
-/// A record and the second it expires at.
+/// A record and its expiry, in seconds.
 pub(super) type StoredRecord = Option<(Vec<u8>, u64)>;
 
-/// The last second that a record is told to expire at.
+/// The latest expiry of a record, in seconds.
 const LATEST: u64 = 9_007_199_254_740;
 
-/// A counter to be written: under which limit, in which state, and whether it changed.
+/// A counter to write: its limit, its state, and whether it changed.
 struct WrittenCounter {
     header: RecordHeader,
     limit: Limit,
@@ -23,20 +23,20 @@ struct WrittenCounter {
     changed: bool,
 }
 
-/// From when on a state that was not touched is as good as fresh; an empty one since ever.
+/// The time from which an unchanged state is as good as fresh; zero for an empty one.
 fn fresh_at(limit: &Limit, state: &CounterState) -> Nanos {
     let ever = limit.advance(&mut limit.fresh(Nanos::ZERO), Nanos::ZERO);
     limit.fresh_at(state, ever)
 }
 
-/// The second with which `fresh` has passed, as a script counts.
+/// The first whole second at or after `fresh`, as a script computes it.
 fn second(limit: &Limit, fresh: Nanos) -> u64 {
     let ticks = (fresh.get() / limit.tick().nanos()).min(END_OF_TIME);
     let per_second = 1_000_000_000 / limit.tick().nanos();
     ticks.div_ceil(per_second).min(LATEST)
 }
 
-/// A record made of what it was and what changed in it. It never expires earlier than it would have.
+/// A record with the changed counters. Its expiry is never earlier than before.
 fn write_record(
     stored: &StoredRecord,
     mut entries: Vec<WrittenCounter>,
@@ -79,7 +79,7 @@ fn write_record(
     Some((record::write(counters), expires))
 }
 
-/// Writes the changed accounts into `records`.
+/// Writes the changed counters into `records`.
 fn commit(replay: &DecisionReplay<'_>, records: &mut [StoredRecord], now: Nanos) {
     for (key, stored) in records.iter_mut().enumerate() {
         let of_key = replay.counters.iter().filter(|counter| counter.key == key);
@@ -214,7 +214,7 @@ pub(super) fn reset(
     forgotten
 }
 
-/// Nothing is used any more; when that was is kept.
+/// Sets the usage to zero and keeps the time.
 fn empty(state: &mut CounterState) {
     match state {
         CounterState::Bucket(bucket) => bucket.level = 0,

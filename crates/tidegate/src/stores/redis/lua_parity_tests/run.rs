@@ -1,4 +1,4 @@
-//! Random steps of many subjects: what is sent, and what must come back.
+//! Random steps of many subjects: the commands to send, and the expected replies.
 
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -22,8 +22,7 @@ use crate::stores::redis::record;
 use crate::stores::redis::reservations::{keys_beside_records, ledgers};
 use crate::stores::redis::scripts::{self, Script};
 
-/// A charge: which rule, which rate, which limit of the pool, up to how much of that, what it costs, and
-/// what it means.
+/// A charge: its rule, its rate, its limit in the pool, the ceiling of that, its cost, and its role.
 #[derive(Clone, Copy)]
 pub(super) struct ChargeChoice {
     rule: usize,
@@ -38,15 +37,15 @@ pub(super) struct ChargeChoice {
 pub(super) struct ParitySubject {
     pub(super) id: Fingerprint,
     pub(super) now: u64,
-    /// For each rule and rate, which limit it has just now.
+    /// For each rule and rate, the index of its current limit.
     pub(super) limits: [[usize; 3]; 2],
     pub(super) records: [StoredRecord; 2],
-    /// What was charged and may be given back.
+    /// The last charge, which may be refunded.
     pub(super) charged: Option<(u64, Vec<ChargeChoice>)>,
     pub(super) refunds: u64,
 }
 
-/// What a reply must be.
+/// The expected reply.
 pub(super) enum ExpectedReply {
     Charge {
         admitted: bool,
@@ -66,7 +65,7 @@ pub(super) struct ParityRun {
     pub(super) rules: [RuleName; 2],
     pub(super) wire: WireClient,
     pub(super) hashes: ScriptHashes,
-    /// How often each verb and outcome came up, so that no test passes by never trying.
+    /// The number of each outcome, so that no test passes by never testing one.
     pub(super) admitted: u64,
     pub(super) denied: u64,
 }
@@ -77,9 +76,10 @@ impl ParityRun {
         let several = self.random.chance(12);
         for rule in 0..2 {
             for rate in 0..3 {
-                let wanted = match several {
-                    true => self.random.chance(45),
-                    false => charges.is_empty() && self.random.chance(30),
+                let wanted = if several {
+                    self.random.chance(45)
+                } else {
+                    charges.is_empty() && self.random.chance(30)
                 };
                 if wanted {
                     let limit = subject.limits[rule][usize::from(rate)];
@@ -120,7 +120,7 @@ impl ParityRun {
         charges
     }
 
-    /// Makes one random step of a subject: sends it, and says what must come back.
+    /// Sends one random step of a subject, and returns the expected reply.
     pub(super) fn step(&mut self, subject: &mut ParitySubject) -> ExpectedReply {
         if self.random.chance(4) {
             let (rule, rate) = (self.random.below(2) as usize, self.random.below(3) as usize);
@@ -151,9 +151,10 @@ impl ParityRun {
                 rule: &rules[choice.rule],
                 rate: choice.rate,
                 limit: Cow::Owned(pool[choice.limit].with_ceiling(choice.up_to)),
-                cost: Cost::new(match refunding {
-                    true => choice.cost.min(2 * pool[choice.limit].capacity()),
-                    false => choice.cost,
+                cost: Cost::new(if refunding {
+                    choice.cost.min(2 * pool[choice.limit].capacity())
+                } else {
+                    choice.cost
                 })
                 .expect("a cost"),
                 role: choice.role,
@@ -261,7 +262,7 @@ impl ParityRun {
         usize::from(key.ends_with(self.rules[1].as_str().as_bytes()))
     }
 
-    /// A state that some node might know: made under the limit, not far from now.
+    /// A state that some node might remember: made under the limit, not far from now.
     fn known_state(&mut self, limit: &Limit, now: Nanos) -> CounterState {
         if let Parameters::Log { width, grain, .. } = limit.parameters()
             && self.random.chance(2)
@@ -283,7 +284,7 @@ impl ParityRun {
         state
     }
 
-    /// A log with as many entries as it may have, or nearly.
+    /// A log with the maximum number of entries, or nearly.
     fn full_log(&mut self, width: u64, grain: u64, now: u64) -> CounterState {
         let count = MAX_LOG_ENTRIES - self.random.below(3);
         let step = (width / (count + 1) / grain).max(1) * grain;

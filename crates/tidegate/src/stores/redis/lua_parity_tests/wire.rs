@@ -1,4 +1,4 @@
-//! A plain client that sends many commands before it reads the first reply.
+//! A minimal client that sends many commands before it reads the first reply.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -25,7 +25,7 @@ impl WireReply {
         }
     }
 
-    /// The reply without the call id at its end; of a list of a number and the id, the number.
+    /// The reply without the call id at its end. A list of a number and the id becomes the number.
     pub(super) fn without(&self, id: &[u8]) -> Option<WireReply> {
         match self {
             WireReply::Bytes(bytes) => Some(WireReply::Bytes(bytes.strip_suffix(id)?.to_vec())),
@@ -74,7 +74,7 @@ impl WireClient {
         self.sent += 1;
     }
 
-    /// Sends what was pushed; the replies, in order.
+    /// Sends the pushed commands. Returns the replies, in order.
     pub(super) fn replies(&mut self) -> Vec<WireReply> {
         let pending = std::mem::take(&mut self.pending);
         self.stream.get_mut().write_all(&pending).expect("sent");

@@ -1,4 +1,4 @@
-//! Every form of a URL, and that no fault repeats what may be a password.
+//! Every form of a URL, and that no error repeats a possible password.
 
 use super::*;
 
@@ -123,7 +123,7 @@ fn check_bad(url: &str, cure: &str) {
 }
 
 #[test]
-fn what_cannot_be_read_says_what_to_write() {
+fn the_error_for_a_bad_url_contains_what_to_write() {
     for url in [
         "",
         "planted",

@@ -1,4 +1,4 @@
--- A state found under other parameters becomes one under these: units used are kept, rounded up.
+-- Converts a state found under other parameters to these: units used are preserved, rounded up.
 -- The same as core/src/algorithms/convert.rs.
 
 -- ceil(a * b / c) for a < c, all below 2^53 though the product is not: long division, bit by bit.
@@ -27,8 +27,8 @@ local function scaled(a, b, c)
   return rest > 0 and quotient + 1 or quotient
 end
 
--- A state in which `units` have just been spent, at `now` in microseconds.
-local function holding(limit, units, now)
+-- A state in which `units` were just charged, at `now` in microseconds.
+local function with_used(limit, units, now)
   local tick = math.floor(now / limit.unit)
   local state = fresh(limit, now)
   if limit.kind == 'bucket' then
@@ -45,27 +45,27 @@ local function holding(limit, units, now)
   return state
 end
 
--- Reads `state`, made under `old`, as one under `limit`; and whether it had to be set back in time.
+-- Converts `state`, made under `old`, to `limit`. Returns it, and whether it had to be set back in time.
 local function adopt(limit, old, state, now)
-  local settled, stepped = advance(old, state, now)
-  local seen = math.max(settled * old.unit, now)
+  local effective, stepped = advance(old, state, now)
+  local seen = math.max(effective * old.unit, now)
   local kind = limit.kind
   local windows = (kind == 'fixed' or kind == 'calendar') and (old.kind == 'fixed' or old.kind == 'calendar')
   if kind ~= old.kind and not windows then
-    return holding(limit, used(old, state, settled), seen), stepped
+    return with_used(limit, used(old, state, effective), seen), stepped
   end
   local tick = math.floor(seen / limit.unit)
   local function last(there)
     return math.ceil((there + 1) * old.unit / limit.unit) - 1
   end
   if kind == 'bucket' then
-    local most = 2 * limit.limit * limit.per_token
+    local max_level = 2 * limit.limit * limit.per_token
     local whole = math.floor(state[2] / old.per_token)
     local level = whole * limit.per_token
-    if level < most then
+    if level < max_level then
       level = level + scaled(state[2] - whole * old.per_token, limit.per_token, old.per_token)
     end
-    return { math.ceil(seen / limit.unit), math.min(level, most) }, stepped
+    return { math.ceil(seen / limit.unit), math.min(level, max_level) }, stepped
   elseif kind == 'sliding' then
     local began = math.ceil(state[1] * old.width * old.unit / limit.unit)
     local index = math.floor(tick / limit.width)

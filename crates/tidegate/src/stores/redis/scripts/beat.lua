@@ -1,27 +1,27 @@
--- Leaves a node's heartbeat and returns those of all nodes.
+-- Writes a node's heartbeat and returns those of all nodes.
 --
--- KEYS   1: the register. Per node when its last heartbeat was, in milliseconds, and the life it has seeded.
---        `epoch`: the milliseconds since which the data is whole, and random bits. It is drawn anew when the register is
---        gone or was rolled back.
+-- KEYS   1: the register. Per node the time of its last heartbeat, in milliseconds, and the epoch it has restored.
+--        `epoch`: the milliseconds since which the data is whole, and random bits. It is drawn anew when the register
+--        is gone or was rolled back.
 --        `run`: the run of the server that wrote last, the last heartbeat that it found, and the last heartbeat
 --        `owner`: the primary of a cluster that the epoch belongs to
 --        `since`: the milliseconds since which all data is whole, where hash slots came from a primary that lost some
--- ARGV   1: the node; 2: the life it has seeded, or nothing; 3: the epoch, if there is none yet, without the time if it is
---        new; 4: how long a heartbeat lasts, in milliseconds; 5: how long the register does without one, or
---        nothing if it stays; 6: the run that acknowledged something to this node last, or nothing; 7: when that
---        was, in milliseconds; 8: the epoch that this node knows; 9: the primary; both empty outside a cluster;
---        10: `since`, as this node knows it; 11: the call id
--- reply  seconds, microseconds, the epoch, the run, `since`, the last heartbeat that the run found, then node and seeded
---        life of every node that lives, then the call id
--- writes the register: this heartbeat, the run, a new epoch if it must, and no heartbeats that have ended
+-- ARGV   1: the node; 2: the epoch it has restored, or empty; 3: the data epoch to write if there is none, without
+--        the time if it is new; 4: the lifetime of a heartbeat, in milliseconds; 5: the lifetime of the register
+--        without one, or empty if it never expires; 6: the run that last acknowledged a write of this node, or empty;
+--        7: the time of that write, in milliseconds; 8: the data epoch that this node knows; 9: the primary; both empty
+--        outside a cluster; 10: `since`, as this node knows it; 11: the call id
+-- reply  seconds, microseconds, the data epoch, the run, `since`, the last heartbeat that the run found, then node and
+--        restored epoch of every live node, then the call id
+-- writes the register: this heartbeat, the run, a new epoch if needed; removes expired heartbeats
 --
--- A server that loads a snapshot, or a replica that takes over, has the data of an earlier moment. What is written is
--- kept in order, so a heartbeat that is found shows that all that was written before it is there. A node that knows of
--- something later takes the data for rolled back.
+-- A server that loads a snapshot, or a replica that takes over, has the data of an earlier moment. Writes keep their
+-- order, so a heartbeat that is found shows that all earlier writes are there. A node that knows of a later write
+-- concludes that the data was rolled back.
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local lasts, known_run, known = tonumber(ARGV[4]), ARGV[6], tonumber(ARGV[7])
+local lifetime, known_run, known = tonumber(ARGV[4]), ARGV[6], tonumber(ARGV[7])
 local known_epoch, primary, since = ARGV[8], ARGV[9], tonumber(ARGV[10])
 
 local all = redis.call('HGETALL', KEYS[1])
@@ -37,22 +37,22 @@ local function begin_of(an_epoch)
   return tonumber(string.sub(an_epoch, 1, 11), 16)
 end
 
--- A replica that is promoted keeps its run id, and has an offset up to which it followed the other one. The
--- replication id alone changes without any loss, when a first replica is connected.
+-- A replica that is promoted keeps its run id, and has an offset up to which it followed the previous primary. The
+-- replication id alone changes without any loss, when a first replica connects.
 local replication = redis.call('INFO', 'replication')
 local running = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or '0'
 if not string.find(replication, 'second_repl_offset:-1', 1, true) then
   running = running .. (string.match(replication, 'master_replid:(%x+)') or '0')
 end
 if run ~= running then
-  -- Where nodes bring an epoch along, hash slots have moved and nothing is lost.
+  -- Nodes bring an epoch along when hash slots have moved: then nothing is lost.
   local is_new = not epoch and string.sub(ARGV[3], 1, 11) == '00000000000'
   found = last or (is_new and 0 or now)
 end
 redis.call('HSET', KEYS[1], 'run', string.format('%s:%.0f:%.0f', running, found, now))
 
--- A register that came with its hash slot may be that of another primary. One that was rolled back may be older than
--- the epoch that this node knows.
+-- A register that moved with its hash slot may be that of another primary. A register that was rolled back may be older
+-- than the epoch that this node knows.
 local is_other = about.owner ~= primary
 since = math.max(since, tonumber(about.since))
 if epoch and known_epoch ~= '' and known_epoch ~= epoch
@@ -85,11 +85,11 @@ local reply = {
 for i = 1, #all, 2 do
   local node, value = all[i], all[i + 1]
   if about[node] == nil and node ~= ARGV[1] then
-    local at, seeded = string.match(value, '^(%d+) (.*)$')
-    -- A clock that was set makes heartbeats look old, or to come: they are renewed soon enough.
-    if at and math.abs(now - at) <= lasts then
+    local at, restored = string.match(value, '^(%d+) (.*)$')
+    -- After a clock step, heartbeats look old or in the future: they are renewed soon enough.
+    if at and math.abs(now - at) <= lifetime then
       reply[#reply + 1] = node
-      reply[#reply + 1] = seeded
+      reply[#reply + 1] = restored
     else
       redis.call('HDEL', KEYS[1], node)
     end

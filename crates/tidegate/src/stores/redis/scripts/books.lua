@@ -1,30 +1,29 @@
--- The counters a call touches, as copies: opened, changed at will, and written when the verdict on
--- the whole is known. A counter named twice is one account.
+-- Accounts: copies of the counters that a call touches. They are opened, changed, and written once the verdict on the
+-- whole call is known. A counter that is named twice has one account.
 --
--- A plan is one byte (see charge.lua) and per charge PLANNED bytes: key (1-based) 1, role 1
--- (0 enforce, 1 shadow, 2 quota), shape 1 (the kind times 8 and the length of its counts, for a
--- bucket 1), then doubles: cost, the most that this charge may use of the limit, five more, and the whole
--- limit. The five:
+-- A plan is one byte (see charge.lua) and PLANNED bytes per charge: key (1-based) 1, role 1 (0 enforce, 1 shadow,
+-- 2 quota), shape 1 (the kind times 8 plus the width of its counts; 1 for a bucket), then doubles: the cost, the
+-- ceiling of this charge, five more, and the whole limit. The five:
 --
---   bucket    the cost and the room in its units, per_tick, microseconds per tick, the longest delay
---             of a queue or -1
+--   bucket    the cost and the room in the bucket's units, per_tick, microseconds per tick, the max delay of a queue
+--             or -1
 --   calendar  five edges, now lying between the second and the fourth
 --   others    width, phase, 0, microseconds per tick, 0
 
 local PLANNED = 67
--- The last second that a record is told to expire in.
+-- The latest expiry of a record, in seconds.
 local LATEST = 9007199254740
 
--- The charges of a plan. Each takes the next header of its key from `heads`. Nothing if the edges of
--- a calendar are not those around now: then nothing may be done, and the caller tells the time.
+-- The charges of a plan. Each takes the next header of its key from `heads`. Returns nil if the edges of a calendar are
+-- not those around now: then nothing may be done, and the script replies with the time only.
 local function read_plan(plan, heads, now)
   local charges, at = {}, {}
   for from = 2, #plan, PLANNED do
-    local key, role, _, cost, most, a, b, c, d, e, whole = struct.unpack('<BBBdddddddd', plan, from)
+    local key, role, _, cost, ceiling, a, b, c, d, e, whole = struct.unpack('<BBBdddddddd', plan, from)
     local limit
     limit, at[key] = read_header(heads[key], at[key] or 2)
     limit.limit = whole
-    limit.ceiling = most
+    limit.ceiling = ceiling
     limit.delay = e
     if limit.kind == 'calendar' then
       local tick = math.floor(now / limit.unit)
@@ -38,8 +37,8 @@ local function read_plan(plan, heads, now)
   return charges
 end
 
--- The counters of a record. One that begins with `head` was made under the very limits of its charges,
--- which then need not be read again.
+-- The counters of a record. A record that begins with `head` has exactly the limits of the charges, which need not be
+-- read again.
 local function open_record(bytes, head, key, charges)
   if not bytes or string.sub(bytes, 1, #head) ~= head then
     return read_record(bytes)
@@ -55,7 +54,7 @@ local function open_record(bytes, head, key, charges)
   return counters
 end
 
--- The account of a charge, at the present: what its record holds of it, or a fresh state.
+-- The account of a charge, advanced to now: from its record, or a fresh state.
 local function account_of(record, limit, now)
   for _, account in ipairs(record) do
     if account.limit.rate == limit.rate then
@@ -84,7 +83,7 @@ local function account_of(record, limit, now)
   return account
 end
 
--- A copy of an account under a limit, and the tick it stands at.
+-- A copy of an account's state under a limit, and its tick.
 local function under(account, limit, now)
   local state = copy(account.state)
   if account.limit.head == limit.head then
@@ -103,9 +102,9 @@ local function restore(account)
   account.limit, account.state, account.changed, account.tick = unpack(account.found)
 end
 
--- What a script replies: see charge.lua. A table would cost more than all of a short decision, since
--- it is asked for seven names before its values are read.
-local function answer(now, verdict, found)
+-- The reply of a script: see charge.lua. A table would cost more than a whole short decision, since Redis looks up
+-- seven names in it before it reads the values.
+local function reply_with(now, verdict, found)
   if not verdict then
     return struct.pack('<I7', now) .. ARGV[#ARGV]
   end
@@ -130,11 +129,11 @@ local function record_bytes(counters)
   return heads .. states
 end
 
--- Writes a record if anything in it changed. What did not stays as it was, and is left out once it
--- is as good as fresh. `found` is the record as it was, if there was one: then its expiry is only ever
--- moved back (see charge.lua).
+-- Writes a record if anything in it changed. Unchanged counters stay as they are, and are left out once they are as
+-- good as fresh. `found` is the previous record, if there was one: then the expiry is only ever moved later (see
+-- charge.lua).
 local function write_record(key, record, now, found)
-  local kept, expires, changed = {}, 1, false
+  local written, expires, changed = {}, 1, false
   for _, account in ipairs(record) do
     local limit, state, tick = account.limit, account.state, 0
     if account.changed then
@@ -146,15 +145,15 @@ local function write_record(key, record, now, found)
     if limit then
       local at = fresh_at(limit, state, tick)
       if account.changed or at * limit.unit > now then
-        kept[#kept + 1] = { limit = limit, state = state }
+        written[#written + 1] = { limit = limit, state = state }
         expires = math.max(expires, math.ceil(at / (1000000 / limit.unit)))
       end
     end
   end
   if changed and found then
-    redis.call('SET', key, record_bytes(kept), 'KEEPTTL')
+    redis.call('SET', key, record_bytes(written), 'KEEPTTL')
     redis.call('EXPIREAT', key, math.min(expires, LATEST), 'GT')
   elseif changed then
-    redis.call('SET', key, record_bytes(kept), 'EXAT', math.min(expires, LATEST))
+    redis.call('SET', key, record_bytes(written), 'EXAT', math.min(expires, LATEST))
   end
 end

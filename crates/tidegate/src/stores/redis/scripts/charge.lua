@@ -1,28 +1,26 @@
--- Charges all limits of one request in one step: all are spent or none is.
+-- Charges all limits of one request in one step: all are charged or none is.
 --
 -- KEYS   one record per rule and subject
--- ARGV   1: the plan (see books.lua). Its first byte is 1 if all charges are plain and to be enforced,
---        each counter once, record by record and rates in order; 2 if all are to be charged whether
---        they fit or not; else 0.
+-- ARGV   1: the plan (see books.lua). Its first byte is 1 if all charges are plain and enforced, each counter once,
+--        record by record and rates in order; 2 if all are charged whether they fit or not; else 0.
 --        2 and on: for each key a version byte and the headers of its charges, in order
 --        the last: the call id, as for every script: the reply ends with it
--- reply  one string: the time decided by in microseconds 7, 1 if admitted else 0 as a double, then each
---        record as found, its length before it in 4 bytes, then the call id; only the time and the
---        id, and nothing done, if the edges of a calendar in the plan are not those around now
--- writes one SET per record of an admitted request, nothing for a refused one but a state that the
---        clock was set back behind. Every record expires with the second in which its last counter
---        is as good as fresh; a write that does not change that second keeps the expiry there is,
---        which costs half of setting it. No write brings an expiry forward: a refund leaves it later
---        than its counters need, and a record that is gone earlier than a node has seen means that the
---        store has lost it.
+-- reply  one string: the time of the decision in microseconds 7, 1 if admitted else 0 as a double, then each record as
+--        found, its length before it in 4 bytes, then the call id; only the time and the id, and nothing done, if the
+--        edges of a calendar in the plan are not those around now
+-- writes one SET per record of an admitted request. A denied one writes nothing, except a state that is ahead of a
+--        clock that was set back. Every record expires with the second in which its last counter is as good as fresh.
+--        A write that does not change that second keeps the expiry, which costs half of setting it. No write brings
+--        an expiry forward: a refund leaves it later than its counters need, and a record that is gone earlier than
+--        a node has seen means that the store has lost it.
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local plan = ARGV[1]
 
--- Most calls end before any function below is made, since a script makes all of them anew each time:
--- plain charges, of records that were made under the same parameters by a clock that has not been
--- set back. All other calls go on below, which decides the same.
+-- Most calls end before any function below is defined, since a script defines all of them anew each time: plain
+-- charges of records with the same parameters, by a clock that has not been set back. All other calls continue below,
+-- which decides the same.
 local plain = string.byte(plan) == 1
 
 if plain and #plan == 68 and string.byte(plan, 4) == 1 then
@@ -59,9 +57,8 @@ if plain and #plan == 68 and string.byte(plan, 4) == 1 then
     return struct.pack('<I7dI4', now, 1, #record) .. record .. ARGV[#ARGV]
   end
 elseif plain then
-  -- Buckets, fixed and sliding windows. What is to be written waits until all have been judged: that
-  -- of the last record here, that of those before it in `waiting`. `expired` is negative where there is
-  -- no record.
+  -- Buckets, fixed and sliding windows. Writes wait until all charges have been judged: the write of the last record in
+  -- local variables, those of earlier records in `waiting`. `expired` is negative where there is no record.
   local call, take, pack, ceil = redis.call, struct.unpack, struct.pack, math.ceil
   local admitted, reply, waiting, key = 1, '', nil, 0
   local record, at, value, expires, expired

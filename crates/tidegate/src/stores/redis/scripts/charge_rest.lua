@@ -7,7 +7,7 @@ for i = 1, #KEYS do
 end
 local charges = read_plan(plan, heads, now)
 if not charges then
-  return answer(now)
+  return reply_with(now)
 end
 for i, key in ipairs(KEYS) do
   found[i] = redis.call('GET', key)
@@ -23,4 +23,4 @@ local admitted = judge_all(charges, now, force)
 for i, key in ipairs(KEYS) do
   write_record(key, records[i], now, found[i])
 end
-return answer(now, admitted and 1 or 0, found)
+return reply_with(now, admitted and 1 or 0, found)

@@ -1,12 +1,12 @@
--- Giving back what was charged earlier, as far as the bounds allow: what the Rust code in
--- core/src/algorithms does, step for step. `charged` is in ticks of the limit.
+-- Refunds earlier charges as far as the bounds allow, step for step as the Rust code in core/src/algorithms. `charged`
+-- is in ticks of the limit.
 
 local function refund(limit, state, tick, charged, units)
   local kind = limit.kind
   if kind == 'bucket' then
     if charged <= tick then
-      local kept = math.max(units * limit.per_token - (tick - charged) * limit.per_tick, 0)
-      state[2] = math.max(state[2] - kept, 0)
+      local undrained = math.max(units * limit.per_token - (tick - charged) * limit.per_tick, 0)
+      state[2] = math.max(state[2] - undrained, 0)
     end
   elseif kind == 'sliding' or kind == 'strict' then
     local age = state[1] - math.floor(charged / limit.width)
@@ -18,9 +18,9 @@ local function refund(limit, state, tick, charged, units)
     for at = 1, #state[2], ENTRY do
       local held, there = struct.unpack('<I7I4', state[2], at)
       if held == stamp then
-        local back = math.min(units, there)
-        local left = back < there and struct.pack('<I7I4', stamp, there - back) or ''
-        state[1] = state[1] - back
+        local refunded = math.min(units, there)
+        local left = refunded < there and struct.pack('<I7I4', stamp, there - refunded) or ''
+        state[1] = state[1] - refunded
         state[2] = string.sub(state[2], 1, at - 1) .. left .. string.sub(state[2], at + ENTRY)
         break
       end
@@ -38,9 +38,9 @@ local function refund(limit, state, tick, charged, units)
   end
 end
 
--- Gives back units that were charged to a counter of a record in microsecond `charged`. One that is now
--- under another limit is left alone: what was a unit then cannot be said now.
-local function give_back(record, limit, now, charged, units)
+-- Refunds units that were charged to a counter of a record in microsecond `charged`. A counter that is now under
+-- another limit is left alone: its units are no longer comparable.
+local function refund_units(record, limit, now, charged, units)
   for _, account in ipairs(record) do
     if account.limit.head == limit.head then
       local state = copy(account.state)

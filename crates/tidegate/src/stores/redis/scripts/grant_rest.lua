@@ -5,7 +5,7 @@ local found = redis.call('GET', KEYS[1])
 local record = read_record(found)
 local charges = read_plan(ARGV[1], { ARGV[2] }, now)
 if not charges then
-  return answer(now)
+  return reply_with(now)
 end
 local charge = charges[1]
 local limit = charge.limit
@@ -19,4 +19,4 @@ if units > 0 then
   take(account, limit, state, tick)
 end
 write_record(KEYS[1], record, now, found)
-return answer(now, units, { found })
+return reply_with(now, units, { found })

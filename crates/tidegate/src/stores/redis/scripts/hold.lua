@@ -1,44 +1,44 @@
--- Takes, renews or gives back a slot of what may be open at once.
+-- Acquires, renews or releases a permit of a concurrency limit.
 --
--- KEYS   1: the slots of one rule and subject: a sorted set of holders, 16 bytes each, by when their
---        slots end, in microseconds
--- ARGV   1: the holder; 2: `take`, `renew` or `release`; 3: the most that may be open; 4: how long the
---        slot lasts, in microseconds; 5: the call id
--- reply  1 if the holder has a slot now else 0, how many are open, the call id
--- writes the set without what has ended, expiring with the last slot; nothing if refused
+-- KEYS   1: the permits of one rule and subject: a sorted set of holders, 16 bytes each, by the time at which their
+--        permits expire, in microseconds
+-- ARGV   1: the holder; 2: `take`, `renew` or `release`; 3: the max permits in use; 4: the lifetime of the permit, in
+--        microseconds; 5: the call id
+-- reply  1 if the holder has a permit now else 0, the number of permits in use, the call id
+-- writes the set without expired permits, expiring with the last one; nothing if denied
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local holder, verb, most = ARGV[1], ARGV[2], tonumber(ARGV[3])
--- A number that Lua writes by itself loses digits.
+local holder, verb, max_permits = ARGV[1], ARGV[2], tonumber(ARGV[3])
+-- Lua formats a large number with too few digits.
 local function whole(number)
   return string.format('%.0f', number)
 end
 
 local ends = tonumber(redis.call('ZSCORE', KEYS[1], holder) or '0')
-local held = ends > now
-local open = redis.call('ZCOUNT', KEYS[1], '(' .. whole(now), '+inf')
+local has_permit = ends > now
+local in_use = redis.call('ZCOUNT', KEYS[1], '(' .. whole(now), '+inf')
 
 if verb == 'release' then
-  if held then
+  if has_permit then
     redis.call('ZREM', KEYS[1], holder)
-    open = open - 1
+    in_use = in_use - 1
   end
-  return { 0, open, ARGV[#ARGV] }
+  return { 0, in_use, ARGV[#ARGV] }
 end
-if not held and (verb == 'renew' or open >= most) then
-  return { 0, open, ARGV[#ARGV] }
+if not has_permit and (verb == 'renew' or in_use >= max_permits) then
+  return { 0, in_use, ARGV[#ARGV] }
 end
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', whole(now))
-local till = now + tonumber(ARGV[4])
-if verb == 'take' and held then
-  -- A node that puts back what it remembers may know an older end.
-  till = math.max(till, ends)
+local expires = now + tonumber(ARGV[4])
+if verb == 'take' and has_permit then
+  -- A node that restores what it remembers may know an older expiry.
+  expires = math.max(expires, ends)
 end
-redis.call('ZADD', KEYS[1], whole(till), holder)
+redis.call('ZADD', KEYS[1], whole(expires), holder)
 local last = redis.call('ZRANGE', KEYS[1], -1, -1, 'WITHSCORES')[2]
 redis.call('PEXPIREAT', KEYS[1], whole(math.ceil(tonumber(last) / 1000)))
-if not held then
-  open = open + 1
+if not has_permit then
+  in_use = in_use + 1
 end
-return { 1, open, ARGV[#ARGV] }
+return { 1, in_use, ARGV[#ARGV] }

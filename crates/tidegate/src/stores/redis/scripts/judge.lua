@@ -1,5 +1,5 @@
--- Judges the charges of a request, each of which has its account, and spends them on the accounts: all
--- of them or none. Whether the request is admitted; `spent` says which charges were spent.
+-- Judges the charges of a request, each of which has its account, and spends them on the accounts: all or none.
+-- Returns whether the request is admitted; `spent` marks the charges that were spent.
 local function judge_all(charges, now, force)
   local function judge(charge)
     local account, limit = charge.account, charge.limit

@@ -1,10 +1,9 @@
--- The five meters: what the Rust code in core/src/algorithms does, step for step. Each takes the
--- limit, the state (changed in place) and ticks of that limit. All numbers stay below 2^53: the
--- limit was compiled so, comparisons are written so that no sum passes it, and where a product may,
--- it is only compared with something smaller.
+-- The five meters, step for step as the Rust code in core/src/algorithms. Each takes the limit, the state (changed in
+-- place) and ticks of that limit. All numbers stay below 2^53: the limit was compiled so, comparisons are written so
+-- that no sum exceeds it, and a product that may exceed it is only compared with something smaller.
 
 local FULL = 1000 * ENTRY
-local MOST_UNITS = 4294967295
+local MAX_UNITS = 4294967295
 local PATIENCE = 5000000
 
 local function copy(state)
@@ -24,13 +23,13 @@ local function guarded(limit, stop, tick)
   return limit.guard > 0 and stop - tick <= limit.guard
 end
 
--- Adds an entry to the end of a log. A full one counts its oldest with the next.
+-- Appends an entry to a log. A full log merges its oldest entry into the next one.
 local function push(state, stamp, units)
   local entries = state[2]
   if entries ~= '' then
     local newest, held = struct.unpack('<I7I4', entries, #entries - ENTRY + 1)
     if newest == stamp then
-      local added = math.min(units, MOST_UNITS - held)
+      local added = math.min(units, MAX_UNITS - held)
       state[1] = state[1] + added
       state[2] = string.sub(entries, 1, -ENTRY - 1) .. struct.pack('<I7I4', stamp, held + added)
       return
@@ -39,7 +38,7 @@ local function push(state, stamp, units)
   if #entries >= FULL then
     local _, oldest = struct.unpack('<I7I4', entries, 1)
     local next, held = struct.unpack('<I7I4', entries, ENTRY + 1)
-    local both = math.min(held + oldest, MOST_UNITS)
+    local both = math.min(held + oldest, MAX_UNITS)
     state[1] = state[1] - (held + oldest - both)
     entries = struct.pack('<I7I4', next, both) .. string.sub(entries, 2 * ENTRY + 1)
   end
@@ -47,7 +46,7 @@ local function push(state, stamp, units)
   state[2] = entries .. struct.pack('<I7I4', stamp, units)
 end
 
--- The state of a subject never seen.
+-- The state of a new subject.
 local function fresh(limit, now)
   local tick = math.floor(now / limit.unit)
   local kind = limit.kind
@@ -63,7 +62,7 @@ local function fresh(limit, now)
   return { end_of(limit, tick), 0, 0 }
 end
 
--- Lets time pass up to `tick`; the tick it then stands at, and whether it had to be set back.
+-- Advances a state to `tick`. Returns its tick then, and whether the state had to be set back.
 local function advance_to(limit, state, tick, patience)
   local kind = limit.kind
   if kind == 'bucket' then
@@ -99,12 +98,12 @@ local function advance_to(limit, state, tick, patience)
     state[1] = index
     return tick, false
   elseif kind == 'log' then
-    local settled, stepped = tick, false
+    local effective, stepped = tick, false
     if state[2] ~= '' then
       local newest = struct.unpack('<I7', state[2], #state[2] - ENTRY + 1)
       local seen = math.max(newest - (limit.grain - 1), 0)
       if seen > tick and seen - tick <= patience then
-        settled = seen
+        effective = seen
       elseif seen > tick then
         local entries = state[2]
         local back = newest - stamp_of(limit, tick)
@@ -118,14 +117,14 @@ local function advance_to(limit, state, tick, patience)
     local entries, at = state[2], 1
     while at <= #entries do
       local stamp, units = struct.unpack('<I7I4', entries, at)
-      if stamp + limit.width > settled then
+      if stamp + limit.width > effective then
         break
       end
       state[1] = state[1] - units
       at = at + ENTRY
     end
     state[2] = string.sub(entries, at)
-    return settled, stepped
+    return effective, stepped
   end
   local start, stop = bounds(limit, tick)
   if state[1] == stop and state[3] == 0 then
@@ -177,7 +176,7 @@ local function used(limit, state, tick)
   return state[2]
 end
 
--- Whether the level of a queue is beyond the longest delay it may ask for.
+-- Whether the level of a queue exceeds its max delay.
 local function is_late(limit, state)
   return limit.delay >= 0 and math.ceil(state[2] / limit.per_tick) > limit.delay
 end
@@ -205,8 +204,7 @@ local function remaining(limit, state, tick)
   return math.max(limit.ceiling - used(limit, state, tick), 0)
 end
 
--- Keeps no more than twice the limit in all the counts of a strict window, or in a log. The newest
--- stay.
+-- Limits all the counts of a strict window, or a log, to twice the limit. The newest stay.
 local function clamp_debt(limit, state)
   local room = 2 * limit.limit
   if limit.kind == 'strict' then
@@ -219,10 +217,10 @@ local function clamp_debt(limit, state)
   local entries, at = state[2], 1
   while state[1] > room do
     local stamp, units = struct.unpack('<I7I4', entries, at)
-    local kept = math.max(units - (state[1] - room), 0)
-    state[1] = state[1] - (units - kept)
-    if kept > 0 then
-      entries = string.sub(entries, 1, at - 1) .. struct.pack('<I7I4', stamp, kept) .. string.sub(entries, at + ENTRY)
+    local left = math.max(units - (state[1] - room), 0)
+    state[1] = state[1] - (units - left)
+    if left > 0 then
+      entries = string.sub(entries, 1, at - 1) .. struct.pack('<I7I4', stamp, left) .. string.sub(entries, at + ENTRY)
     else
       at = at + ENTRY
     end
@@ -250,7 +248,7 @@ local function spend(limit, state, tick, units)
   end
 end
 
--- The tick from which a state cannot be told from a fresh one.
+-- The tick from which a state is equivalent to a fresh one.
 local function fresh_at(limit, state, tick)
   local kind = limit.kind
   local at = tick

@@ -1,8 +1,8 @@
--- Reads records without touching them: for a peek or an inspection.
+-- Reads records without changing them: for a peek or an inspection.
 --
 -- KEYS   one record per rule and subject
 -- ARGV   1: the call id
--- reply  as that of charge.lua; the verdict means nothing
+-- reply  as that of charge.lua; the verdict has no meaning
 -- writes nothing
 
 local time = redis.call('TIME')

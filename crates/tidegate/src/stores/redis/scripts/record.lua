@@ -1,4 +1,4 @@
--- A record: the counters of one subject under all rates of one rule, as one string.
+-- The record format: the counters of one subject under all rates of one rule, as one string.
 --
 --   record  version (1 byte), headers in order of their rate, states in the same order
 --   header  rate 1, kind 1 (bits 0-2 kind, bit 3 ticks of a millisecond, bit 4 another header
@@ -10,13 +10,13 @@
 --   2 fixed       (count), width, phase, guard   end, count, next
 --   3 calendar    (count), guard                 start, after, end, count, next
 --   4 sliding     (count), width                 index, current, previous
---   5 strict      (count), part                  index, 11 counts, newest first
+--   5 strict      (count), sub-window            index, 11 counts, newest first
 --   6 log         width, grain                   sum 7, entries 2, each: stamp, units 4
 --
--- All little-endian. What functions below share is kept to a minimum: each name costs each function
--- that uses it, in every call. A header tells all that is needed to read a state under other parameters. In
--- Lua a limit is a table of its parameters, a state an array of the numbers above (a calendar's as
--- a fixed window's; of a log the entries stay one string).
+-- All little-endian. The functions below share as few names as possible: each shared name costs each function that
+-- uses it, in every call. A header contains all that is needed to read a state under other parameters. In Lua a limit
+-- is a table of its parameters, and a state is an array of the numbers above. (The state of a calendar is that of a
+-- fixed window; the entries of a log stay one string.)
 
 local KINDS = { 'bucket', 'fixed', 'calendar', 'sliding', 'strict', 'log' }
 local ENTRY = 11
@@ -30,8 +30,8 @@ local function number(bytes, at, size)
   return value
 end
 
--- A time and two counts, by the length of a count. To join the number to the text would print it as
--- a float, which takes longer than all else here.
+-- A time and two counts, by the width of a count. Concatenating the number into the text would format it as a float,
+-- which takes longer than all else here.
 local PAIRS = { '<I7I1I1', '<I7I2I2', '<I7I3I3', '<I7I4I4' }
 local ELEVEN = {
   '<I7I1I1I1I1I1I1I1I1I1I1I1',
@@ -40,7 +40,7 @@ local ELEVEN = {
   '<I7I4I4I4I4I4I4I4I4I4I4I4',
 }
 
--- The limit that the header at `at` describes, where it ends, and whether another follows.
+-- The limit of the header at `at`, the position after it, and whether another header follows.
 local function read_header(bytes, at)
   local rate, kind = string.byte(bytes, at, at + 1)
   local more = kind >= 16
@@ -79,8 +79,7 @@ local function read_header(bytes, at)
   return limit, next, more
 end
 
--- The state at `at`, and where it ends. What a calendar's says of its edges goes to a limit that knows
--- none.
+-- The state at `at`, and the position after it. The edges in a calendar's state are added to a limit that has none.
 local function read_state(bytes, at, limit)
   local kind, size = limit.kind, limit.bytes
   if kind == 'bucket' then
@@ -95,7 +94,7 @@ local function read_state(bytes, at, limit)
     return state, table.remove(state)
   elseif kind == 'calendar' then
     local start, after = struct.unpack('<I7I7', bytes, at)
-    local stop, count, spoken, next = struct.unpack(PAIRS[size], bytes, at + 14)
+    local stop, count, next_count, next = struct.unpack(PAIRS[size], bytes, at + 14)
     if not limit.edges then
       limit.edges = { start }
       if stop < FOREVER then
@@ -105,13 +104,13 @@ local function read_state(bytes, at, limit)
         limit.edges[3] = after
       end
     end
-    return { stop, count, spoken }, next
+    return { stop, count, next_count }, next
   end
   local first, second, third, next = struct.unpack(PAIRS[size], bytes, at)
   return { first, second, third }, next
 end
 
--- The counters of a record in order: each a limit and a state.
+-- The counters of a record in order, each with a limit and a state.
 local function read_record(bytes)
   local counters = {}
   if not bytes then
@@ -132,7 +131,7 @@ local function read_record(bytes)
   return counters
 end
 
--- First tick of the window that holds `tick`, and first tick after it.
+-- The first tick of the window of `tick`, and the first tick after that window.
 local function bounds(limit, tick)
   local edges = limit.edges
   if not edges then

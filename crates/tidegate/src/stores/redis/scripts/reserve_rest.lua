@@ -1,7 +1,7 @@
 
 -- The rest of reserve.lua, after what the scripts share.
 
--- More would take a server's time from all others; the next reservation goes on.
+-- More at once would block the server for other clients; the next reservation continues.
 local AT_ONCE = 200
 
 local count = #KEYS / 2
@@ -12,11 +12,11 @@ for i = 1, count do
 end
 local charges = read_plan(ARGV[1], heads, now)
 if not charges then
-  return answer(now)
+  return reply_with(now)
 end
 
--- Brings back what nobody settled in time. A counter that is now under another limit is left alone.
-local function bring_back(i)
+-- Refunds expired estimates. A counter that is now under another limit is left alone.
+local function refund_expired(i)
   local ledger, key = KEYS[i], KEYS[count + i]
   local ended = redis.call('ZRANGEBYSCORE', ledger, '-inf', now, 'WITHSCORES', 'LIMIT', 0, AT_ONCE)
   if #ended == 0 then
@@ -32,10 +32,10 @@ local function bring_back(i)
       if charged >= since then
         for _, charge in ipairs(charges) do
           if charge.key == i and string.sub(member, 18, 22) == counter_of(charge.limit) then
-            give_back(record, charge.limit, now, charged, estimate)
+            refund_units(record, charge.limit, now, charged, estimate)
           end
         end
-        mark_back(ledger, string.sub(member, 2), charged, span, now)
+        mark_refunded(ledger, string.sub(member, 2), charged, span, now)
       end
     end
     redis.call('ZREM', ledger, member)
@@ -45,7 +45,7 @@ end
 
 for i = 1, count do
   local key = KEYS[count + i]
-  bring_back(i)
+  refund_expired(i)
   found[i] = redis.call('GET', key)
   records[i] = open_record(found[i], heads[i], i, charges)
 end
@@ -68,4 +68,4 @@ for _, charge in ipairs(charges) do
     redis.call('EXPIREAT', ledger, math.min(matters, LATEST), 'GT')
   end
 end
-return answer(now, admitted and 1 or 0, found)
+return reply_with(now, admitted and 1 or 0, found)

@@ -5,17 +5,17 @@ local function names(rates, rate)
   return string.find(rates, rate, 1, true)
 end
 
-local count, forgotten = #KEYS / 3, 0
+local count, reset_count = #KEYS / 3, 0
 for i = 1, count do
-  local ledger, slots, key = KEYS[i], KEYS[count + i], KEYS[2 * count + i]
-  forgotten = forgotten + redis.call('ZCOUNT', slots, string.format('(%.0f', now), '+inf')
-  redis.call('UNLINK', ledger, slots)
-  local record, gone = read_record(redis.call('GET', key)), false
+  local ledger, permits, key = KEYS[i], KEYS[count + i], KEYS[2 * count + i]
+  reset_count = reset_count + redis.call('ZCOUNT', permits, string.format('(%.0f', now), '+inf')
+  redis.call('UNLINK', ledger, permits)
+  local record, changed = read_record(redis.call('GET', key)), false
   for _, account in ipairs(record) do
     local limit, state = account.limit, account.state
     if names(ARGV[i], string.char(limit.rate)) then
-      forgotten = forgotten + (fresh_at(limit, state, 0) * limit.unit > now and 1 or 0)
-      gone = true
+      reset_count = reset_count + (fresh_at(limit, state, 0) * limit.unit > now and 1 or 0)
+      changed = true
       if limit.kind == 'log' then
         state[1], state[2] = 0, ''
       else
@@ -25,8 +25,8 @@ for i = 1, count do
       end
     end
   end
-  if gone then
+  if changed then
     redis.call('SET', key, record_bytes(record), 'KEEPTTL')
   end
 end
-return { forgotten, ARGV[#ARGV] }
+return { reset_count, ARGV[#ARGV] }

@@ -44,7 +44,7 @@ local function merge_logs(limit, state, other)
   clamp_debt(limit, state)
 end
 
--- Takes the larger of two accounts of one subject, both made with this limit.
+-- Merges `other` into `state`: the larger value of each. Both were made with this limit.
 local function merge(limit, state, other)
   local kind = limit.kind
   if kind == 'log' then
@@ -58,9 +58,9 @@ local function merge(limit, state, other)
   end
   advance_to(limit, other, newest, ENDLESS)
   advance_to(limit, state, newest, ENDLESS)
-  local most = kind == 'bucket' and 2 * limit.limit * limit.per_token or 2 * limit.limit
+  local max_units = kind == 'bucket' and 2 * limit.limit * limit.per_token or 2 * limit.limit
   for i = 2, #state do
-    state[i] = math.min(math.max(state[i], other[i]), most)
+    state[i] = math.min(math.max(state[i], other[i]), max_units)
   end
   if kind == 'strict' then
     clamp_debt(limit, state)
@@ -71,7 +71,7 @@ local found = redis.call('GET', KEYS[1])
 local record = read_record(found)
 local charges = read_plan(ARGV[1], { ARGV[2] }, now)
 if not charges then
-  return answer(now)
+  return reply_with(now)
 end
 local limit = charges[1].limit
 local account = account_of(record, limit, now)
@@ -82,4 +82,4 @@ if fresh_at(limit, state, tick) * limit.unit > now then
   take(account, limit, state, tick)
 end
 write_record(KEYS[1], record, now, found)
-return answer(now, 1, {})
+return reply_with(now, 1, {})

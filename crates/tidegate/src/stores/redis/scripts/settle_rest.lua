@@ -5,7 +5,7 @@ local count = #KEYS / 2
 local id, used = ARGV[count + 2], ARGV[count + 5]
 local earliest, lasts = tonumber(ARGV[count + 3]), tonumber(ARGV[count + 4])
 if used ~= '' and now >= earliest + 2 * lasts then
-  return answer(now, -1, {})
+  return reply_with(now, -1, {})
 end
 local heads, records, found = {}, {}, {}
 for i = 1, count do
@@ -15,7 +15,7 @@ for i = 1, count do
 end
 local charges = read_plan(ARGV[1], heads, now)
 if not charges then
-  return answer(now)
+  return reply_with(now)
 end
 
 local function charge_more(charge, units)
@@ -26,8 +26,8 @@ local function charge_more(charge, units)
   take(account, limit, state, tick)
 end
 
-local function bring_back(charge, charged, units)
-  give_back(records[charge.key], charge.limit, now, charged, units)
+local function refund_estimate(charge, charged, units)
+  refund_units(records[charge.key], charge.limit, now, charged, units)
 end
 
 local corrected, late = false, false
@@ -40,10 +40,10 @@ for i, charge in ipairs(charges) do
     redis.call('ZREM', ledger, 'o' .. named)
     corrected = true
     if not actual then
-      bring_back(charge, charged, charge.cost)
-      mark_back(ledger, named, charged, lasts, now)
+      refund_estimate(charge, charged, charge.cost)
+      mark_refunded(ledger, named, charged, lasts, now)
     elseif actual < charge.cost then
-      bring_back(charge, charged, charge.cost - actual)
+      refund_estimate(charge, charged, charge.cost - actual)
     elseif actual > charge.cost then
       charge_more(charge, actual - charge.cost)
     end
@@ -57,4 +57,4 @@ end
 for i = 1, count do
   write_record(KEYS[count + i], records[i], now, found[i])
 end
-return answer(now, corrected and 1 or late and 2 or 0, {})
+return reply_with(now, corrected and 1 or late and 2 or 0, {})

@@ -1,15 +1,15 @@
-//! What several sentinels say together.
+//! Counts the votes of several sentinels.
 
 use super::{RedisAddress, RedisStoreError, SentinelReply};
 
-/// Answers, as they come in.
+/// The votes received so far.
 pub(super) struct Votes {
-    /// How many were asked.
+    /// The number of sentinels queried.
     total: usize,
-    /// How many answered.
+    /// The number of sentinels that replied.
     replied: usize,
     candidates: Vec<(RedisAddress, usize)>,
-    /// Why the first that did not answer did not.
+    /// The error of the first sentinel that failed.
     first_error: Option<RedisStoreError>,
 }
 
@@ -23,7 +23,7 @@ impl Votes {
         }
     }
 
-    /// Counts one answer: a place, or that it knows of none.
+    /// Counts one reply: an address, or that the sentinel knows no such primary.
     pub(super) fn cast(&mut self, vote: SentinelReply) {
         let address = match vote {
             Ok(address) => address,
@@ -44,12 +44,12 @@ impl Votes {
         }
     }
 
-    /// The place that no further answer can change.
+    /// The address that no further reply can change.
     pub(super) fn majority(&self) -> Option<RedisAddress> {
         self.majority_of(self.total)
     }
 
-    /// The place that most of those that answered agree on.
+    /// The address named by most of the sentinels that replied.
     pub(super) fn result(self) -> Result<RedisAddress, RedisStoreError> {
         if let Some(address) = self.majority_of(self.replied) {
             return Ok(address);
@@ -78,8 +78,8 @@ mod tests {
     use super::*;
     use crate::stores::redis::error::Action;
 
-    /// One letter per sentinel: a place, `?` for one that knows none, `-` for one that is silent.
-    /// What they say together is the letter of a place, or what is to be done.
+    /// One letter per sentinel: an address, `?` if it knows no primary, `-` if it is silent. `want` is the letter
+    /// of the elected address, `operator` if an operator must act, or `retry`.
     fn check(letters: &str, want: &str) {
         let mut votes = Votes::of(letters.len());
         for vote in letters.chars() {
@@ -94,14 +94,14 @@ mod tests {
         }
         let found = match votes.majority().map_or_else(|| votes.result(), Ok) {
             Ok(address) => address.to_string().replace(":1", ""),
-            Err(error) if error.action() == Action::NeedsOperator => "ask".to_owned(),
-            Err(_) => "again".to_owned(),
+            Err(error) if error.action() == Action::NeedsOperator => "operator".to_owned(),
+            Err(_) => "retry".to_owned(),
         };
         assert_eq!(found, want, "{letters}");
     }
 
     #[test]
-    fn most_of_those_that_answer_decide() {
+    fn the_majority_of_the_sentinels_that_reply_decides() {
         for (letters, want) in [
             ("aaa", "a"),
             ("aab", "a"),
@@ -111,22 +111,22 @@ mod tests {
             ("a", "a"),
             ("aaa--", "a"),
             ("b?aaa", "a"),
-            ("ab", "again"),
-            ("ab-", "again"),
-            ("abc", "again"),
-            ("aabb", "again"),
-            ("a?", "again"),
-            ("a??", "again"),
-            ("---", "again"),
-            ("???", "ask"),
-            ("??-", "ask"),
+            ("ab", "retry"),
+            ("ab-", "retry"),
+            ("abc", "retry"),
+            ("aabb", "retry"),
+            ("a?", "retry"),
+            ("a??", "retry"),
+            ("---", "retry"),
+            ("???", "operator"),
+            ("??-", "operator"),
         ] {
             check(letters, want);
         }
     }
 
     #[test]
-    fn it_is_settled_once_no_further_answer_can_change_it() {
+    fn a_majority_of_all_sentinels_decides_at_once() {
         let address = || {
             let host = "a".to_owned();
             RedisAddress::Tcp { host, port: 1 }

@@ -1,4 +1,4 @@
-//! Answers as clusters give them, and odd ones.
+//! Replies as clusters send them, and odd ones.
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn range(first: i64, last: i64, servers: Vec<Value>) -> Value {
 }
 
 fn read(ranges: Vec<Value>) -> Result<HashSlotMap, HashSlotMapError> {
-    HashSlotMap::parse(&Value::Array(ranges), "asked")
+    HashSlotMap::parse(&Value::Array(ranges), "queried")
 }
 
 /// Two primaries, `a` and `b`, with a hole at the end.
@@ -31,7 +31,7 @@ fn two() -> HashSlotMap {
     map.unwrap()
 }
 
-/// Who serves a slot, and where.
+/// The name and address of the primary of a hash slot.
 fn at(map: &HashSlotMap, hash_slot: u16) -> String {
     match map.owner(HashSlot(hash_slot)) {
         None => "nobody".to_owned(),
@@ -43,19 +43,19 @@ fn at(map: &HashSlotMap, hash_slot: u16) -> String {
 }
 
 #[test]
-fn each_slot_is_at_its_primary_or_nowhere() {
+fn each_hash_slot_has_its_primary_or_none() {
     let map = two();
     assert_eq!(at(&map, 0), "a 10.0.0.1:6379");
     assert_eq!(at(&map, 8_191), "a 10.0.0.1:6379");
     assert_eq!(at(&map, 8_192), "b 10.0.0.2:6379");
     assert_eq!(at(&map, 16_001), "a 10.0.0.1:6379");
     assert_eq!(at(&map, 16_002), "nobody");
-    let replica = parse_address("10.0.0.3:6379", "asked").unwrap();
+    let replica = parse_address("10.0.0.3:6379", "queried").unwrap();
     assert_eq!(*map.replicas, [replica]);
 }
 
 #[test]
-fn a_host_may_be_missing_a_name_or_of_ipv6() {
+fn a_host_may_be_empty_or_a_name_or_an_ipv6_address() {
     let nil = Value::Array(vec![Value::Nil, Value::Int(1), bulk("b")]);
     let ip = Value::Array(vec![bulk("ip"), bulk("10.0.0.9")]);
     let unnamed = Value::Array(vec![bulk("?"), Value::Int(1), bulk("c"), ip.clone()]);
@@ -75,8 +75,8 @@ fn a_host_may_be_missing_a_name_or_of_ipv6() {
     assert_eq!(
         all,
         [
-            "a asked:1",
-            "b asked:1",
+            "a queried:1",
+            "b queried:1",
             "c 10.0.0.9:1",
             "d 10.0.0.8:1",
             "e store-1.example:1",
@@ -86,7 +86,7 @@ fn a_host_may_be_missing_a_name_or_of_ipv6() {
 }
 
 #[test]
-fn a_range_without_a_primary_that_can_be_reached_is_a_hole() {
+fn hash_slots_without_a_reachable_primary_are_unowned() {
     let nowhere = server("?", 6379, "x");
     let no_port = server("10.0.0.1", 0, "y");
     let no_id = Value::Array(vec![bulk("10.0.0.1"), Value::Int(6379)]);
@@ -104,7 +104,7 @@ fn a_range_without_a_primary_that_can_be_reached_is_a_hole() {
 }
 
 #[test]
-fn an_answer_of_another_shape_is_no_map() {
+fn a_reply_of_another_shape_is_no_map() {
     let a = || vec![server("10.0.0.1", 6379, "a")];
     for odd in [
         Value::Nil,
@@ -116,7 +116,7 @@ fn an_answer_of_another_shape_is_no_map() {
         Value::Array(vec![range(2, 1, a())]),
     ] {
         assert_eq!(
-            HashSlotMap::parse(&odd, "asked"),
+            HashSlotMap::parse(&odd, "queried"),
             Err(HashSlotMapError::Shape),
             "{odd:?}"
         );
@@ -129,7 +129,7 @@ fn an_answer_of_another_shape_is_no_map() {
 }
 
 #[test]
-fn the_order_of_an_answer_does_not_matter() {
+fn the_order_of_a_reply_does_not_matter() {
     let ranges = [
         range(0, 8_191, vec![server("h", 1, "b")]),
         range(8_192, 16_383, vec![server("h", 2, "a")]),
@@ -140,22 +140,22 @@ fn the_order_of_an_answer_does_not_matter() {
 }
 
 #[test]
-fn one_slot_moves_to_a_known_primary() {
+fn one_hash_slot_moves_to_a_known_primary() {
     let map = two();
-    let b = parse_address("10.0.0.2:6379", "asked").unwrap();
+    let b = parse_address("10.0.0.2:6379", "queried").unwrap();
     let moved = map.moved(HashSlot(7), &b).unwrap();
     assert_eq!(at(&moved, 7), "b 10.0.0.2:6379");
     assert_eq!(at(&moved, 8), "a 10.0.0.1:6379");
-    let replica = parse_address("10.0.0.3:6379", "asked").unwrap();
+    let replica = parse_address("10.0.0.3:6379", "queried").unwrap();
     assert_eq!(map.moved(HashSlot(7), &replica), None);
     assert_eq!(map.moved(HashSlot(HASH_SLOTS), &b), None);
 }
 
 #[test]
-fn the_place_of_a_redirect_is_read() {
-    let read = |text| parse_address(text, "asked").map(|address| address.to_string());
+fn the_address_of_a_redirect_is_parsed() {
+    let read = |text| parse_address(text, "queried").map(|address| address.to_string());
     assert_eq!(read("10.0.0.1:6379").as_deref(), Some("10.0.0.1:6379"));
-    assert_eq!(read(":6379").as_deref(), Some("asked:6379"));
+    assert_eq!(read(":6379").as_deref(), Some("queried:6379"));
     assert_eq!(read("fd00::7:6379").as_deref(), Some("[fd00::7]:6379"));
     assert_eq!(read("[fd00::7]:6379").as_deref(), Some("[fd00::7]:6379"));
     for odd in ["", "host", "host:", "host:0", "host:70000", "host:x"] {
@@ -163,11 +163,11 @@ fn the_place_of_a_redirect_is_read() {
     }
 }
 
-/// Whoever has the same map signs in at the same place, and a slot that moves seldom changes it.
+/// Nodes with the same map use the same register, and a hash slot that moves rarely changes it.
 #[test]
-fn nodes_sign_in_at_a_slot_that_seldom_changes() {
+fn the_hash_slot_of_a_register_rarely_changes() {
     let map = two();
-    let b = parse_address("10.0.0.2:6379", "asked").unwrap();
+    let b = parse_address("10.0.0.2:6379", "queried").unwrap();
     let first = map.register_hash_slot(0, &[]).unwrap();
     assert_eq!(map.owner(first), Some(0));
     let mut emptied = map.clone();

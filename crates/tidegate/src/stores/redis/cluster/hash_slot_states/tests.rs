@@ -1,4 +1,4 @@
-//! Maps of primaries and their hash slots, and what becomes of the memos.
+//! Maps of primaries and their hash slots, and the states that result.
 
 use redis::Value;
 
@@ -21,12 +21,12 @@ fn map(ranges: &[(&str, u16, u16)]) -> HashSlotMap {
     HashSlotMap::parse(&Value::Array(ranges.collect()), "127.0.0.1").unwrap()
 }
 
-/// The memos of the primaries of one map after another.
+/// The states of the primaries of one map after another.
 #[derive(Default)]
 struct MapSequence {
     states: HashSlotStates,
     last: BTreeMap<ShardId, Arc<ServerState>>,
-    /// One that is not whole.
+    /// A state that is not whole.
     not_whole: Option<(Arc<ServerState>, SourceState)>,
 }
 
@@ -57,7 +57,7 @@ fn since(server_state: &ServerState) -> Nanos {
 }
 
 #[test]
-fn a_replica_that_takes_over_has_the_memo_of_the_primary() {
+fn a_replica_that_takes_over_has_the_state_of_the_primary() {
     let mut maps = MapSequence::default();
     let [a, b] = maps.next([("a", 0, 99), ("b", 100, 199)]);
     let [c, b_after] = maps.next([("c", 0, 99), ("b", 100, 199)]);
@@ -68,7 +68,7 @@ fn a_replica_that_takes_over_has_the_memo_of_the_primary() {
 }
 
 #[test]
-fn a_replica_that_takes_over_late_has_it_too() {
+fn a_replica_that_takes_over_late_has_the_state_of_the_primary() {
     let mut maps = MapSequence::default();
     let [a, _] = maps.next([("a", 0, 99), ("b", 100, 199)]);
     maps.next([("b", 100, 199)]);
@@ -79,7 +79,7 @@ fn a_replica_that_takes_over_late_has_it_too() {
     assert_eq!(
         maps.states.server_states.len(),
         1,
-        "memos of nobody are dropped"
+        "unused states are dropped"
     );
 }
 
@@ -110,7 +110,7 @@ fn hash_slots_bring_the_time_since_which_they_are_whole() {
 
 /// Heartbeats of one primary show nothing of the other.
 #[test]
-fn of_two_primaries_that_end_as_one_the_second_counts_as_lost() {
+fn when_two_primaries_become_one_the_second_counts_as_lost() {
     let mut maps = MapSequence::default();
     let [a, b] = maps.next([("a", 0, 99), ("b", 100, 149)]);
     a.note_heartbeat(1, b"a", millis(5_000));
@@ -121,7 +121,7 @@ fn of_two_primaries_that_end_as_one_the_second_counts_as_lost() {
 }
 
 #[test]
-fn of_two_primaries_that_were_one_each_has_a_memo_of_its_own() {
+fn when_one_primary_becomes_two_each_has_a_state_of_its_own() {
     let mut maps = MapSequence::default();
     let [a] = maps.next([("a", 0, 199)]);
     a.note_heartbeat(1, b"a", millis(5_000));
@@ -130,8 +130,8 @@ fn of_two_primaries_that_were_one_each_has_a_memo_of_its_own() {
     assert_eq!(since(&c), millis(5_001));
 }
 
-/// Data of a primary that cannot be reached was not moved, and what one has lost that this node has not restored is
-/// missing where its hash slots go.
+/// The data of an unreachable primary was not moved, and losses that this node has not restored are missing where the
+/// hash slots go.
 #[test]
 fn hash_slots_of_a_primary_that_is_not_whole_may_lack_counts() {
     for (state, raised, lacks) in [
