@@ -1,4 +1,4 @@
-"""A service whose every answer says that it used 60 tokens. Argument: its port. See docs/envoy.md."""
+"""A service that reports 60 used tokens in every response. Argument: its port. See docs/envoy.md."""
 
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

@@ -1,17 +1,17 @@
--- Asks Tidegate about a request: lets it pass, or answers what Tidegate answers. See docs/proxies.md.
+-- Checks a request with Tidegate: lets it pass, or sends Tidegate's response to the client. See docs/proxies.md.
 
 local TIDEGATE = "http://127.0.0.1:8001/v1/auth?from=original"
--- Milliseconds after which an answer is no longer waited for.
+-- Timeout of the sub-request, in milliseconds.
 local PATIENCE = 1000
--- What happens when Tidegate is away: true lets everything pass, false answers 503.
+-- While Tidegate is down, true lets everything pass and false answers 503.
 local OPEN = true
 
--- The most header fields and bytes that are sent; a request with more is answered with 431. HAProxy 2.6 crashes over
--- about 100 fields, and what does not fit into its buffer (tune.bufsize, 16 KiB) cannot be sent.
+-- Maximum number and size of the header fields of the sub-request. A request with more is answered with 431. HAProxy
+-- 2.6 crashes at about 100 fields, and cannot send more than fits into its buffer (tune.bufsize, 16 KiB).
 local MAX_FIELDS = 64
 local MAX_BYTES = 12288
 
--- Headers that belong to the client's connection or that only this file may write.
+-- Headers of the client's connection, and headers that only this script may set.
 local OWN = {
     ["connection"] = true, ["content-length"] = true, ["expect"] = true, ["host"] = true,
     ["keep-alive"] = true, ["te"] = true, ["transfer-encoding"] = true, ["upgrade"] = true,
@@ -19,7 +19,7 @@ local OWN = {
     ["x-original-uri"] = true,
 }
 
--- The header fields that describe the request to Tidegate; nothing if they are too many or too long.
+-- The header fields of the sub-request, or nil if they exceed the maximum.
 local function described(txn)
     local headers, fields, bytes = {}, 0, 0
     local function add(name, value)
@@ -37,7 +37,7 @@ local function described(txn)
     end
     add("x-original-uri", txn.sf:pathq())
     add("x-original-method", txn.sf:method())
-    -- The whole line: req_hdr takes a comma for the end of a value, and the service behind does not.
+    -- The whole line: req_hdr ends a value at a comma, and the service behind does not.
     add("x-original-host", txn.sf:req_fhdr("host"))
     add("x-forwarded-for", txn.sf:src())
     if fields <= MAX_FIELDS and bytes <= MAX_BYTES then
@@ -45,7 +45,7 @@ local function described(txn)
     end
 end
 
--- Whether HAProxy made up this answer because nobody gave one. Tidegate signs a 503 of its own.
+-- Whether HAProxy generated this response because Tidegate is down. Tidegate's own 503 has an X-Tidegate-Id.
 local function away(answer)
     local gateway = answer.status == 0 or (answer.status >= 502 and answer.status <= 504)
     return gateway and not answer.headers["x-tidegate-id"]

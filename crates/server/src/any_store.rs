@@ -12,12 +12,12 @@ use tidegate::stores::disk::{DiskStore, JournalCounterId, JournalEvent, JournalO
 use tidegate::stores::memory::MemoryStore;
 use tidegate::stores::redis::{Redis, RedisConfig, RedisStoreError, SecretError};
 use tidegate::{Limiter, Secret};
-use tidegate_core::rules::RuleSet;
 use tidegate_core::store::{
     Charge, ChargeSet, FailureCause, FailureKind, Inspection, LeaseReply, NodeId, Outcome,
     PermitReply, PermitRequest, Refund, Refunded, Reserve, Restore, RuleOptions, RunId, Settle,
     Settled, SingleOutcomes, Store, StoreResult, UnacknowledgedError,
 };
+use tidegate_rules::RuleSet;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 use tracing::{error, info, warn};

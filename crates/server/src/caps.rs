@@ -76,7 +76,7 @@ fn common_caps() -> Vec<CapRow> {
         (
             all,
             "idle or trickling input, unread responses",
-            flag("idle"),
+            flag("idle-timeout"),
             "closed",
         ),
         (

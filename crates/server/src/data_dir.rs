@@ -19,7 +19,7 @@ use tidegate::Secret;
 use tidegate::clock::{Clock, SystemClock};
 use tidegate::stores::disk::{self, JournalCounterId};
 use tidegate_core::algorithms::Limit;
-use tidegate_core::rules::RuleSet;
+use tidegate_rules::RuleSet;
 
 /// The path of the journal.
 pub(crate) fn journal_path(folder: &Path) -> PathBuf {

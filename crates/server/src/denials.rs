@@ -9,11 +9,11 @@ use tidegate::clock::Clock;
 use tidegate::identity::Digest;
 use tidegate::observe::{LogAction, RuleSeries};
 use tidegate_core::algorithms::{Retry, Verdict};
-use tidegate_core::engine::{Decision, DecisionKind, LimitView};
-use tidegate_core::request::{Edge, PRIORITY, Request};
-use tidegate_core::rules::{By, Rule};
 use tidegate_core::store::SingleOutcome;
 use tidegate_core::units::Nanos;
+use tidegate_rules::engine::{Decision, DecisionKind, LimitView};
+use tidegate_rules::request::{Edge, PRIORITY, Request};
+use tidegate_rules::{By, Rule};
 use tracing::info;
 
 use crate::config::LogSubjects;
@@ -352,8 +352,8 @@ fn retry_ms(decision: &Decision) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_core::request::ApiKey;
-    use tidegate_core::rules::{SourceFile, parse};
+    use tidegate_rules::request::ApiKey;
+    use tidegate_rules::{SourceFile, parse};
 
     #[track_caller]
     fn check(by: &str, shown: LogSubjects, want: Option<&str>) {

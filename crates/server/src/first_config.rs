@@ -10,7 +10,7 @@ use std::sync::atomic::{
     Ordering::{Acquire, Release},
 };
 
-use tidegate_core::request::Edge;
+use tidegate_rules::request::Edge;
 
 use crate::config::RulesSource;
 

@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tidegate::clock::Clock;
 use tidegate::live::FileState;
 use tidegate::{Policy, PolicyEvent, PolicyFollower, PolicyOptions};
-use tidegate_core::rules::{SourceFile, Warning};
+use tidegate_rules::{SourceFile, Warning};
 use tracing::{info, warn};
 
 use self::ignored_files::IgnoredFiles;
@@ -421,7 +421,7 @@ mod tests {
     #[test]
     fn the_built_in_rules_are_good_and_raise_no_warning() {
         assert_eq!(
-            tidegate_core::rules::lint(&load_policy(None, Capabilities::MEMORY).unwrap().rules),
+            tidegate_rules::lint(&load_policy(None, Capabilities::MEMORY).unwrap().rules),
             []
         );
     }

@@ -60,6 +60,8 @@ pub use secret::{Secret, WeakSecretError};
 pub use throttle::{Throttle, ThrottleError};
 
 pub use tidegate_core::algorithms::{Retry, Verdict};
-pub use tidegate_core::engine::{Decision, DecisionKind};
-pub use tidegate_core::request::{ApiKey, Request};
-pub use tidegate_core::{algorithms, engine, envoy, event, request, rules, store, units};
+pub use tidegate_core::{algorithms, store, units};
+pub use tidegate_rules as rules;
+pub use tidegate_rules::engine::{Decision, DecisionKind};
+pub use tidegate_rules::request::{ApiKey, Request};
+pub use tidegate_rules::{engine, envoy, event, request};

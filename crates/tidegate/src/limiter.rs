@@ -18,15 +18,15 @@ mod unit_costs;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use tidegate_core::engine::{self, ChargePlan, ChargedAs, Decision, EnforceMode};
-use tidegate_core::event::{Event, Observer};
-use tidegate_core::request::{ApiKey, Edge, Request};
-use tidegate_core::rules::{Explanation, ListDecision, Purpose, Rule};
 use tidegate_core::store::{
     ChargeSet, Inspection, Outcome, Refunded, Store, StoreError, one_reply_per_set,
 };
 use tidegate_core::subject::{FingerprintKey, RuleName};
 use tidegate_core::units::Nanos;
+use tidegate_rules::engine::{self, ChargePlan, ChargedAs, Decision, EnforceMode};
+use tidegate_rules::event::{Event, Observer};
+use tidegate_rules::request::{ApiKey, Edge, Request};
+use tidegate_rules::{Explanation, ListDecision, Purpose, Rule};
 
 use crate::clock::Clock;
 use crate::identity::Digest;

@@ -9,13 +9,13 @@
 mod tests;
 
 use smallvec::SmallVec;
-use tidegate_core::engine::{Decision, LimitView};
-use tidegate_core::rules::RuleSet;
 use tidegate_core::store::{
     Charge, ChargeSet, Refund, Refunded, Role, RuleOptions, RunId, Settle, Used,
 };
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::{Cost, Nanos};
+use tidegate_rules::RuleSet;
+use tidegate_rules::engine::{Decision, LimitView};
 
 use crate::secret::{SEAL_LEN, Secret};
 

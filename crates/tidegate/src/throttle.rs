@@ -4,10 +4,10 @@ use std::borrow::Cow;
 use std::fmt;
 
 use tidegate_core::algorithms::{Limit, Verdict};
-use tidegate_core::rules::{RateError, parse_rate};
 use tidegate_core::store::{Charge, LimitReading, Role, RuleOptions};
 use tidegate_core::subject::{Fingerprint, FingerprintKey, RuleName};
 use tidegate_core::units::{Cost, Nanos};
+use tidegate_rules::{RateError, parse_rate};
 
 use crate::clock::{Clock, SystemClock};
 use crate::secret::Secret;

@@ -41,7 +41,11 @@ pub fn violations(src: &Path, allowed_uses: &[AllowedUses<'_>]) -> Vec<String> {
             violations.extend(refused.map(|used| format!("{} uses `{used}`", file.display())));
         }
     }
-    violations.extend(listed.iter().map(|module| format!("`{module}` is listed and not there")));
+    violations.extend(
+        listed
+            .iter()
+            .map(|module| format!("`{module}` is listed and not there")),
+    );
     violations
 }
 
@@ -69,7 +73,9 @@ fn collect_rust_files(path: &Path, files: &mut Vec<PathBuf>) {
 /// The top-level modules that a file names, its unit tests left out. A macro is in no module.
 fn used_modules(text: &str) -> BTreeSet<String> {
     let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
-    let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let lines = code
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"));
     let uses = lines.flat_map(|line| line.split("crate::").skip(1));
     uses.filter_map(|rest| {
         let is_word = |c: &char| c.is_ascii_lowercase() || *c == '_';
@@ -87,17 +93,27 @@ mod tests {
     #[test]
     fn a_use_that_is_not_allowed_is_found_and_one_in_a_comment_or_test_is_not() {
         let folder = tempfile::tempdir().expect("a folder");
-        let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).expect("a file");
+        let write =
+            |name: &str, text: &str| fs::write(folder.path().join(name), text).expect("a file");
         write("lib.rs", "mod above; mod below;");
         write("above.rs", "use crate::below::A;");
-        write("below.rs", "// crate::above::B\n#[cfg(test)]\nmod tests { use crate::above::B; }");
+        write(
+            "below.rs",
+            "// crate::above::B\n#[cfg(test)]\nmod tests { use crate::above::B; }",
+        );
         let allowed: [AllowedUses<'_>; 2] = [("above", &["below"]), ("below", &[])];
         assert_eq!(violations(folder.path(), &allowed), Vec::<String>::new());
         write("below.rs", "use crate::above::B;");
         let found = violations(folder.path(), &allowed);
-        assert!(found.len() == 1 && found[0].ends_with("below.rs uses `above`"), "{found:?}");
+        assert!(
+            found.len() == 1 && found[0].ends_with("below.rs uses `above`"),
+            "{found:?}"
+        );
         write("beside.rs", "");
         let found = violations(folder.path(), &allowed);
-        assert!(found.contains(&"module `beside` is not listed".to_owned()), "{found:?}");
+        assert!(
+            found.contains(&"module `beside` is not listed".to_owned()),
+            "{found:?}"
+        );
     }
 }

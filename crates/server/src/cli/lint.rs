@@ -9,8 +9,8 @@ use std::path::Path;
 use tidegate::Policy;
 use tidegate::clock::{Clock, SystemClock};
 use tidegate::live::ignored_rule_files;
-use tidegate_core::rules::{MAX_FILE_BYTES, ParseOptions, RuleKind, SourceFile};
 use tidegate_core::store::Capabilities;
+use tidegate_rules::{MAX_FILE_BYTES, ParseOptions, RuleKind, SourceFile};
 
 use super::{Exit, LintArgs, print_error, print_line};
 

@@ -3,6 +3,6 @@
 use super::{Exit, print_line};
 
 pub(super) fn run() -> Exit {
-    print_line(tidegate_core::rules::schema());
+    print_line(tidegate_rules::schema());
     Exit::Done
 }

@@ -10,7 +10,7 @@ use tidegate::clock::SystemClock;
 use tidegate::http::ResetStyle;
 use tidegate::observe::{Metrics, process};
 use tidegate::{Limiter, Secret, resilience};
-use tidegate_core::request::Edge;
+use tidegate_rules::request::Edge;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tracing::{error, info, warn};

@@ -7,7 +7,7 @@
 
 use std::ffi::OsString;
 
-use tidegate_core::rules::{suggest_name, within_one_letter};
+use tidegate_rules::{suggest_name, within_one_letter};
 
 const PREFIX: &str = "TIDEGATE_";
 

@@ -20,9 +20,9 @@ use std::time::Duration;
 use tidegate::PolicyOptions;
 use tidegate::live::FileFilter;
 use tidegate::resilience::ClockTolerance;
-use tidegate_core::rules::ParseOptions;
 use tidegate_core::store::Capabilities;
 use tidegate_core::units::Nanos;
+use tidegate_rules::ParseOptions;
 
 pub(crate) use self::environment::{UnknownVariableError, check as check_environment};
 pub(crate) use self::layer::SettingsLayer;

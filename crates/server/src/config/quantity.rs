@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, de::Error};
-use tidegate_core::rules::parse_duration;
+use tidegate_rules::parse_duration;
 
 /// A duration. A plain number is in seconds.
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {

@@ -1,7 +1,7 @@
 //! The response options of a reference deployment.
 
 use http::HeaderName;
-use tidegate_core::envoy::{ChargeOnDenial, DescriptorOptions, ZeroHits};
+use tidegate_rules::envoy::{ChargeOnDenial, DescriptorOptions, ZeroHits};
 
 use super::env_values::EnvValues;
 use crate::edges::envoy::ReferenceHeaderNames;

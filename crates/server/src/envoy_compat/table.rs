@@ -64,16 +64,16 @@ const START: &str = "the service starts without its store and connects as soon a
 
 /// All variables, in the order of the contract.
 pub(crate) const VARIABLES: &[EnvoyVariable] = &[
-    honoured("HOST", "`--http` with `PORT`; 0.0.0.0"),
-    honoured("PORT", "8080"),
-    honoured("GRPC_HOST", "`--grpc` with `GRPC_PORT`; 0.0.0.0"),
-    honoured("GRPC_PORT", "8081"),
+    honoured("HOST", "`--http` with `PORT`; default 0.0.0.0"),
+    honoured("PORT", "see `HOST`; default 8080"),
+    honoured("GRPC_HOST", "`--grpc` with `GRPC_PORT`; default 0.0.0.0"),
+    honoured("GRPC_PORT", "see `GRPC_HOST`; default 8081"),
     honoured("GRPC_UDS", "`--grpc unix:PATH`, instead of the port"),
     partly(
         "DEBUG_HOST",
         "`--admin` with `DEBUG_PORT`; always 127.0.0.1 without `--admin-token-file`",
     ),
-    honoured("DEBUG_PORT", "6070"),
+    honoured("DEBUG_PORT", "see `DEBUG_HOST`; default 6070"),
     honoured("GRPC_MAX_CONNECTION_AGE", "`--grpc-max-age`"),
     honoured("GRPC_MAX_CONNECTION_AGE_GRACE", "`--grpc-max-age-grace`"),
     honoured("GRPC_SERVER_USE_TLS", "whether the next four apply"),
@@ -87,10 +87,13 @@ pub(crate) const VARIABLES: &[EnvoyVariable] = &[
         "`--rules` is ROOT/SUBDIRECTORY/APPDIRECTORY",
     ),
     honoured("RUNTIME_SUBDIRECTORY", "see `RUNTIME_ROOT`"),
-    honoured("RUNTIME_APPDIRECTORY", "see `RUNTIME_ROOT`; config"),
+    honoured(
+        "RUNTIME_APPDIRECTORY",
+        "see `RUNTIME_ROOT`; default `config`",
+    ),
     partly(
         "RUNTIME_IGNOREDOTFILES",
-        "whether files `.x` are left out; names that begin with `..` always are",
+        "whether files `.x` are ignored; names that begin with `..` always are",
     ),
     ignored("RUNTIME_WATCH_ROOT", "both kinds of change are detected"),
     honoured("MERGE_DOMAIN_CONFIG", "whether files may share a domain"),
@@ -99,7 +102,7 @@ pub(crate) const VARIABLES: &[EnvoyVariable] = &[
         "whether to open the listeners before the first xDS response",
     ),
     honoured("CONFIG_GRPC_XDS_SERVER_URL", "`--xds xds://HOST:PORT`"),
-    honoured("CONFIG_GRPC_XDS_NODE_ID", "`?node=ID`; default"),
+    honoured("CONFIG_GRPC_XDS_NODE_ID", "`?node=ID`; default `default`"),
     honoured("CONFIG_GRPC_XDS_NODE_METADATA", "sent with the node"),
     honoured(
         "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
@@ -117,11 +120,20 @@ pub(crate) const VARIABLES: &[EnvoyVariable] = &[
         "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
         "one back-off for connecting and subscribing",
     ),
-    honoured("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "10s"),
-    honoured("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "60s"),
+    honoured(
+        "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL",
+        "first wait; default 10s",
+    ),
+    honoured(
+        "XDS_CLIENT_BACKOFF_MAX_INTERVAL",
+        "longest wait; default 60s",
+    ),
     ignored("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "waits double"),
     ignored("XDS_CLIENT_BACKOFF_JITTER", "waits always have jitter"),
-    honoured("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "4 MiB, at most 64 MiB"),
+    honoured(
+        "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
+        "default 4 MiB, at most 64 MiB",
+    ),
     honoured(
         "SHADOW_MODE",
         "descriptors may be over limit, the request never is",
@@ -133,7 +145,7 @@ pub(crate) const VARIABLES: &[EnvoyVariable] = &[
     ),
     honoured(
         "NEAR_LIMIT_RATIO",
-        "fraction from which `near_limit` counts; 0.8",
+        "fraction from which `near_limit` counts; default 0.8",
     ),
     honoured(
         "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT",
@@ -143,27 +155,27 @@ pub(crate) const VARIABLES: &[EnvoyVariable] = &[
         "LIMIT_RESPONSE_HEADERS_ENABLED",
         "whether the next three are sent",
     ),
-    honoured("LIMIT_LIMIT_HEADER", "RateLimit-Limit"),
-    honoured("LIMIT_REMAINING_HEADER", "RateLimit-Remaining"),
-    honoured("LIMIT_RESET_HEADER", "RateLimit-Reset"),
+    honoured("LIMIT_LIMIT_HEADER", "default `RateLimit-Limit`"),
+    honoured("LIMIT_REMAINING_HEADER", "default `RateLimit-Remaining`"),
+    honoured("LIMIT_RESET_HEADER", "default `RateLimit-Reset`"),
     honoured(
         "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED",
         "whether health requires a configuration with a domain",
     ),
     ignored(
         "EXPIRATION_JITTER_MAX_SECONDS",
-        "records have an expiry of their own",
+        "keys expire once they no longer affect a decision",
     ),
     ignored("LOCAL_CACHE_SIZE_IN_BYTES", "denials are always cached"),
     honoured(
         "CACHE_KEY_PREFIX",
-        "deployments in one Redis with different prefixes have counters of their own",
+        "deployments with different prefixes have separate counters in one Redis",
     ),
     partly("BACKEND_TYPE", "`redis`; `memcache` is an error"),
     honoured("REDIS_TYPE", "`single`, `sentinel` or `cluster`"),
     honoured(
         "REDIS_URL",
-        "`--store`; without it counters are in memory, with a warning",
+        "`--store`; without it, counters are in memory, with a warning",
     ),
     honoured("REDIS_SOCKET_TYPE", "`tcp` or `unix`"),
     honoured("REDIS_AUTH", "[USER:]PASSWORD"),
@@ -178,7 +190,7 @@ pub(crate) const VARIABLES: &[EnvoyVariable] = &[
     ),
     honoured(
         "REDIS_TIMEOUT",
-        "`--store-budget`; 1 s where it is not set, and never longer than the caller waits, less 5 ms",
+        "`--store-budget`; default 1 s, and never later than 5 ms before the caller's deadline",
     ),
     ignored("REDIS_POOL_SIZE", POOL),
     ignored("REDIS_POOL_ON_EMPTY_BEHAVIOR", POOL),
@@ -187,7 +199,7 @@ pub(crate) const VARIABLES: &[EnvoyVariable] = &[
     ignored("REDIS_CLUSTER_PIPELINE_PARALLELISM", POOL),
     ignored(
         "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION",
-        "without its store a node decides by its share and is healthy",
+        "a node without its store decides from its share and is healthy",
     ),
     ignored("REDIS_STARTUP_INITIAL_INTERVAL", START),
     ignored("REDIS_STARTUP_MAX_INTERVAL", START),
@@ -219,7 +231,7 @@ pub(crate) const VARIABLES: &[EnvoyVariable] = &[
     ignored("MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION", MEMCACHE),
     honoured(
         "LOG_LEVEL",
-        "`--log-level`; info where it is not set, and `RUST_LOG` wins",
+        "`--log-level`; default info; `RUST_LOG` takes precedence",
     ),
     honoured("LOG_FORMAT", "`--log-format`"),
     ignored("USE_STATSD", STATSD),
@@ -228,8 +240,8 @@ pub(crate) const VARIABLES: &[EnvoyVariable] = &[
     ignored("USE_DOG_STATSD", STATSD),
     ignored("USE_DOG_STATSD_MOGRIFIERS", STATSD),
     honoured("USE_PROMETHEUS", "`--metrics`, at `PROMETHEUS_ADDR`"),
-    honoured("PROMETHEUS_ADDR", "0.0.0.0:9090"),
-    honoured("PROMETHEUS_PATH", "`--metrics-path`; /metrics"),
+    honoured("PROMETHEUS_ADDR", "default 0.0.0.0:9090"),
+    honoured("PROMETHEUS_PATH", "`--metrics-path`; default /metrics"),
     ignored("PROMETHEUS_MAPPER_YAML", NAMES),
     ignored("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", NAMES),
     ignored("STATS_FLUSH_INTERVAL", STATSD),

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tidegate::clock::Clock;
 use tidegate::identity::keys::{Digest, KeyOwner, KeyTable};
-use tidegate_core::rules::{
+use tidegate_core::units::Nanos;
+use tidegate_rules::{
     LiftedLimits, ListEntry, Mode, Rule, RuleSet, lifted_blocks, lifted_descriptor_limits,
 };
-use tidegate_core::units::Nanos;
 use tracing::warn;
 
 use crate::config::LogSubjects;

@@ -1,9 +1,9 @@
 //! Hostile control planes: any bytes are decoded or rejected within 10 ms, and decoded resources yield the same rules
 //! each time.
 
-use tidegate_core::rules::{RuleSet, parse_with_domains};
 use tidegate_core::store::Capabilities;
 use tidegate_fuzz_inputs::{FuzzTarget, NumberEncoding, inputs};
+use tidegate_rules::{RuleSet, parse_with_domains};
 
 use super::resource::decode_domains;
 use super::wire::{DiscoveryResponse, RESOURCE_TYPE};

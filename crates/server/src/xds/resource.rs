@@ -2,8 +2,8 @@
 //!
 //! Unknown fields are skipped. Invalid known fields are reported for every resource at once.
 
-use tidegate_core::envoy::Metadata;
-use tidegate_core::rules::{DescriptorConfig, DomainConfig, LimitConfig, SourceLocation};
+use tidegate_rules::envoy::Metadata;
+use tidegate_rules::{DescriptorConfig, DomainConfig, LimitConfig, SourceLocation};
 
 use super::subscription::Resources;
 use super::wire::RESOURCE_TYPE;
@@ -335,7 +335,7 @@ mod tests {
     #[test]
     fn units_have_the_numbers_of_the_protocol() {
         let all: Vec<_> = (1..8).map(unit_name).collect();
-        for known in tidegate_core::envoy::Unit::ALL {
+        for known in tidegate_rules::envoy::Unit::ALL {
             assert!(all.iter().any(|name| name == known.name()), "{known:?}");
         }
         assert_eq!(

@@ -1,8 +1,8 @@
 //! Bodies: Tidegate's own JSON, and RFC 9457 problem details.
 
 use tidegate_core::algorithms::Retry;
-use tidegate_core::engine::{Decision, DecisionKind, LimitView};
 use tidegate_core::store::Role;
+use tidegate_rules::engine::{Decision, DecisionKind, LimitView};
 
 use super::ResponseContext;
 use super::headers::{policy_name, retry_after_secs};

@@ -5,8 +5,8 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use smallvec::SmallVec;
 use tidegate_core::algorithms::Retry;
-use tidegate_core::engine::{Decision, DecisionKind, LimitView};
 use tidegate_core::units::Nanos;
+use tidegate_rules::engine::{Decision, DecisionKind, LimitView};
 
 use super::text::{number, put, sf_integer, sf_text, span};
 use super::{ResetStyle, ResponseContext};

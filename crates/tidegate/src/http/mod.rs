@@ -11,8 +11,8 @@ mod text;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use tidegate_core::algorithms::Retry;
-use tidegate_core::engine::{Decision, DecisionKind};
 use tidegate_core::units::Nanos;
+use tidegate_rules::engine::{Decision, DecisionKind};
 
 use headers::HeaderValues;
 pub use headers::ID;

@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use tidegate_core::engine::Decision;
 use tidegate_core::store::Role;
 use tidegate_core::units::Nanos;
+use tidegate_rules::engine::Decision;
 
 use super::headers::{ID, LIMIT, POLICY, RATE_LIMIT, REMAINING, retry_after_secs};
 use super::text::{json_string, json_text, number, put, sf_integer, sf_text};

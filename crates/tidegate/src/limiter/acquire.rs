@@ -9,16 +9,16 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::engine::{self, ChargedAs, ConcurrencyLimit, Decision};
-use tidegate_core::event::Event;
-use tidegate_core::request::{Edge, Request};
-use tidegate_core::rules::{Concurrency, Purpose};
 use tidegate_core::store::{
     Charge, OnStoreFailure, PermitReply, PermitRequest, Role, RuleOptions, Source, Store,
     StoreError, WorkKind,
 };
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::{Cost, Nanos};
+use tidegate_rules::engine::{self, ChargedAs, ConcurrencyLimit, Decision};
+use tidegate_rules::event::Event;
+use tidegate_rules::request::{Edge, Request};
+use tidegate_rules::{Concurrency, Purpose};
 
 use super::acquire_guard::AcquireGuard;
 use super::ticket::{PermitLocation, Ticket, TicketError, TicketPermit};

@@ -4,7 +4,7 @@
 //! `on_cancel`, which receives the ticket of a cancelled call, can release every permit that may be held.
 
 use smallvec::SmallVec;
-use tidegate_core::engine::Decision;
+use tidegate_rules::engine::Decision;
 
 use super::acquire::{Acquired, ConcurrencyUsage};
 use super::ticket::{Ticket, TicketPermit};

@@ -1,11 +1,11 @@
 //! Runs the store calls of a [`DescriptorDecision`], in its order.
 
-use tidegate_core::engine::{DescriptorDecision, DescriptorResponse, EnforceMode, StoreCall};
-use tidegate_core::envoy::{DescribedRequest, DescriptorOptions};
-use tidegate_core::request::Request;
-use tidegate_core::rules::ListDecision;
 use tidegate_core::store::{ChargeSet, Outcome, Refund, Source, Store, StoreError};
 use tidegate_core::units::Nanos;
+use tidegate_rules::ListDecision;
+use tidegate_rules::engine::{DescriptorDecision, DescriptorResponse, EnforceMode, StoreCall};
+use tidegate_rules::envoy::{DescribedRequest, DescriptorOptions};
+use tidegate_rules::request::Request;
 
 use super::LimiterView;
 use super::reservations::no_randomness;

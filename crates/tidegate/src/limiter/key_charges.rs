@@ -8,15 +8,15 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 use tidegate_core::algorithms::Limit;
-use tidegate_core::engine::EnforceMode;
-use tidegate_core::event::Event;
-use tidegate_core::request::Edge;
 use tidegate_core::store::{
     Charge, ChargeSet, Role, RuleOptions, SINGLE_BATCH, SingleOutcome, SingleOutcomes, Store,
     StoreError,
 };
 use tidegate_core::subject::{Fingerprint, FingerprintKey, RuleName};
 use tidegate_core::units::Cost;
+use tidegate_rules::engine::EnforceMode;
+use tidegate_rules::event::Event;
+use tidegate_rules::request::Edge;
 
 use super::Limiter;
 

@@ -4,7 +4,7 @@
 //! the same while they parse, and reject invalid values. This path cannot return an error: an invalid address
 //! counts as absent, and an ambiguous path counts as its resolved form.
 
-use tidegate_core::request::{ApiKey, Request, normalize_name, normalize_value};
+use tidegate_rules::request::{ApiKey, Request, normalize_name, normalize_value};
 
 use crate::identity::{Digest, ip};
 

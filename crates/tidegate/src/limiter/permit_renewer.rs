@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use tidegate_core::request::Request;
 use tidegate_core::store::Store;
 use tidegate_core::units::Nanos;
+use tidegate_rules::request::Request;
 
 use super::Limiter;
 use super::acquire::{AcquireError, Acquired, CANCEL_RETRY_AFTER, DEFAULT_PERMIT_TTL};

@@ -5,11 +5,11 @@
 //! end. It retries a settlement that the store did not reply to, which counts once. If the node dies, the next
 //! reservation of the same client refunds what the node would have refunded.
 
-use tidegate_core::engine::{ChargedAs, Decision};
-use tidegate_core::event::{Event, ReservationStep};
-use tidegate_core::request::Request;
 use tidegate_core::store::{Reserve, Settled, Store, StoreError};
 use tidegate_core::units::Nanos;
+use tidegate_rules::engine::{ChargedAs, Decision};
+use tidegate_rules::event::{Event, ReservationStep};
+use tidegate_rules::request::Request;
 
 use super::settlement_retries::PendingSettlement;
 use super::{Limiter, LimiterView};

@@ -3,9 +3,9 @@
 //! Rules without a unit are then only peeked. Rules with a unit are charged as for any other request: the cost
 //! that `costs` names, and 1 for a unit it does not name. A plain cost of 0 never makes a unit free.
 
-use tidegate_core::engine::Decision;
-use tidegate_core::request::Request;
 use tidegate_core::store::{Store, StoreError};
+use tidegate_rules::engine::Decision;
+use tidegate_rules::request::Request;
 
 use super::{ChargedAs, Limiter, LimiterView};
 

@@ -7,12 +7,12 @@
 use std::sync::Arc;
 
 use tidegate_core::algorithms::Verdict;
-use tidegate_core::engine::{Decision, DecisionKind};
-use tidegate_core::event::{Event, Observer};
-use tidegate_core::request::Edge;
-use tidegate_core::rules::RuleSet;
 use tidegate_core::store::{Role, SingleOutcome};
 use tidegate_core::units::Nanos;
+use tidegate_rules::RuleSet;
+use tidegate_rules::engine::{Decision, DecisionKind};
+use tidegate_rules::event::{Event, Observer};
+use tidegate_rules::request::Edge;
 
 use super::metrics::Metrics;
 use super::series::{OutcomeLabel, RuleSeries};

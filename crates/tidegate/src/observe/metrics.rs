@@ -12,8 +12,8 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
-use tidegate_core::event::ReservationStep;
-use tidegate_core::request::Edge;
+use tidegate_rules::event::ReservationStep;
+use tidegate_rules::request::Edge;
 
 use super::counting::LoadedSeries;
 use super::histogram::Histogram;

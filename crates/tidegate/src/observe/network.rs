@@ -1,6 +1,6 @@
 //! Connections, streams and credentials that a service rejects before it parses a request.
 
-use tidegate_core::request::Edge;
+use tidegate_rules::request::Edge;
 
 use super::exposition::{Exposition, MetricKind};
 use super::series::{Counter, Gauge};

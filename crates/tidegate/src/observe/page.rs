@@ -1,8 +1,8 @@
 //! The metrics page, which shows all series. Read-only.
 
-use tidegate_core::event::ReservationStep;
-use tidegate_core::request::Edge;
 use tidegate_core::store::Source;
+use tidegate_rules::event::ReservationStep;
+use tidegate_rules::request::Edge;
 
 use super::exposition::{Exposition, MetricKind};
 use super::metrics::{Metrics, STATUSES};

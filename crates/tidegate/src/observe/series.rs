@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crossbeam_utils::CachePadded;
-use tidegate_core::request::Edge;
 use tidegate_core::store::Source;
+use tidegate_rules::request::Edge;
 
 use super::log_throttle::LogThrottle;
 

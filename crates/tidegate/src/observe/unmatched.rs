@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use tidegate_core::rules::{Mode, Rule, RuleKind, RuleSet};
+use tidegate_rules::{Mode, Rule, RuleKind, RuleSet};
 
 use super::metrics::Metrics;
 use super::series::RuleSeries;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
-use tidegate_core::rules::{
+use tidegate_rules::{
     DomainConfig, RuleErrors, RuleSet, SourceFile, parse_with_domains, parse_with_options,
 };
 

@@ -317,7 +317,7 @@ impl WatchLink {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_core::rules::{SourceFile, parse};
+    use tidegate_rules::{SourceFile, parse};
 
     /// A failure to watch was swallowed: the keys in force became stale without any report.
     #[test]

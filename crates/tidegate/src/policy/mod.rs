@@ -17,11 +17,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tidegate_core::rules::{
-    DomainConfig, RuleErrors, RuleSet, SourceFile, Warning, lint_with_keys,
-};
 use tidegate_core::store::Capabilities;
 use tidegate_core::units::Nanos;
+use tidegate_rules::{DomainConfig, RuleErrors, RuleSet, SourceFile, Warning, lint_with_keys};
 
 use crate::identity::keys::KeyFileError;
 use crate::identity::{IpNormalizer, KeyTable};
@@ -201,7 +199,7 @@ fn keys_of(path: &Path, snapshot: &FileSnapshot, rules: &RuleSet) -> Result<KeyT
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_core::rules::{DescriptorConfig, ParseOptions, SourceLocation};
+    use tidegate_rules::{DescriptorConfig, ParseOptions, SourceLocation};
 
     const NATIVE: &str = "version: 1\nrules: [{ name: all, by: global, rate: 1/hour }]\n";
 
@@ -215,7 +213,7 @@ mod tests {
     fn domain(name: &str, key: &str) -> DomainConfig {
         let node = DescriptorConfig {
             key: key.to_owned(),
-            limit: Some(tidegate_core::rules::LimitConfig {
+            limit: Some(tidegate_rules::LimitConfig {
                 unit: "day".to_owned(),
                 requests_per_unit: 1,
                 ..Default::default()

@@ -1,7 +1,7 @@
 //! Options for finding and parsing the files of a policy.
 
-use tidegate_core::rules::ParseOptions;
 use tidegate_core::store::Capabilities;
+use tidegate_rules::ParseOptions;
 
 use crate::live::FileFilter;
 

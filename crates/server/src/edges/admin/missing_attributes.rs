@@ -7,7 +7,7 @@
 //! global`, and rules by an attribute that is absent together with the address that would replace it.
 
 use serde_json::{Value, json};
-use tidegate_core::rules::{Applicability, Explanation, RuleView, SubjectPart};
+use tidegate_rules::{Applicability, Explanation, RuleView, SubjectPart};
 
 /// The rules that might apply if the request had more attributes, each with the attributes that are missing.
 pub(super) fn for_inspect(explanation: &Explanation) -> Vec<Value> {
@@ -75,9 +75,9 @@ fn is_present(part: &SubjectPart) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_core::request::Request;
-    use tidegate_core::rules::{SourceFile, parse};
     use tidegate_core::units::Nanos;
+    use tidegate_rules::request::Request;
+    use tidegate_rules::{SourceFile, parse};
 
     #[test]
     fn only_rules_that_lack_attributes_are_named() {

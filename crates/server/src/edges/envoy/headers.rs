@@ -1,9 +1,9 @@
 //! The headers that Envoy adds to its response to the client.
 
 use tidegate::http::{ResponseContext, each_header};
-use tidegate_core::engine::DescriptorResponse;
-use tidegate_core::envoy::{Status, StatusLimit};
 use tidegate_core::units::Nanos;
+use tidegate_rules::engine::DescriptorResponse;
+use tidegate_rules::envoy::{Status, StatusLimit};
 
 use super::options::{LimitHeaders, ReferenceHeaderNames};
 
@@ -59,7 +59,7 @@ fn binding_status<'s, 'r>(statuses: &'s [Status<'r>]) -> Option<(&'s Status<'r>,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_core::envoy::Unit;
+    use tidegate_rules::envoy::Unit;
 
     fn status(over: bool, quota: bool, remaining: u32, requests: Option<u32>) -> Status<'static> {
         Status {

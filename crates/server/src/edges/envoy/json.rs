@@ -7,10 +7,10 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use hyper::body::Incoming;
 use serde_json::Value;
-use tidegate_core::envoy::{
+use tidegate_rules::envoy::{
     DescribedRequest, Descriptor, DescriptorEntry, DescriptorOverride, Hits, Unit,
 };
-use tidegate_core::request::Edge;
+use tidegate_rules::request::Edge;
 
 use super::deadline::CallerDeadline;
 use super::error::EnvoyError;

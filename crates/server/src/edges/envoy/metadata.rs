@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use tidegate_core::envoy::{Descriptor, DescriptorOverride, Hits, Status};
-use tidegate_core::rules::Metadata;
+use tidegate_rules::Metadata;
+use tidegate_rules::envoy::{Descriptor, DescriptorOverride, Hits, Status};
 
 use super::wire::EnvoyRequest;
 

@@ -5,10 +5,10 @@
 //! [`has_conflicting_keys`] finds requests with several keys.
 
 use tidegate::identity::ip;
-use tidegate_core::envoy::{DescribedRequest, Hits};
-use tidegate_core::request::{Edge, Request, normalize_name, normalize_value};
-use tidegate_core::rules::RuleSet;
 use tidegate_core::units::{Cost, Nanos};
+use tidegate_rules::RuleSet;
+use tidegate_rules::envoy::{DescribedRequest, Hits};
+use tidegate_rules::request::{Edge, Request, normalize_name, normalize_value};
 
 use crate::edges::http::digest_key;
 
@@ -77,8 +77,8 @@ fn cost(described: &DescribedRequest<'_>) -> Option<Cost> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_core::envoy::Descriptor;
-    use tidegate_core::rules::SourceFile;
+    use tidegate_rules::SourceFile;
+    use tidegate_rules::envoy::Descriptor;
 
     fn described<'a>(descriptors: &[&[(&'a str, &'a str)]]) -> DescribedRequest<'a> {
         let descriptor = |entries: &&[(&'a str, &'a str)]| Descriptor {
@@ -119,7 +119,7 @@ mod tests {
         let parsed = |by: &str| {
             let text = format!("version: 1\nrules:\n  - {{ name: r, by: {by}, rate: 1/hour }}\n");
             let (name, text) = ("r", &*text);
-            tidegate_core::rules::parse(&[SourceFile { name, text }]).unwrap()
+            tidegate_rules::parse(&[SourceFile { name, text }]).unwrap()
         };
         let (by_key, by_ip) = (parsed("api_key|ip"), parsed("ip"));
         let two = described(&[&[("api_key", "a")], &[("path", "/"), ("api_key", "b")]]);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate_core::envoy::DescriptorOptions;
+use tidegate_rules::envoy::DescriptorOptions;
 
 /// The options. The defaults are Tidegate's own.
 #[derive(Clone, PartialEq, Debug, Default)]

@@ -1,9 +1,9 @@
 //! Encodes a decision as a `RateLimitResponse`.
 
 use tidegate::http::ResponseContext;
-use tidegate_core::engine::DescriptorResponse;
-use tidegate_core::envoy::{Status, StatusLimit};
-use tidegate_core::rules::Metadata;
+use tidegate_rules::Metadata;
+use tidegate_rules::engine::DescriptorResponse;
+use tidegate_rules::envoy::{Status, StatusLimit};
 
 use super::wire::{EnvoyRequest, unit_number};
 use super::{EnvoyOptions, headers, metadata};

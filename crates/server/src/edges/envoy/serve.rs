@@ -10,8 +10,8 @@ use hyper::Request;
 use hyper::body::Incoming;
 use tidegate::LimiterView;
 use tidegate::http::BodyStyle;
-use tidegate_core::engine::DescriptorResponse;
-use tidegate_core::request::Edge;
+use tidegate_rules::engine::DescriptorResponse;
+use tidegate_rules::request::Edge;
 
 use super::deadline::CallerDeadline;
 use super::error::EnvoyError;

@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use parking_lot::RwLock;
 use tidegate::observe::{Counter, Histogram};
-use tidegate_core::engine::DescriptorResponse;
-use tidegate_core::envoy::{Descriptor, Hits, Status};
 use tidegate_core::store::Source;
+use tidegate_rules::engine::DescriptorResponse;
+use tidegate_rules::envoy::{Descriptor, Hits, Status};
 
 use super::error::EnvoyError;
 use super::wire::EnvoyRequest;

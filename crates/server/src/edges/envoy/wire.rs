@@ -6,10 +6,10 @@
 //! without a decision pass.
 
 use smallvec::SmallVec;
-use tidegate_core::envoy::{
+use tidegate_core::units::Cost;
+use tidegate_rules::envoy::{
     DescribedRequest, Descriptor, DescriptorEntry, DescriptorOverride, Hits, Unit,
 };
-use tidegate_core::units::Cost;
 
 use super::error::EnvoyError;
 use crate::protobuf::{ProtobufField, ProtobufFields};

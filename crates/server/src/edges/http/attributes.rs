@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use tidegate::identity::{Digest, ip};
-use tidegate_core::request::{ApiKey, Request, check_host, normalize_name, normalize_value};
+use tidegate_rules::request::{ApiKey, Request, check_host, normalize_name, normalize_value};
 
 use super::wire::{MAX_ATTRIBUTES, MAX_NAME_BYTES, MAX_VALUE_BYTES};
 

@@ -2,10 +2,10 @@
 
 use http::StatusCode;
 use serde_json::{Value, json};
-use tidegate_core::rules::{
+use tidegate_core::units::Nanos;
+use tidegate_rules::{
     Applicability, EffectiveOptions, Explanation, ListDecision, ListEntry, Mode, RuleView, UnitCost,
 };
-use tidegate_core::units::Nanos;
 
 use super::error::{ApiError, json_response};
 use super::wire::{CheckBody, InputError};

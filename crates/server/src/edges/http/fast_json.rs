@@ -7,8 +7,8 @@
 use std::borrow::Cow;
 
 use tidegate::http::json_plain;
-use tidegate_core::request::Request;
 use tidegate_core::units::Cost;
+use tidegate_rules::request::Request;
 
 use super::attributes::{AttributeBuilder, check_name};
 use super::wire::{

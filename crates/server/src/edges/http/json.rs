@@ -6,8 +6,8 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use tidegate::DEFAULT_PERMIT_TTL;
-use tidegate_core::request::Request;
 use tidegate_core::units::{Cost, Nanos};
+use tidegate_rules::request::Request;
 
 use super::attributes::{AttributeBuilder, check_name};
 use super::wire::{

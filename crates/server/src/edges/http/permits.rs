@@ -6,7 +6,7 @@ use http::StatusCode;
 use serde_json::json;
 use tidegate::http::{BodyStyle, acquired, concurrency_denied};
 use tidegate::{AcquireError, Acquired, Ticket, TicketError};
-use tidegate_core::request::Edge;
+use tidegate_rules::request::Edge;
 
 use super::error::{ApiError, json_response};
 use super::serve::{store_unavailable, to_response};

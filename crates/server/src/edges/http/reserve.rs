@@ -4,7 +4,7 @@ use http::StatusCode;
 use serde_json::json;
 use tidegate::SettleError;
 use tidegate::http::{BodyStyle, response};
-use tidegate_core::request::Edge;
+use tidegate_rules::request::Edge;
 
 use super::error::{ApiError, json_response};
 use super::reserve_wire::{parse_reserve, parse_settle};

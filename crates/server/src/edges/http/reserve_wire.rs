@@ -5,9 +5,9 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 use tidegate::Actual;
-use tidegate_core::request::Request;
 use tidegate_core::store::Reserve;
 use tidegate_core::units::{Cost, Nanos};
+use tidegate_rules::request::Request;
 
 use super::json::{AttributesSeed, CostsSeed, JsonText, Trace, WholeNumberSeed, to_costs};
 use super::wire::{EMPTY_REQUEST, InputError, parse};

@@ -12,9 +12,9 @@ use hyper::body::{Body, Incoming};
 use serde_json::json;
 use tidegate::http::{BodyStyle, DecisionResponse as Decided, ResponseContext, item, response};
 use tidegate::{LimiterView, RefundError};
-use tidegate_core::engine::Decision;
-use tidegate_core::request::{Edge, Request};
 use tidegate_core::store::{Refunded, Store, StoreError};
+use tidegate_rules::engine::Decision;
+use tidegate_rules::request::{Edge, Request};
 use tokio::sync::Semaphore;
 
 use super::error::{ApiError, json_response};

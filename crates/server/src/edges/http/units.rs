@@ -1,8 +1,8 @@
 //! Rejects costs in units that the rules do not know, because nothing would be charged for them, and attributes that
 //! differ from a known one by case, because no rule would match them.
 
-use tidegate_core::request::Request;
-use tidegate_core::rules::{RuleSet, may_have_case_mismatch};
+use tidegate_rules::request::Request;
+use tidegate_rules::{RuleSet, may_have_case_mismatch};
 
 use super::wire::{CheckBody, InputError};
 use crate::service::Service;

@@ -7,8 +7,8 @@
 use std::borrow::Cow;
 
 use serde::de::DeserializeSeed;
-use tidegate_core::request::{Edge, Request};
 use tidegate_core::units::Nanos;
+use tidegate_rules::request::{Edge, Request};
 
 use super::fast_json;
 use super::json::{AcquireSeed, CheckBodySeed, TextFieldSeed, Trace};

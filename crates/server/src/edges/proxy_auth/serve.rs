@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Response, StatusCode};
 use tidegate::http::{headers, response as written};
-use tidegate_core::request::Edge;
+use tidegate_rules::request::Edge;
 
 use super::wire::{self, ProxyAuthOptions};
 use crate::decision_ids::DecisionId;

@@ -18,11 +18,11 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use ipnet::IpNet;
 use tidegate::identity::TrustedProxies;
 use tidegate::identity::forwarded::{self, ForwardingHeader};
-use tidegate_core::request::{
+use tidegate_core::units::Nanos;
+use tidegate_rules::RuleSet;
+use tidegate_rules::request::{
     Edge, PRIORITY, Priority, Request, check_host, normalize_host, normalize_method, normalize_path,
 };
-use tidegate_core::rules::RuleSet;
-use tidegate_core::units::Nanos;
 
 use super::credentials::{KeyHeader, api_key};
 use crate::edges::http::digest_key;

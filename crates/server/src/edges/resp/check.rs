@@ -11,10 +11,10 @@
 use std::borrow::Cow;
 
 use tidegate_core::algorithms::Retry;
-use tidegate_core::engine::{Decision, DecisionKind};
-use tidegate_core::request::{Edge, Request};
-use tidegate_core::rules::RuleSet;
 use tidegate_core::units::{Cost, Nanos};
+use tidegate_rules::RuleSet;
+use tidegate_rules::engine::{Decision, DecisionKind};
+use tidegate_rules::request::{Edge, Request};
 
 use super::reply::{self, Protocol, echo, saturating_i64};
 use super::wire::Arguments;

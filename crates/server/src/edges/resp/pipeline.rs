@@ -9,9 +9,9 @@ use std::time::Instant;
 
 use smallvec::SmallVec;
 use tidegate::{KeyAction, KeyCharge, RefundError};
-use tidegate_core::request::{Edge, Request};
-use tidegate_core::rules::may_have_case_mismatch;
 use tidegate_core::store::{SINGLE_BATCH, SingleOutcomes, StoreError};
+use tidegate_rules::may_have_case_mismatch;
+use tidegate_rules::request::{Edge, Request};
 
 use super::buffers::OUTPUT_BYTES;
 use super::check;

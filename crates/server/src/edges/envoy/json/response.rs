@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 use serde_json::{Map, Number, Value};
-use tidegate_core::envoy::{Status, StatusLimit};
-use tidegate_core::rules::Metadata;
+use tidegate_rules::Metadata;
+use tidegate_rules::envoy::{Status, StatusLimit};
 
 use crate::edges::envoy::response::EnvoyResponse;
 

@@ -1,8 +1,8 @@
 use super::*;
 use crate::edges::envoy::messages;
 use prost::Message;
-use tidegate_core::envoy::Unit;
 use tidegate_core::units::Nanos;
+use tidegate_rules::envoy::Unit;
 
 fn encode_and_decode(status: &Status<'_>) -> messages::DescriptorStatus {
     let mut out = Vec::new();

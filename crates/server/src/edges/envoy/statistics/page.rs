@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tidegate::observe::{Exposition, MetricKind};
-use tidegate_core::rules::stat_name;
+use tidegate_rules::stat_name;
 
 use super::{EnvoyStatistics, LimitHits};
 

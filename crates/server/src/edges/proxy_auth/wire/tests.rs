@@ -19,11 +19,11 @@ rules:
 /// Renders the request parsed from a sub-request.
 #[track_caller]
 fn check(lines: &[(&str, &str)], query: &str, want: &str) {
-    let rules = tidegate_core::rules::SourceFile {
+    let rules = tidegate_rules::SourceFile {
         name: "r",
         text: RULES,
     };
-    let policy = ProxyHeaderPolicy::of(&Arc::new(tidegate_core::rules::parse(&[rules]).unwrap()));
+    let policy = ProxyHeaderPolicy::of(&Arc::new(tidegate_rules::parse(&[rules]).unwrap()));
     let headers = headers(lines);
     let options = ProxyAuthOptions::parse(Some(query)).unwrap();
     let peer = EndpointAddress::Tcp("127.0.0.1:9".parse().unwrap());
@@ -131,12 +131,11 @@ fn a_proxy_that_sends_no_target_is_rejected() {
 fn a_method_or_host_that_an_enforced_rule_needs_must_be_sent() {
     let fields = |rule: &str| {
         let text = format!("version: 1\nrules:\n  - {{ name: r, by: ip, rate: 1/hour, {rule} }}\n");
-        let file = tidegate_core::rules::SourceFile {
+        let file = tidegate_rules::SourceFile {
             name: "r",
             text: &text,
         };
-        let policy =
-            ProxyHeaderPolicy::of(&Arc::new(tidegate_core::rules::parse(&[file]).unwrap()));
+        let policy = ProxyHeaderPolicy::of(&Arc::new(tidegate_rules::parse(&[file]).unwrap()));
         let peer = EndpointAddress::Unix("x".into());
         let parse_with = |lines: &[(&str, &str)], query: &str| {
             let options = ProxyAuthOptions::parse(Some(query)).unwrap();
@@ -198,11 +197,11 @@ fn headers_that_no_rule_names_are_ignored() {
             latin.clone(),
         );
     }
-    let rules = tidegate_core::rules::SourceFile {
+    let rules = tidegate_rules::SourceFile {
         name: "r",
         text: RULES,
     };
-    let policy = ProxyHeaderPolicy::of(&Arc::new(tidegate_core::rules::parse(&[rules]).unwrap()));
+    let policy = ProxyHeaderPolicy::of(&Arc::new(tidegate_rules::parse(&[rules]).unwrap()));
     let peer = EndpointAddress::Unix("x".into());
     assert!(parse_request(&all, ProxyAuthOptions::default(), &peer, &policy).is_ok());
     all.insert("user-agent", latin);
@@ -317,8 +316,8 @@ fn the_query_is_checked() {
 fn the_raw_path_is_available_to_rules_that_use_it() {
     let text =
         "version: 1\nrules:\n  - { name: r, match: { raw_path: /a/ }, by: ip, rate: 1/hour }\n";
-    let file = tidegate_core::rules::SourceFile { name: "r", text };
-    let policy = ProxyHeaderPolicy::of(&Arc::new(tidegate_core::rules::parse(&[file]).unwrap()));
+    let file = tidegate_rules::SourceFile { name: "r", text };
+    let policy = ProxyHeaderPolicy::of(&Arc::new(tidegate_rules::parse(&[file]).unwrap()));
     let peer = EndpointAddress::Unix("x".into());
     let parse_with = |target: &str| {
         let headers = headers(&[("x-original-uri", target)]);

@@ -1,0 +1,224 @@
+//! The fields of a mapping as a struct of optional nodes. An unknown or repeated field is an error.
+
+use super::diagnostics::{RuleError, RuleErrors, SourceLocation, Warning, quoted};
+use super::yaml::{YamlNode, YamlValue};
+use std::sync::Arc;
+
+/// Collects errors and warnings about one file, and about one rule within it.
+pub(crate) struct Reporter<'r> {
+    pub(crate) file: Arc<str>,
+    pub(crate) rule: Option<&'r str>,
+    pub(crate) errors: &'r mut RuleErrors,
+}
+
+impl Reporter<'_> {
+    pub(crate) fn location(&self, line: u32) -> SourceLocation {
+        SourceLocation {
+            file: Arc::clone(&self.file),
+            line,
+        }
+    }
+
+    /// Reports an error on `line`. Within a rule, the message follows its name.
+    pub(crate) fn error(&mut self, line: u32, message: impl Into<String>) {
+        let error = RuleError {
+            location: self.location(line),
+            rule: self.rule.map(Into::into),
+            message: message.into(),
+        };
+        self.errors.push(error);
+    }
+
+    /// Records a lint warning about `line`. Within a rule, the message follows its name.
+    pub(crate) fn warn(&mut self, line: u32, message: impl Into<String>) {
+        let warning = Warning {
+            location: self.location(line),
+            rule: self.rule.map(Into::into),
+            message: message.into(),
+        };
+        self.errors.push_warning(warning);
+    }
+
+    /// The text of a field, or an error that says what is `expected`.
+    pub(crate) fn text<'d>(
+        &mut self,
+        field: &str,
+        node: YamlNode<'d>,
+        expected: &str,
+    ) -> Option<&'d str> {
+        let found = match node.kind() {
+            YamlValue::Text(text) => return Some(text),
+            YamlValue::Null => "nothing",
+            YamlValue::List(_) => "a list",
+            YamlValue::Map(_) => "a mapping",
+        };
+        self.error(
+            node.line(),
+            format!("has {found} for `{field}`; write {expected}"),
+        );
+        None
+    }
+
+    /// A text, or a list of texts, each with its line. Anything else is an error.
+    pub(crate) fn texts<'d>(
+        &mut self,
+        field: &str,
+        node: YamlNode<'d>,
+        expected: &str,
+    ) -> Vec<(&'d str, u32)> {
+        match node.kind() {
+            YamlValue::List(items) => {
+                let texts: Vec<_> = items
+                    .filter_map(|item| Some((self.text(field, item, expected)?, item.line())))
+                    .collect();
+                if texts.is_empty() {
+                    self.reject_empty_list(field, node, expected);
+                }
+                texts
+            }
+            _ => {
+                let text = self.text(field, node, expected);
+                text.map(|text| (text, node.line())).into_iter().collect()
+            }
+        }
+    }
+
+    fn reject_empty_list(&mut self, field: &str, node: YamlNode<'_>, expected: &str) {
+        if let YamlValue::List(mut items) = node.kind()
+            && items.next().is_none()
+        {
+            let message = format!("has an empty list for `{field}`; write {expected}");
+            self.error(node.line(), message);
+        }
+    }
+}
+
+/// A mapping whose fields are known.
+pub(crate) trait MappingFields<'d>: Default {
+    const KNOWN: &'static [&'static str];
+
+    fn field(&mut self, key: &str) -> Option<&mut Option<YamlNode<'d>>>;
+
+    /// Reads the fields of `node`; `None` if it is not a mapping. Errors call the mapping `what`, which is empty
+    /// where the name of a rule precedes the message.
+    fn read(node: YamlNode<'d>, what: &str, report: &mut Reporter<'_>) -> Option<Self> {
+        let YamlValue::Map(pairs) = node.kind() else {
+            let found = match node.kind() {
+                YamlValue::Text(text) => quoted(text),
+                YamlValue::List(_) => "a list".to_owned(),
+                _ => "nothing".to_owned(),
+            };
+            let example = Self::KNOWN.first().unwrap_or(&"name");
+            let message = format!("{what} is {found}; write fields such as `{example}: ...`");
+            report.error(node.line(), message);
+            return None;
+        };
+        let what = if what.is_empty() {
+            String::new()
+        } else {
+            format!("{what} ")
+        };
+        let mut fields = Self::default();
+        for (key, value) in pairs {
+            let Some(name) = key.text() else {
+                report.error(
+                    key.line(),
+                    format!("{what}has a field whose name is not a text; write a name"),
+                );
+                continue;
+            };
+            match fields.field(name) {
+                None => report.error(key.line(), unknown_field(&what, name, Self::KNOWN)),
+                Some(Some(first)) => {
+                    let message = format!(
+                        "{what}has `{name}` twice, the first on line {}; keep one",
+                        first.line()
+                    );
+                    report.error(key.line(), message);
+                }
+                Some(field) => *field = Some(value),
+            }
+        }
+        Some(fields)
+    }
+}
+
+/// Declares a struct of optional nodes, one per field of a mapping.
+macro_rules! mapping_fields {
+    ($(#[$doc:meta])* $name:ident { $($field:ident: $key:literal),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Default)]
+        pub(crate) struct $name<'d> { $(pub(crate) $field: Option<$crate::language::yaml::YamlNode<'d>>,)* }
+
+        impl<'d> $crate::language::fields::MappingFields<'d> for $name<'d> {
+            const KNOWN: &'static [&'static str] = &[$($key),*];
+
+            fn field(&mut self, key: &str) -> Option<&mut Option<$crate::language::yaml::YamlNode<'d>>> {
+                match key { $($key => Some(&mut self.$field),)* _ => None }
+            }
+        }
+    };
+}
+pub(crate) use mapping_fields;
+
+fn unknown_field(what: &str, name: &str, known: &[&str]) -> String {
+    let found = format!("{what}has the unknown field {}", quoted(name));
+    match name {
+        "burst" => return format!("{found}; write it behind the rate: `100/minute burst 20`"),
+        "<<" => return format!("{found}; fields cannot be merged in, write them out"),
+        _ => {}
+    }
+    match closest_name(name, known) {
+        Some(near) => format!("{found}; write `{near}`?"),
+        None => format!("{found}; write one of {}", known.join(", ")),
+    }
+}
+
+/// The known name that `name` was probably meant to be.
+pub(crate) fn closest_name<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
+    if name.len() > 40 {
+        return None;
+    }
+    let max_distance = (name.len() / 3).clamp(1, 3);
+    let length = name.chars().count();
+    // Names of other lengths are farther away than that, and computing the distance takes long.
+    let alike = known
+        .iter()
+        .filter(|known| known.chars().count().abs_diff(length) <= max_distance);
+    let ranked = alike.map(|known| (edit_distance(name, known), *known));
+    let (distance, near) = ranked.min_by_key(|(distance, _)| *distance)?;
+    (distance <= max_distance).then_some(near)
+}
+
+/// Edit distance: the letters to insert, drop or change to turn `a` into `b`.
+fn edit_distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, letter) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, other) in b.iter().enumerate() {
+            let changed = diagonal + usize::from(letter != *other);
+            diagonal = row[j + 1];
+            row[j + 1] = changed.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_misspelt_name_is_recognised() {
+        let known = ["rate", "replaces", "on_store_failure", "mode"];
+        assert_eq!(closest_name("rates", &known), Some("rate"));
+        assert_eq!(
+            closest_name("on-store-failure", &known),
+            Some("on_store_failure")
+        );
+        assert_eq!(closest_name("replace", &known), Some("replaces"));
+        assert_eq!(closest_name("colour", &known), None);
+    }
+}

@@ -1,0 +1,324 @@
+//! Warnings about rules that are valid and probably not meant.
+//!
+//! Each check looks at one thing and says what it causes and what to write. A warning never stops a reload.
+
+mod access_lists;
+mod counting;
+pub(super) mod keys;
+mod names;
+mod tiers;
+mod unreachable_rules;
+
+use super::condition::{Attribute, AttributeMatcher};
+use super::diagnostics::{SourceLocation, Warning, quoted};
+use super::duration::RateWindow;
+use super::rate::{Rate, parse_rate};
+use super::rule::{By, IfMissing, Mode, Rates, Rule, RuleKind};
+use super::rule_set::RuleSet;
+use super::{methods, values};
+use tidegate_core::algorithms::{Algorithm, MAX_LOG_ENTRIES};
+use tidegate_core::units::Nanos;
+
+/// All warnings about `set`, in file order.
+pub fn lint(set: &RuleSet) -> Vec<Warning> {
+    let mut warnings = set.warnings.clone();
+    check_set(set, &mut warnings);
+    let native = |rule: &&Rule| rule.kind == RuleKind::Match;
+    let guarded = set.rules().iter().filter(native).any(limits_addresses);
+    for rule in set.rules().iter().filter(native) {
+        let mut warn = |message: String| warnings.push(warning(rule, message));
+        login_by_fixed_window(rule, &mut warn);
+        large_log(rule, &mut warn);
+        skipped_when_missing(rule, &mut warn);
+        small_burst(rule, &mut warn);
+        redundant_rate(rule, &mut warn);
+        client_chosen_subject(rule, guarded, &mut warn);
+        unverified_keys(rule, set, &mut warn);
+        named_keys(rule, set, &mut warn);
+        ineffective_fields(rule, &mut warn);
+        durable_for_seconds(rule, &mut warn);
+        counting::check(rule, &mut warn);
+        unknown_method(rule, &mut warn);
+        tiers::check(rule, set, &mut warn);
+    }
+    domains_without_limits(set, &mut warnings);
+    names::check(set, &mut warnings);
+    unreachable_rules::check(set, &mut warnings);
+    access_lists::check(set, &mut warnings);
+    sort(set, &mut warnings);
+    warnings
+}
+
+/// As [`lint`], with the checks that depend on the time and on the keys file: list entries that have expired at
+/// `now`, names of keys for which `is_listed` is false, and overrides for `sha256:HEX` where `name_of` has a name for
+/// that key.
+pub fn lint_with_keys<'k>(
+    set: &RuleSet,
+    now: Nanos,
+    is_listed: impl Fn(&str) -> bool,
+    name_of: impl Fn(&str) -> Option<&'k str>,
+) -> Vec<Warning> {
+    let mut warnings = lint(set);
+    access_lists::check_ended(set, now, &mut warnings);
+    keys::check(set, &is_listed, &mut warnings);
+    keys::check_digests(set, &name_of, &mut warnings);
+    sort(set, &mut warnings);
+    warnings
+}
+
+/// Sorts by file and line.
+fn sort(set: &RuleSet, warnings: &mut [Warning]) {
+    let mut files: Vec<_> = set.rules().iter().map(|rule| &rule.location.file).collect();
+    files.dedup();
+    warnings.sort_by_key(|warning| {
+        let file = files
+            .iter()
+            .position(|file| **file == warning.location.file);
+        (file, warning.location.line)
+    });
+}
+
+fn warning(rule: &Rule, message: String) -> Warning {
+    Warning {
+        location: rule.location.clone(),
+        rule: Some(rule.name.as_str().into()),
+        message,
+    }
+}
+
+fn check_set(set: &RuleSet, warnings: &mut Vec<Warning>) {
+    let mut warn = |message: &str| {
+        warnings.push(Warning {
+            location: SourceLocation {
+                file: set.source.clone(),
+                line: 0,
+            },
+            rule: None,
+            message: message.to_owned(),
+        });
+    };
+    if set.rules().is_empty() {
+        warn("has no rules: everything passes");
+    }
+    if !set.tiers().is_empty() && set.keys_file().is_none() {
+        warn("has tiers but no `keys_file`, so that every client is in the first tier; write one");
+    }
+    if set.has_timezone && !set.rules().iter().any(follows_calendar) {
+        warn(
+            "has a `timezone`, but no rate per day, week or month that follows it; remove it, or write \
+             a rate such as 1000/day",
+        );
+    }
+}
+
+/// Domains of Envoy without any limit.
+fn domains_without_limits(set: &RuleSet, warnings: &mut Vec<Warning>) {
+    let domains = set.descriptors.domains.iter();
+    warnings.extend(
+        domains
+            .filter(|domain| !domain.root.has_limits())
+            .map(|domain| {
+                let name = quoted(&domain.name);
+                Warning {
+                    location: domain.location.clone(),
+                    rule: None,
+                    message: format!("has no limits in the domain {name}: everything passes"),
+                }
+            }),
+    );
+}
+
+/// Whether a rule has a calendar window.
+fn follows_calendar(rule: &Rule) -> bool {
+    let mut written = all_rates(rule).flat_map(|rates| &rates.texts);
+    let on_calendar = |text: &str| match parse_rate(text) {
+        Ok(Rate::PerWindow(rate)) => matches!(rate.window, RateWindow::Calendar(_)),
+        _ => false,
+    };
+    rule.algorithm == Algorithm::FixedWindow && written.any(|text| on_calendar(text))
+}
+
+/// Words in paths where passwords are guessed.
+const LOGIN_WORDS: [&str; 8] = [
+    "login", "signin", "sign-in", "password", "otp", "token", "auth", "session",
+];
+
+fn login_by_fixed_window(rule: &Rule, warn: &mut impl FnMut(String)) {
+    let login = unreachable_rules::paths(rule).find(|path| {
+        let path = path.to_ascii_lowercase();
+        LOGIN_WORDS.iter().any(|word| path.contains(word))
+    });
+    if let Some(path) = login
+        && rule.algorithm == Algorithm::FixedWindow
+        && rule.guard.get() == 0
+    {
+        warn(format!(
+            "counts {path} by a fixed window, which allows twice the limit around an edge; \
+             write `algorithm: sliding-log`, or a `guard`"
+        ));
+    }
+}
+
+fn large_log(rule: &Rule, warn: &mut impl FnMut(String)) {
+    if rule.algorithm != Algorithm::SlidingLog {
+        return;
+    }
+    let counts = all_rates(rule)
+        .flat_map(|rates| rates.limits.iter())
+        .map(|limit| limit.count());
+    if let Some(count) = counts.max().filter(|count| *count > MAX_LOG_ENTRIES) {
+        warn(format!(
+            "logs {count} requests per subject, but a log stores only {MAX_LOG_ENTRIES} times, rounded \
+             up; write `algorithm: sliding-window-strict`"
+        ));
+    }
+}
+
+fn skipped_when_missing(rule: &Rule, warn: &mut impl FnMut(String)) {
+    if rule.if_missing == IfMissing::Skip && *rule.by != By::Global {
+        warn(format!(
+            "has `if_missing: skip`, so that clients that leave out {} are not limited by it; remove it \
+             unless another rule limits them",
+            rule.by
+        ));
+    }
+}
+
+/// The largest cost that a unit usually has: a response of a language model, an upload.
+const TYPICAL_UNIT_COST: u64 = 1_000;
+
+fn small_burst(rule: &Rule, warn: &mut impl FnMut(String)) {
+    let Some(unit) = &rule.unit else { return };
+    for rates in all_rates(rule) {
+        for (limit, written) in rates.limits.iter().zip(&rates.texts) {
+            let bytes_or_tokens = limit.count() >= TYPICAL_UNIT_COST;
+            if bytes_or_tokens && limit.capacity() < TYPICAL_UNIT_COST {
+                warn(format!(
+                    "has rate `{written}`, which always denies requests that cost more than {} {unit}; \
+                     write a larger burst",
+                    limit.capacity()
+                ));
+            }
+        }
+    }
+}
+
+/// Warns about a rate that another rate of the rule always undercuts.
+fn redundant_rate(rule: &Rule, warn: &mut impl FnMut(String)) {
+    for rates in all_rates(rule) {
+        for (i, limit) in rates.limits.iter().enumerate() {
+            let binds_first = rates.limits.iter().enumerate().position(|(j, other)| {
+                let no_more = other.count() <= limit.count()
+                    && other.per() >= limit.per()
+                    && other.capacity() <= limit.capacity();
+                j != i && no_more && (other != limit || j < i)
+            });
+            if let Some(other) = binds_first {
+                warn(format!(
+                    "has rate `{}`, which can never bind beside `{}`; remove it",
+                    rates.texts[i], rates.texts[other]
+                ));
+            }
+        }
+    }
+}
+
+fn client_chosen_subject(rule: &Rule, guarded: bool, warn: &mut impl FnMut(String)) {
+    let chosen = rule.by.names().find(|name| name.starts_with("header."));
+    if let Some(name) = chosen.filter(|_| !guarded) {
+        warn(format!(
+            "counts by {name}, which clients choose themselves, and there is no rule by ip beside it; \
+             write one"
+        ));
+    }
+}
+
+/// Whether a rule limits one address, or all clients together.
+fn limits_addresses(rule: &Rule) -> bool {
+    let by_address = *rule.by == By::Global || rule.by.names().eq(["ip"]);
+    by_address && rule.mode == Mode::Enforce && !rule.rates[0].limits.is_empty()
+}
+
+fn unverified_keys(rule: &Rule, set: &RuleSet, warn: &mut impl FnMut(String)) {
+    if set.keys_file().is_none() && rule.by.names().any(|name| name == "api_key") {
+        warn(
+            "counts by api_key, but there is no `keys_file`: every invented key has a budget of its \
+             own; write one"
+                .to_owned(),
+        );
+    }
+}
+
+/// Warns about a pattern for names of keys where no key has a name.
+fn named_keys(rule: &Rule, set: &RuleSet, warn: &mut impl FnMut(String)) {
+    if set.keys_file().is_some() {
+        return;
+    }
+    let conditions = rule.matching.all.iter().chain(&rule.matching.none);
+    for condition in conditions.filter(|condition| condition.attribute == Attribute::ApiKey) {
+        let AttributeMatcher::Texts(texts) = &condition.matcher else {
+            continue;
+        };
+        if let Some(glob) = texts.globs.iter().find(|glob| !glob.matches_everything()) {
+            warn(format!(
+                "matches api_key {}, but without a `keys_file` no key has a name, so that it has no effect; write one",
+                quoted(glob.as_str())
+            ));
+        }
+    }
+}
+
+fn unknown_method(rule: &Rule, warn: &mut impl FnMut(String)) {
+    let conditions = rule.matching.all.iter().chain(&rule.matching.none);
+    for condition in conditions.filter(|condition| condition.attribute.name() == "method") {
+        let AttributeMatcher::Texts(texts) = &condition.matcher else {
+            continue;
+        };
+        for method in texts
+            .literals
+            .iter()
+            .filter(|text| !methods::is_known(text))
+        {
+            warn(format!("matches {}", values::unregistered_method(method)));
+        }
+    }
+}
+
+fn ineffective_fields(rule: &Rule, warn: &mut impl FnMut(String)) {
+    let rates = all_rates(rule).flat_map(|rates| rates.limits.iter().zip(&rates.texts));
+    let mut calendar_rates = rates.filter(|(limit, _)| !limit.is_staggered());
+    if rule.stagger
+        && let Some((_, rate)) = calendar_rates.next()
+    {
+        warn(format!(
+            "has `stagger`, but the windows of {rate} follow the calendar and are not staggered; write days as \
+             24h, weeks as 168h and months as 720h, or remove it"
+        ));
+    }
+    let unlimited = rule.rates.len() == 1 && rule.rates[0].limits.is_empty();
+    if unlimited && rule.concurrent.is_none() && rule.replaces.is_empty() {
+        warn("is unlimited and replaces nothing, so that it has no effect; remove it".to_owned());
+    }
+}
+
+/// Starting a process or promoting a replica takes about this long.
+const TYPICAL_FAILOVER_TIME: Nanos = Nanos::from_secs(10);
+
+fn durable_for_seconds(rule: &Rule, warn: &mut impl FnMut(String)) {
+    let spans = all_rates(rule).flat_map(|rates| rates.limits.iter().map(|limit| limit.per()));
+    if let Some(longest) = spans
+        .max()
+        .filter(|longest| *longest <= TYPICAL_FAILOVER_TIME)
+        && rule.options.durability.is_required()
+    {
+        warn(format!(
+            "has durability {}, but its longest window of {longest} ends before a restart or failover is \
+             over; remove it, or write a longer window",
+            rule.options.durability.name()
+        ));
+    }
+}
+
+fn all_rates(rule: &Rule) -> impl Iterator<Item = &Rates> {
+    rule.rates.iter().map(|rates| &**rates)
+}

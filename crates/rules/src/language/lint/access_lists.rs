@@ -1,0 +1,82 @@
+//! Entries of lists that cover no clients any more, or nearly all of them.
+
+use crate::language::access_lists::{AccessList, LintCandidate, ListEntry, ListTarget, is_wide};
+use crate::language::diagnostics::{SourceLocation, Warning, quoted};
+use crate::language::rule_set::RuleSet;
+use tidegate_core::units::Nanos;
+
+/// Warns about entries of `trusted_proxies` and `allow` that cover a large part of all addresses.
+pub(super) fn check(set: &RuleSet, warnings: &mut Vec<Warning>) {
+    let proxies = set.identity.trusted_proxies.iter();
+    if let (Some(net), Some(location)) = (
+        proxies.into_iter().find(|net| is_wide(**net)),
+        &set.identity_location,
+    ) {
+        let message = format!(
+            "has `{net}` in `trusted_proxies`, so that every client in it chooses its own address; write the \
+             networks of your proxies"
+        );
+        warnings.push(file_warning(location, message));
+    }
+    for candidate in &set.allow.lint_candidates {
+        if matches!(candidate.target, ListTarget::Net(net) if is_wide(net)) {
+            let message = format!(
+                "has {} in `allow`, so that none of these clients is limited; write smaller networks, or \
+                 `mode: off` in the rules",
+                quoted(&candidate.entry.target)
+            );
+            warnings.push(file_warning(&candidate.entry.location, message));
+        }
+    }
+    check_overridden(set, warnings);
+}
+
+/// Warns about entries of `block` that `allow` leaves without effect. An `allow` within a blocked network, or one
+/// that expires before the block does, is an intended exception.
+fn check_overridden(set: &RuleSet, warnings: &mut Vec<Warning>) {
+    if set.allow.is_empty() {
+        return;
+    }
+    let end = |entry: &ListEntry| entry.until.unwrap_or(Nanos::MAX);
+    for (target, blocked) in set.block.iter() {
+        let mut allowing = set.allow.covering(&target);
+        if let Some(allowed) = allowing.find(|allowed| end(allowed) >= end(blocked)) {
+            let message = format!(
+                "has in `block` {}, which has no effect, because `allow` wins and has {}; remove one of them",
+                quoted(&blocked.target),
+                quoted(&allowed.target)
+            );
+            warnings.push(file_warning(&blocked.location, message));
+        }
+    }
+}
+
+/// Warns about entries that have expired at `now`.
+pub(super) fn check_ended(set: &RuleSet, now: Nanos, warnings: &mut Vec<Warning>) {
+    for (field, list) in access_lists(set) {
+        let ended =
+            |candidate: &&LintCandidate| candidate.entry.until.is_some_and(|until| until <= now);
+        for candidate in list.lint_candidates.iter().filter(ended) {
+            let message = format!(
+                "has in `{field}` {}, which has ended and has no effect; remove it, or write a later \
+                 `until`",
+                candidate.entry
+            );
+            warnings.push(file_warning(&candidate.entry.location, message));
+        }
+    }
+}
+
+/// Both lists and their names.
+pub(super) fn access_lists(set: &RuleSet) -> [(&'static str, &AccessList); 2] {
+    [("allow", &set.allow), ("block", &set.block)]
+}
+
+/// A warning about no particular rule.
+pub(super) fn file_warning(location: &SourceLocation, message: String) -> Warning {
+    Warning {
+        location: location.clone(),
+        rule: None,
+        message,
+    }
+}

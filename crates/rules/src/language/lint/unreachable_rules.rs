@@ -1,0 +1,151 @@
+//! Rules that can never apply: always replaced, or with a match that contradicts itself.
+
+use ipnet::IpNet;
+
+use crate::language::condition::{Attribute, AttributeMatcher, Condition};
+use crate::language::diagnostics::Warning;
+use crate::language::glob::Glob;
+use crate::language::rule::{Mode, Purpose, Rule};
+use crate::language::rule_set::RuleSet;
+use crate::request::Priority;
+
+pub(super) fn check(set: &RuleSet, warnings: &mut Vec<Warning>) {
+    for rule in set.rules().iter().filter(|rule| rule.mode != Mode::Off) {
+        if let Some(condition) = find_contradiction(rule) {
+            let message = format!(
+                "can never apply: its match requires {0} to be {1}, and its `not` excludes just that; \
+                 change one of them",
+                condition.attribute.name(),
+                condition.matcher
+            );
+            warnings.push(super::warning(rule, message));
+        } else if let Some(condition) = rule
+            .matching
+            .none
+            .iter()
+            .find(|none| matches_everything(none))
+        {
+            warnings.push(super::warning(rule, excludes_everything(condition)));
+        }
+    }
+    for other in set.rules() {
+        for at in &other.replaces {
+            let rule = &set.rules()[*at as usize];
+            if rule.mode != Mode::Off && always_replaced(rule, other, *at) {
+                let message = format!(
+                    "can never apply: `{}` replaces it and applies wherever it does; remove one of them",
+                    other.name
+                );
+                warnings.push(super::warning(rule, message));
+            }
+        }
+    }
+}
+
+/// The paths that a rule requires, as written.
+pub(super) fn paths(rule: &Rule) -> impl Iterator<Item = &str> {
+    let path = |condition: &&Condition| condition.attribute.name() == "path";
+    let path_conditions = rule.matching.all.iter().filter(path);
+    path_conditions.flat_map(|condition| match &condition.matcher {
+        AttributeMatcher::Texts(texts) => texts
+            .literals
+            .iter()
+            .map(|text| &**text)
+            .chain(texts.globs.iter().map(|glob| glob.as_str()))
+            .collect::<Vec<_>>(),
+        AttributeMatcher::Nets(_) => Vec::new(),
+    })
+}
+
+/// Whether a condition holds for every request that a proxy describes: they all have a path, a method, an address and a
+/// priority. `not: { user: "**" }` is for requests without a user.
+fn matches_everything(condition: &Condition) -> bool {
+    match &condition.matcher {
+        AttributeMatcher::Nets(nets) => {
+            let everywhere = |is_family: fn(&IpNet) -> bool| {
+                nets.iter()
+                    .any(|net| net.prefix_len() == 0 && is_family(net))
+            };
+            everywhere(|net| matches!(net, IpNet::V4(_)))
+                && everywhere(|net| matches!(net, IpNet::V6(_)))
+        }
+        AttributeMatcher::Texts(texts) => match &condition.attribute {
+            Attribute::Priority => Priority::ALL
+                .iter()
+                .all(|known| texts.matches(known.name())),
+            Attribute::Text(name) if matches!(&**name, "path" | "method") => {
+                texts.globs.iter().any(Glob::matches_everything)
+            }
+            _ => false,
+        },
+    }
+}
+
+fn excludes_everything(condition: &Condition) -> String {
+    let name = condition.attribute.name();
+    let applies = match &condition.attribute {
+        Attribute::Priority => "can never apply".to_owned(),
+        _ => format!("can only apply to requests without `{name}`, which no proxy sends"),
+    };
+    format!(
+        "{applies}: its `not` excludes every `{name}` by {}; write which it excludes, or remove it",
+        condition.matcher
+    )
+}
+
+/// A condition whose values are all excluded by the `not` of the same rule.
+fn find_contradiction(rule: &Rule) -> Option<&Condition> {
+    rule.matching.all.iter().find(|condition| {
+        let exclusions = rule.matching.none.iter();
+        let mut same = exclusions.filter(|exclusion| exclusion.attribute == condition.attribute);
+        same.any(|exclusion| covers(exclusion, condition))
+    })
+}
+
+/// Whether `wide` holds wherever `narrow` does. A glob is covered by itself and by a glob that matches everything,
+/// and a path by `/a/**` above it. Other globs may be covered too and are not analysed.
+fn covers(wide: &Condition, narrow: &Condition) -> bool {
+    if wide.attribute != narrow.attribute {
+        return false;
+    }
+    match (&wide.matcher, &narrow.matcher) {
+        (AttributeMatcher::Nets(wide), AttributeMatcher::Nets(narrow)) => narrow
+            .iter()
+            .all(|net| wide.iter().any(|wide| wide.contains(net))),
+        (AttributeMatcher::Texts(wide), AttributeMatcher::Texts(narrow)) => {
+            narrow.literals.iter().all(|text| wide.matches(text))
+                && narrow.globs.iter().all(|glob| {
+                    let mut known = wide.globs.iter();
+                    known.any(|known| glob_covers(known, glob))
+                })
+        }
+        _ => false,
+    }
+}
+
+fn glob_covers(wide: &Glob, narrow: &Glob) -> bool {
+    if wide == narrow || wide.as_str().bytes().all(|byte| byte == b'*') {
+        return true;
+    }
+    if !wide.has_segments() || !narrow.has_segments() {
+        return false;
+    }
+    // `/a/**` matches whatever begins with `/a/`.
+    let above = wide.as_str().strip_suffix("**");
+    above.is_some_and(|above| !above.contains('*') && narrow.as_str().starts_with(above))
+}
+
+/// Whether `other`, which replaces `rule`, applies wherever it does.
+fn always_replaced(rule: &Rule, other: &Rule, position: u32) -> bool {
+    let everywhere = other.matching.none.is_empty()
+        && other.unit.is_none()
+        && other.mode != Mode::Off
+        && other.if_missing == Default::default();
+    let wider = |wide: &Condition| rule.matching.all.iter().any(|narrow| covers(wide, narrow));
+    let purpose = if rule.counts_only_permits {
+        Purpose::Acquire
+    } else {
+        Purpose::Check
+    };
+    everywhere && other.displaces(rule, position, purpose) && other.matching.all.iter().all(wider)
+}

@@ -1,0 +1,127 @@
+//! The rules language: parsing, checking, indexing, matching and explaining.
+//!
+//! [`parse`] takes the texts of one file or of all files of a folder and returns a [`RuleSet`], or every
+//! [`RuleError`] at once. Files of the Envoy reference service may be among them: they have a `domain` at the top.
+//! Invariant: a set never changes; a reload makes another. Nothing here reads a file or a clock, knows a store, or
+//! decides a request. `docs/rules.md` describes the language.
+
+mod access_list_reader;
+mod access_lists;
+mod algorithm_profile;
+mod attribute_case;
+mod attribute_usage;
+mod calendar;
+mod cidr;
+mod compile;
+mod concurrency;
+mod condition;
+mod counting;
+mod descriptors;
+mod diagnostics;
+mod diff;
+mod durability;
+mod duration;
+mod explain;
+mod fields;
+mod free_text;
+mod glob;
+mod headers;
+mod hosts;
+mod index;
+mod lint;
+mod load_shedding;
+mod match_reader;
+mod methods;
+mod names;
+mod net_map;
+mod override_reader;
+mod parse_options;
+mod paths;
+mod rate;
+mod rates_reader;
+mod replaces;
+mod rule;
+mod rule_reader;
+mod rule_set;
+mod scalar_fields;
+mod schema;
+mod subject;
+mod top_level;
+mod values;
+mod yaml;
+mod yaml_errors;
+
+pub use access_lists::{ListDecision, ListEntry};
+pub use algorithm_profile::AlgorithmProfile;
+pub use attribute_case::{AttributeCaseError, may_have_case_mismatch};
+pub use concurrency::Concurrency;
+pub use descriptors::{ConfigDump, DescriptorConfig, DomainConfig, LimitConfig, stat_name};
+pub use diagnostics::{RuleError, RuleErrors, SourceLocation, Warning};
+pub use diff::{
+    LiftedBlocks, LiftedDescriptorLimits, LiftedLimits, lifted_blocks, lifted_descriptor_limits,
+};
+pub use duration::parse_duration;
+pub use explain::{
+    Applicability, EffectiveCeiling, EffectiveOptions, Explanation, LeasedRate, RuleView,
+    SubjectPart, UnitCost,
+};
+pub use lint::{lint, lint_with_keys};
+pub use load_shedding::{Permille, PriorityCeilings, SoftLimit};
+pub use names::{find_within_one_edit as within_one_letter, suggest_name};
+pub use parse_options::ParseOptions;
+pub use rate::{PerWindow, Rate, RateError, parse_rate};
+pub use rule::{Alternatives, By, IfMissing, Mode, Purpose, RateClass, Rates, Rule, RuleKind};
+pub use rule_set::{Identity, RuleSet, UnknownUnitError};
+pub use schema::schema;
+pub use yaml::MAX_FILE_BYTES;
+
+pub(crate) use descriptors::{
+    DescriptorLookup, Domain, counter_name, rate_text, stats_key, window,
+};
+pub(crate) use subject::{SubjectValue, subject_text, subject_value};
+
+pub use crate::envoy::Metadata;
+pub use crate::request::Priority;
+use tidegate_core::store::Capabilities;
+
+/// A rules file: its name as errors show it, and its text.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SourceFile<'a> {
+    /// For example `rules.yaml`.
+    pub name: &'a str,
+    /// Content of the file.
+    pub text: &'a str,
+}
+
+/// Parses the rules of one file, or of all files of a folder together, for the memory store.
+///
+/// # Errors
+/// All errors of all files.
+pub fn parse(files: &[SourceFile<'_>]) -> Result<RuleSet, RuleErrors> {
+    parse_with_options(files, Capabilities::MEMORY)
+}
+
+/// As [`parse`], for a store with other capabilities, or in another dialect.
+///
+/// # Errors
+/// As [`parse`]. A rate that the store cannot compute exactly is an error, too, and so is a durability that it cannot
+/// provide.
+pub fn parse_with_options(
+    files: &[SourceFile<'_>],
+    options: impl Into<ParseOptions>,
+) -> Result<RuleSet, RuleErrors> {
+    compile::compile(files, None, options.into())
+}
+
+/// As [`parse_with_options`], with domains from a source other than files. There need be no file then, and the source
+/// may have no domain.
+///
+/// # Errors
+/// As [`parse_with_options`]. An error in a domain has the location of that domain.
+pub fn parse_with_domains(
+    files: &[SourceFile<'_>],
+    domains: &[DomainConfig],
+    options: impl Into<ParseOptions>,
+) -> Result<RuleSet, RuleErrors> {
+    compile::compile(files, Some(domains), options.into())
+}

@@ -1,0 +1,442 @@
+//! Reads one rule. Every field is checked by hand, and every error is reported: none hides another.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::concurrency;
+use super::counting::{self, CountingContext};
+use super::diagnostics::quoted;
+use super::durability;
+use super::fields::{MappingFields, Reporter, mapping_fields};
+use super::load_shedding;
+use super::match_reader::MatchReader;
+use super::names::{AttributeNames, GLOBAL, UnitNames};
+use super::rate::LimitOptions;
+use super::rates_reader::{CalendarRate, ParsedRuleRates, RatesReader};
+use super::rule::{By, Rule, RuleKind};
+use super::scalar_fields::{
+    FLAGS, IF_MISSING, MODES, read_algorithm, read_choice, read_duration, read_on_store_failure,
+    read_on_store_late, unknown_value,
+};
+use super::top_level::Defaults;
+use super::yaml::{YamlNode, YamlValue};
+use tidegate_core::algorithms::{Algorithm, Precision};
+use tidegate_core::store::{Capabilities, RuleOptions};
+use tidegate_core::subject::RuleName;
+use tidegate_core::units::Nanos;
+
+mapping_fields!(
+    /// The fields of a rule, and no others.
+    RuleFields {
+        name: "name",
+        matching: "match",
+        by: "by",
+        if_missing: "if_missing",
+        rate: "rate",
+        tiers: "tiers",
+        overrides: "overrides",
+        algorithm: "algorithm",
+        unit: "unit",
+        mode: "mode",
+        replaces: "replaces",
+        counting: "counting",
+        on_store_failure: "on_store_failure",
+        on_store_late: "on_store_late",
+        durability: "durability",
+        budget: "budget",
+        concurrent: "concurrent",
+        priority: "priority",
+        soft: "soft",
+        max_delay: "max_delay",
+        charge_on: "charge_on",
+        count_denied: "count_denied",
+        stagger: "stagger",
+        guard: "guard",
+    }
+);
+
+const MAX_NAME_BYTES: usize = 100;
+
+/// A name in the `replaces` of a rule, with its line.
+pub(crate) struct ReplacedName<'d> {
+    pub(crate) rule: u32,
+    pub(crate) name: &'d str,
+    pub(crate) line: u32,
+}
+
+/// The rules read so far.
+#[derive(Default)]
+pub(crate) struct ParsedRules<'d> {
+    pub(crate) rules: Vec<Rule>,
+    pub(crate) replaces: Vec<ReplacedName<'d>>,
+}
+
+/// Settings for reading rules, and what was parsed so far.
+pub(crate) struct RuleReader<'d, 's> {
+    pub(crate) rates: RatesReader<'d, 's>,
+    /// Whether the rules have a `timezone`, so that days, weeks and months follow a calendar.
+    pub(crate) has_timezone: bool,
+    pub(crate) matches: MatchReader<'s>,
+    pub(crate) store: Capabilities,
+    pub(crate) parsed_by: FxHashMap<&'d str, Arc<By>>,
+    pub(crate) units: UnitNames<'s>,
+}
+
+impl<'d> RuleReader<'d, '_> {
+    /// Reads the rule at `node` and reports its errors. The rule is added if enough of it is valid.
+    pub(crate) fn read(
+        &mut self,
+        node: YamlNode<'d>,
+        defaults: Defaults,
+        parsed: &mut ParsedRules<'d>,
+        report: &mut Reporter<'_>,
+    ) -> Option<()> {
+        let mut report = Reporter {
+            file: Arc::clone(&report.file),
+            rule: name_at(node),
+            errors: &mut *report.errors,
+        };
+        let report = &mut report;
+        let fields = read_fields(node, report)?;
+        let name = read_name(&fields, node, report);
+        reject_unsupported(&fields, report);
+
+        let matching = fields.matching.map(|node| self.matches.read(node, report));
+        let by = fields.by.map(|node| self.cached_by(node, report));
+        let effective_by = by.clone().unwrap_or_else(|| Arc::new(By::Global));
+        let written = self.rates.read(
+            fields.rate,
+            fields.tiers,
+            fields.overrides,
+            &effective_by,
+            report,
+        );
+        reject_missing_rate(&fields, name, node, report);
+        let unlimited = fields.rate.is_some() && written.is_unlimited();
+        let limits = fields.concurrent.is_some() || fields.rate.is_some() && !unlimited;
+        if by.is_none() && limits {
+            let message = "has no `by`, which names whose requests are counted together; write `by: ip`, or \
+                           `by: global` for everybody";
+            report.error(node.line(), message);
+        }
+        let own = fields.algorithm.map(|node| read_algorithm(node, report));
+        let own = match own {
+            Some(own) => Some(own?),
+            None => None,
+        };
+        let on_calendar = written.first_calendar_rate().filter(|_| self.has_timezone);
+        let algorithm = match on_calendar {
+            Some(rate) => calendar_algorithm(own, defaults.algorithm, rate, &written, report),
+            None => {
+                own.unwrap_or_else(|| default_algorithm(defaults.algorithm, written.has_burst()))
+            }
+        };
+        let durability = durability::read(fields.durability, defaults, self.store, node, report);
+        let precision = durability::precision(durability, self.store);
+        let context = CountingContext {
+            algorithm,
+            durability,
+            store: self.store,
+        };
+        let counting_options = counting::read(fields.counting, context, report);
+        let ceilings = fields
+            .priority
+            .map(|node| load_shedding::read_ceilings(node, report));
+        let soft = fields
+            .soft
+            .map(|node| load_shedding::read_soft_limit(node, algorithm, report));
+        let limit_options = LimitOptions {
+            lease_duration: counting_options.lease_duration,
+            ceilings: ceilings.flatten(),
+            ..read_limit_options(&fields, algorithm, precision, report)
+        };
+        let compiled = self.rates.compile(written, limit_options, report);
+        let location = report.location(node.line());
+        let at = u32::try_from(parsed.rules.len()).ok()?;
+        let named_by = effective_by.arity();
+        let replaces = read_replaces(&fields, at, report);
+        let name = RuleName::new(name?);
+        // Only for a rule that is added: the names refer to it by position.
+        parsed.replaces.extend(replaces);
+        let on_failure = fields
+            .on_store_failure
+            .and_then(|node| read_on_store_failure(node, report))
+            .unwrap_or(defaults.on_store_failure);
+        parsed.rules.push(Rule {
+            name,
+            kind: RuleKind::Match,
+            location,
+            matching: matching.unwrap_or_default(),
+            by: effective_by,
+            if_missing: read_choice(&fields.if_missing, "if_missing", &IF_MISSING, report),
+            mode: read_choice(&fields.mode, "mode", &MODES, report),
+            unit: fields.unit.and_then(|node| self.read_unit(node, report)),
+            options: RuleOptions {
+                on_failure,
+                on_late: fields
+                    .on_store_late
+                    .and_then(|node| read_on_store_late(node, report))
+                    .or(defaults.on_store_late)
+                    .unwrap_or_else(|| durability::default_on_late(durability, on_failure)),
+                budget: read_duration(&fields.budget, "budget", report)
+                    .or_else(|| durability::default_budget(durability)),
+                durability,
+                counting: counting_options.counting,
+                specificity: named_by,
+            },
+            max_delay: limit_options.max_delay,
+            concurrent: fields
+                .concurrent
+                .and_then(|node| concurrency::read(node, report)),
+            counts_only_permits: fields.concurrent.is_some() && fields.rate.is_none(),
+            priority: limit_options.ceilings,
+            soft: soft.flatten(),
+            algorithm,
+            stagger: limit_options.stagger,
+            guard: limit_options.guard,
+            replaces: Box::default(),
+            rates: compiled.rates.into(),
+            tiers: compiled.tiers.into(),
+            overrides: compiled.overrides,
+        });
+        Some(())
+    }
+
+    fn cached_by(&mut self, node: YamlNode<'d>, report: &mut Reporter<'_>) -> Arc<By> {
+        let text = node.text();
+        if let Some(known) = text.and_then(|text| self.parsed_by.get(text)) {
+            return Arc::clone(known);
+        }
+        let before = report.errors.count();
+        let by = Arc::new(read_by(node, &mut self.matches.names, report));
+        if let Some(text) = text
+            && report.errors.count() == before
+        {
+            self.parsed_by.insert(text, Arc::clone(&by));
+        }
+        by
+    }
+
+    fn read_unit(&mut self, node: YamlNode<'d>, report: &mut Reporter<'_>) -> Option<Arc<str>> {
+        let text = report.text("unit", node, "what the rule counts, such as tokens")?;
+        let unit = self.units.find(text);
+        unit.map_err(|wrong| report.error(node.line(), format!("has unit {wrong}")))
+            .ok()
+    }
+}
+
+/// The name that a rule states, for errors found before the name is checked.
+fn name_at<'d>(node: YamlNode<'d>) -> Option<&'d str> {
+    let YamlValue::Map(mut pairs) = node.kind() else {
+        return None;
+    };
+    let (_, value) = pairs.find(|(key, _)| key.text() == Some("name"))?;
+    value.text().filter(|name| is_name(name))
+}
+
+fn read_fields<'d>(node: YamlNode<'d>, report: &mut Reporter<'_>) -> Option<RuleFields<'d>> {
+    let what = if report.rule.is_some() { "" } else { "a rule" };
+    RuleFields::read(node, what, report)
+}
+
+fn is_name(name: &str) -> bool {
+    !name.is_empty()
+        && name.len() <= MAX_NAME_BYTES
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b':' | b'/'))
+}
+
+fn read_name<'d>(
+    fields: &RuleFields<'d>,
+    node: YamlNode<'d>,
+    report: &mut Reporter<'_>,
+) -> Option<&'d str> {
+    let Some(name_field) = fields.name else {
+        report.error(node.line(), "a rule has no name; write `name: ...`");
+        return None;
+    };
+    let name = report.text("name", name_field, "a name")?;
+    if !is_name(name) {
+        let message = format!(
+            "a rule has the name {}; write 1 to {MAX_NAME_BYTES} letters, digits, `-`, `_`, `.`, \
+             `:` and `/`",
+            quoted(name)
+        );
+        report.error(name_field.line(), message);
+        return None;
+    }
+    Some(name)
+}
+
+/// Rejects a rule without a rate, unless it limits only requests in flight. Such a rule has no rates for anybody.
+fn reject_missing_rate(
+    fields: &RuleFields<'_>,
+    name: Option<&str>,
+    node: YamlNode<'_>,
+    report: &mut Reporter<'_>,
+) {
+    if fields.rate.is_some() || name.is_none() {
+        return;
+    }
+    let other = fields.tiers.or(fields.overrides);
+    match (fields.concurrent, other) {
+        (None, _) => report.error(
+            node.line(),
+            "has no rate; write one such as 100/minute, or unlimited",
+        ),
+        (Some(_), Some(other)) => report.error(
+            other.line(),
+            "has rates for some and none for all others; write `rate`, or `rate: unlimited`",
+        ),
+        (Some(_), None) => {}
+    }
+}
+
+/// Rejects fields that are not implemented yet. To ignore them would make a promise that is not kept.
+fn reject_unsupported(fields: &RuleFields<'_>, report: &mut Reporter<'_>) {
+    if let Some(node) = fields.charge_on {
+        let message = "has `charge_on`, which this version does not support yet; remove it";
+        report.error(node.line(), message);
+    }
+    let Some(node) = fields.count_denied else {
+        return;
+    };
+    match report.text("count_denied", node, "false") {
+        None | Some("false") => {}
+        Some("true") => {
+            let message = "has count_denied `true`, which this version does not support yet; write false \
+                           or remove it";
+            report.error(node.line(), message);
+        }
+        Some(other) => {
+            let message = unknown_value("count_denied", other, &["false", "true"]);
+            report.error(node.line(), message);
+        }
+    }
+}
+
+fn default_algorithm(default: Option<Algorithm>, has_burst: bool) -> Algorithm {
+    let default = default.unwrap_or(Algorithm::SlidingWindow);
+    if has_burst && !default.takes_burst() {
+        return Algorithm::TokenBucket;
+    }
+    default
+}
+
+/// The algorithm of a rule with a rate per day, week or month where a `timezone` is set: a fixed window, the only one
+/// that follows a calendar. A contradiction to that is an error, because a span of 24 hours instead would be a
+/// surprise.
+fn calendar_algorithm(
+    own: Option<Algorithm>,
+    default: Option<Algorithm>,
+    rate: CalendarRate<'_>,
+    written: &ParsedRuleRates<'_>,
+    report: &mut Reporter<'_>,
+) -> Algorithm {
+    let fixed = Algorithm::FixedWindow;
+    let beside = written
+        .first_fixed_rate()
+        .filter(|_| default != Some(fixed));
+    let write = "write `algorithm: fixed-window`";
+    let (found, cure) = match own {
+        Some(own) if own == fixed => return fixed,
+        Some(own) => (format!("with algorithm {own}"), write.to_owned()),
+        None if written.has_burst() => ("with a burst".to_owned(), "remove the burst".to_owned()),
+        None => match beside {
+            Some(other) => (
+                format!("beside {}", quoted(other)),
+                format!("{write} for both or a rule for each"),
+            ),
+            None => return fixed,
+        },
+    };
+    let CalendarRate { text, unit, line } = rate;
+    let (unit, hours) = (unit.name(), unit.nominal_length().get() / HOUR.get());
+    let message = format!(
+        "has rate {} {found}, but a {unit} of the `timezone` is a fixed window; {cure}, or write \
+         {hours}h for a {unit} without a calendar",
+        quoted(text)
+    );
+    report.error(line, message);
+    own.unwrap_or_else(|| default_algorithm(default, written.has_burst()))
+}
+
+const HOUR: Nanos = Nanos::from_secs(3_600);
+
+/// Reads the fields that only some algorithms use.
+fn read_limit_options(
+    fields: &RuleFields<'_>,
+    algorithm: Algorithm,
+    precision: Precision,
+    report: &mut Reporter<'_>,
+) -> LimitOptions {
+    let (fixed, queue) = (Algorithm::FixedWindow, Algorithm::LeakyQueue);
+    let stagger = only_with_algorithm(fixed, algorithm, "stagger", fields.stagger, report);
+    let guard = only_with_algorithm(fixed, algorithm, "guard", fields.guard, report);
+    let max_delay = only_with_algorithm(queue, algorithm, "max_delay", fields.max_delay, report);
+    LimitOptions {
+        algorithm,
+        precision,
+        stagger: read_choice(&stagger, "stagger", &FLAGS, report),
+        guard: read_duration(&guard, "guard", report).unwrap_or_default(),
+        max_delay: read_duration(&max_delay, "max_delay", report),
+        lease_duration: None,
+        ceilings: None,
+    }
+}
+
+/// A field that only the algorithm `required` uses.
+fn only_with_algorithm<'d>(
+    required: Algorithm,
+    algorithm: Algorithm,
+    field: &str,
+    node: Option<YamlNode<'d>>,
+    report: &mut Reporter<'_>,
+) -> Option<YamlNode<'d>> {
+    if algorithm == required {
+        return node;
+    }
+    let message = format!(
+        "has `{field}` with algorithm {algorithm}, which has no use for it; remove it or write \
+         `algorithm: {required}`"
+    );
+    report.error(node?.line(), message);
+    None
+}
+
+fn read_replaces<'d>(
+    fields: &RuleFields<'d>,
+    rule: u32,
+    report: &mut Reporter<'_>,
+) -> impl Iterator<Item = ReplacedName<'d>> + use<'d> {
+    let named = fields
+        .replaces
+        .map(|node| report.texts("replaces", node, "names of rules"));
+    let named = named.unwrap_or_default().into_iter();
+    named.map(move |(name, line)| ReplacedName { rule, name, line })
+}
+
+fn read_by(node: YamlNode<'_>, known: &mut AttributeNames<'_>, report: &mut Reporter<'_>) -> By {
+    if node.text() == Some(GLOBAL) {
+        return By::Global;
+    }
+    let expected = "an attribute such as ip, a list of them, or global";
+    let mut parts = Vec::new();
+    for (text, line) in report.texts("by", node, expected) {
+        let mut names: Vec<Box<str>> = Vec::new();
+        for name in text.split('|') {
+            match known.find_in_by(name.trim()) {
+                Ok(name) => names.push((&*name).into()),
+                Err(wrong) => report.error(line, format!("counts by {wrong}")),
+            }
+        }
+        if parts.contains(&names) {
+            let message = format!("counts by {} twice; keep one", quoted(text));
+            report.error(line, message);
+        }
+        parts.push(names);
+    }
+    By::All(parts)
+}

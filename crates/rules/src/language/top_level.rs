@@ -1,0 +1,258 @@
+//! Reads the top level of rules files apart from their rules, and combines the files of a folder.
+//!
+//! `defaults` applies to its own file. `identity`, `tiers`, `timezone` and `keys_file` apply to all files and may be
+//! in one file only: if two files disagreed, the order of their names would matter. `attributes` and `units` apply to
+//! all files and may be in several.
+
+use rustc_hash::FxHashSet;
+
+use super::calendar::Calendar;
+use super::cidr::parse_net;
+use super::diagnostics::{SourceLocation, quoted};
+use super::durability::DURABILITIES;
+use super::fields::{MappingFields, Reporter, mapping_fields};
+use super::names::{DeclaredNames, MAX_DECLARED, attribute_name, check_unit};
+use super::rule_set::Identity;
+use super::scalar_fields::{
+    read_algorithm, read_choice, read_on_store_failure, read_on_store_late,
+};
+use super::yaml::{YamlNode, YamlValue};
+use tidegate_core::algorithms::Algorithm;
+use tidegate_core::store::{Durability, OnStoreFailure, OnStoreLate};
+
+mapping_fields!(
+    /// The top level of a rules file.
+    TopLevelFields {
+        version: "version",
+        identity: "identity",
+        defaults: "defaults",
+        attributes: "attributes",
+        units: "units",
+        tiers: "tiers",
+        timezone: "timezone",
+        rules: "rules",
+        keys_file: "keys_file",
+        block: "block",
+        allow: "allow",
+    }
+);
+
+mapping_fields!(IdentityFields {
+    trusted_proxies: "trusted_proxies",
+    ipv6_prefix: "ipv6_prefix",
+});
+
+mapping_fields!(DefaultsFields {
+    algorithm: "algorithm",
+    on_store_failure: "on_store_failure",
+    on_store_late: "on_store_late",
+    durability: "durability",
+});
+
+/// Defaults for the rules of one file.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Defaults {
+    pub(crate) algorithm: Option<Algorithm>,
+    pub(crate) on_store_failure: OnStoreFailure,
+    pub(crate) on_store_late: Option<OnStoreLate>,
+    pub(crate) durability: Durability,
+}
+
+/// Settings for all files, each with its source location.
+#[derive(Default)]
+pub(crate) struct GlobalSettings {
+    pub(crate) identity: Option<(Identity, SourceLocation)>,
+    pub(crate) tiers: Option<(Vec<Box<str>>, SourceLocation)>,
+    pub(crate) calendar: Option<(Calendar, SourceLocation)>,
+    pub(crate) keys_file: Option<(Box<str>, SourceLocation)>,
+    pub(crate) declared: DeclaredNames,
+}
+
+impl GlobalSettings {
+    /// Adds the settings at the top of one file.
+    pub(crate) fn read_top_level(&mut self, top: &TopLevelFields<'_>, report: &mut Reporter<'_>) {
+        if let Some(node) = reject_duplicate("identity", top.identity, &self.identity, report) {
+            self.identity = Some((read_identity(node, report), report.location(node.line())));
+        }
+        if let Some(node) = reject_duplicate("tiers", top.tiers, &self.tiers, report) {
+            self.tiers = Some((read_tiers(node, report), report.location(node.line())));
+        }
+        if let Some(node) = reject_duplicate("timezone", top.timezone, &self.calendar, report)
+            && let Some(calendar) = read_timezone(node, report)
+        {
+            self.calendar = Some((calendar, report.location(node.line())));
+        }
+        if let Some(node) = reject_duplicate("keys_file", top.keys_file, &self.keys_file, report)
+            && let Some(name) = report.text("keys_file", node, "the name of a file")
+        {
+            self.keys_file = Some((name.into(), report.location(node.line())));
+        }
+        self.declare_names(top, report);
+    }
+
+    fn declare_names(&mut self, top: &TopLevelFields<'_>, report: &mut Reporter<'_>) {
+        let DeclaredNames { attributes, units } = &mut self.declared;
+        if let Some(node) = top.attributes {
+            let check = |name: &str| attribute_name(name).map(|name| Box::from(&*name));
+            declare_field("attributes", node, check, attributes, report);
+        }
+        if let Some(node) = top.units {
+            let check = |name: &str| check_unit(name).map(|()| name.into());
+            declare_field("units", node, check, units, report);
+        }
+    }
+}
+
+/// Adds the names that one file declares in `field`.
+fn declare_field(
+    field: &str,
+    node: YamlNode<'_>,
+    check: impl Fn(&str) -> Result<Box<str>, String>,
+    declared: &mut FxHashSet<Box<str>>,
+    report: &mut Reporter<'_>,
+) {
+    for (name, line) in report.texts(field, node, "a list of names") {
+        match check(name) {
+            Ok(name) => _ = declared.insert(name),
+            Err(wrong) => report.error(line, format!("has in `{field}` {wrong}")),
+        }
+    }
+    if declared.len() > MAX_DECLARED {
+        let message = format!(
+            "has {} names in `{field}`; write at most {MAX_DECLARED}",
+            declared.len()
+        );
+        report.error(node.line(), message);
+    }
+}
+
+/// The node, unless another file has the field already.
+fn reject_duplicate<'d, T>(
+    field: &str,
+    node: Option<YamlNode<'d>>,
+    known: &Option<(T, SourceLocation)>,
+    report: &mut Reporter<'_>,
+) -> Option<YamlNode<'d>> {
+    let node = node?;
+    if let Some((_, first)) = known {
+        let message = format!("`{field}` is in {first} too; keep it in one file only");
+        report.error(node.line(), message);
+        return None;
+    }
+    Some(node)
+}
+
+/// Reads and checks the version, which every file must state.
+pub(crate) fn check_version(top: &TopLevelFields<'_>, first_line: u32, report: &mut Reporter<'_>) {
+    match top.version {
+        None => report.error(first_line, "has no version; write `version: 1` at the top"),
+        Some(node) => match report.text("version", node, "1") {
+            None | Some("1") => {}
+            Some(other) => {
+                let message = format!("has version {}, which is unknown; write 1", quoted(other));
+                report.error(node.line(), message);
+            }
+        },
+    }
+}
+
+pub(crate) fn read_defaults(node: YamlNode<'_>, report: &mut Reporter<'_>) -> Defaults {
+    let fields = DefaultsFields::read(node, "defaults", report).unwrap_or_default();
+    Defaults {
+        algorithm: fields
+            .algorithm
+            .and_then(|node| read_algorithm(node, report)),
+        on_store_failure: fields
+            .on_store_failure
+            .and_then(|node| read_on_store_failure(node, report))
+            .unwrap_or_default(),
+        on_store_late: fields
+            .on_store_late
+            .and_then(|node| read_on_store_late(node, report)),
+        durability: read_choice(&fields.durability, "durability", &DURABILITIES, report),
+    }
+}
+
+fn read_identity(node: YamlNode<'_>, report: &mut Reporter<'_>) -> Identity {
+    let mut identity = Identity::default();
+    let fields = IdentityFields::read(node, "identity", report).unwrap_or_default();
+    if let Some(node) = fields.ipv6_prefix
+        && let Some(text) = report.text("ipv6_prefix", node, "a number from 48 to 128")
+    {
+        match text.parse() {
+            Ok(prefix @ 48..=128) => identity.ipv6_prefix = prefix,
+            _ => {
+                let message = format!(
+                    "has ipv6_prefix {}, which is no number from 48 to 128; write 64",
+                    quoted(text)
+                );
+                report.error(node.line(), message);
+            }
+        }
+    }
+    if let Some(node) = fields.trusted_proxies {
+        identity.trusted_proxies = read_nets("trusted_proxies", node, report);
+    }
+    identity
+}
+
+/// A list of networks, which may be empty.
+fn read_nets(field: &str, node: YamlNode<'_>, report: &mut Reporter<'_>) -> Vec<ipnet::IpNet> {
+    if let YamlValue::List(mut items) = node.kind()
+        && items.next().is_none()
+    {
+        return Vec::new();
+    }
+    let texts = report.texts(field, node, "networks such as 10.0.0.0/8");
+    let mut nets = Vec::with_capacity(texts.len());
+    for (text, line) in texts {
+        match parse_net(text) {
+            Ok(net) => nets.push(net),
+            Err(wrong) => report.error(line, format!("has {field} {wrong}")),
+        }
+    }
+    nets
+}
+
+fn read_tiers(node: YamlNode<'_>, report: &mut Reporter<'_>) -> Vec<Box<str>> {
+    let mut tiers: Vec<Box<str>> = Vec::new();
+    for (name, line) in report.texts("tiers", node, "names, least first: [free, pro]") {
+        let fits = !name.is_empty()
+            && name.len() <= 64
+            && name
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
+        if !fits {
+            let message = format!(
+                "has tier {}, which is no name; write letters, digits, `-`, `_` and `.`",
+                quoted(name)
+            );
+            report.error(line, message);
+        } else if tiers.iter().any(|known| **known == *name) {
+            report.error(line, format!("has tier `{name}` twice; keep one"));
+        } else {
+            tiers.push(name.into());
+        }
+    }
+    if tiers.len() > MAX_TIERS {
+        let message = format!("has {} tiers; write at most {MAX_TIERS}", tiers.len());
+        report.error(node.line(), message);
+    }
+    tiers
+}
+
+const MAX_TIERS: usize = 1_000;
+
+fn read_timezone(node: YamlNode<'_>, report: &mut Reporter<'_>) -> Option<Calendar> {
+    let name = report.text("timezone", node, "a name such as Europe/Berlin")?;
+    let calendar = Calendar::named(name);
+    if calendar.is_none() {
+        let message = format!(
+            "has timezone {}, which the time zone database does not know; write a name such as \
+             UTC or Europe/Berlin",
+            quoted(name)
+        );
+        report.error(node.line(), message);
+    }
+    calendar
+}
