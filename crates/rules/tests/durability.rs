@@ -32,7 +32,7 @@ fn a_durability_that_a_store_lacks_is_rejected_with_what_to_write() {
         assert_eq!(set.rules()[0].options().durability.name(), word);
     }
     let rejected = [
-        ("disk", memory, "name one with `--data`, or write none"),
+        ("disk", memory, "name one with `--data-dir`, or write none"),
         ("disk", redis, "write replica, replica+aof or none"),
         ("replica", memory, "write disk or none"),
         ("replica", journal, "write disk or none"),

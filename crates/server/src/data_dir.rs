@@ -107,7 +107,7 @@ pub(crate) fn limit_for_counter(rules: &RuleSet, counter: JournalCounterId<'_>) 
 
 fn error_message(path: &Path, error: &io::Error) -> String {
     format!(
-        "{}: {error}; see whether the folder of --data can be written",
+        "{}: {error}; see whether the folder of --data-dir can be written",
         path.display()
     )
 }

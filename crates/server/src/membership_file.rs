@@ -34,7 +34,7 @@ pub(crate) struct MembershipFile {
 pub(crate) enum MembershipFileError {
     #[error("{}: {source}", path.display())]
     System { path: PathBuf, source: io::Error },
-    #[error("{}: another process has it; give each node a --data of its own", .0.display())]
+    #[error("{}: another process has it; give each node a --data-dir of its own", .0.display())]
     Locked(PathBuf),
     #[error("no randomness for the id of this node: {0}")]
     NoRandomness(getrandom::Error),

@@ -1,4 +1,4 @@
-//! The files in `--data` that a node with a shared store needs after a restart, and when they are written: the list
+//! The files in `--data-dir` that a node with a shared store needs after a restart, and when they are written: the list
 //! of nodes, the secret of the store, and pending charges.
 
 use std::io;

@@ -52,7 +52,7 @@ fn unsupported_reason(durability: Durability, keeps: StoreDurability) -> Option<
         (Durability::Replica | Durability::ReplicaAof, StoreDurability::Replicas) => None,
         (Durability::Disk, StoreDurability::None) => Some(
             "counters are in memory and there is no folder for a journal; name one with \
-             `--data`, or write none",
+             `--data-dir`, or write none",
         ),
         (Durability::Disk, StoreDurability::Replicas) => {
             Some("the store is a server of its own; write replica, replica+aof or none")

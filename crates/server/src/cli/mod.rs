@@ -38,18 +38,18 @@ pub(crate) struct Cli {
 enum Command {
     /// Run the service
     Serve(Box<ServeArgs>),
-    /// Check rules files or folders: faults and warnings
+    /// Check rules files or folders: errors and warnings
     #[command(alias = "check")]
     Lint(LintArgs),
-    /// Examine the store: what is wrong with it and how to fix it
+    /// Examine the store, and print its problems and their fixes
     Doctor(DoctorArgs),
     /// Show which rules apply to a request and why, without a server
     Explain(ExplainArgs),
     /// Check a request against a running server and charge it
     Try(CheckArgs),
-    /// Show what a running server has left for a request, without charging
+    /// Show the remaining units for a request on a running server, without charging
     Peek(CheckArgs),
-    /// Make lines for a keys file
+    /// Create lines for a keys file
     #[command(subcommand)]
     Key(KeyCommand),
     /// Print the JSON Schema of a rules file, for editors
@@ -58,7 +58,7 @@ enum Command {
 
 #[derive(Args, Debug)]
 struct ServeArgs {
-    /// File with the settings that are not given here
+    /// File with settings; flags and environment variables take precedence
     #[arg(long, env = "TIDEGATE_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
 
@@ -68,22 +68,22 @@ struct ServeArgs {
 
 #[derive(Args, Debug)]
 struct LintArgs {
-    /// Rules files, or folders of them; each is checked as one set of rules. - is standard input
+    /// Rules files or folders; each is checked as one set of rules. - is standard input
     #[arg(required = true, value_name = "FILE")]
     paths: Vec<PathBuf>,
 
-    /// Let several files of the Envoy protocol configure one domain, as `serve --merge-domains` does
+    /// Allow several files of the Envoy protocol to configure one domain, as `serve --merge-domains` does
     #[arg(long)]
     merge_domains: bool,
 }
 
 #[derive(Args, Debug)]
 struct DoctorArgs {
-    /// Settings file of the service; the settings that matter here are read from it
+    /// Settings file of the service, for the settings that are not given here
     #[arg(long, env = "TIDEGATE_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// The store to examine, as for serve
+    /// The store to examine, in the format of `serve --store`
     #[arg(
         long,
         env = "TIDEGATE_STORE",
@@ -92,11 +92,11 @@ struct DoctorArgs {
     )]
     store: Option<StoreUrl>,
 
-    /// Rules file or folder to check too
+    /// Rules file or folder to check as well
     #[arg(long, env = "TIDEGATE_RULES", value_name = "PATH")]
     rules: Option<PathBuf>,
 
-    /// File with the secret that the nodes of this store should have
+    /// File with the secret that the nodes of this store should use
     #[arg(long, env = "TIDEGATE_SECRET_FILE", value_name = "FILE")]
     secret_file: Option<PathBuf>,
 
@@ -104,11 +104,11 @@ struct DoctorArgs {
     #[arg(long, env = "TIDEGATE_STORE_BUDGET", value_name = "DURATION", value_parser = millis)]
     store_budget: Option<Duration>,
 
-    /// How far apart the clocks may be before a warning; a plain number is milliseconds [default: 20ms]
+    /// Difference between the clocks that is a warning; a plain number is milliseconds [default: 20ms]
     #[arg(long, env = "TIDEGATE_CLOCK_WARN", value_name = "DURATION", value_parser = millis)]
     clock_warn: Option<Duration>,
 
-    /// How far apart they may be before a failure; a plain number is milliseconds [default: 50ms]
+    /// Difference between the clocks that is a failure; a plain number is milliseconds [default: 50ms]
     #[arg(long, env = "TIDEGATE_CLOCK_ALARM", value_name = "DURATION", value_parser = millis)]
     clock_alarm: Option<Duration>,
 
@@ -119,35 +119,35 @@ struct DoctorArgs {
 
 #[derive(Args, Debug)]
 struct ExplainArgs {
-    /// Rules file or folder; the built-in rules without it
+    /// Rules file or folder [default: the built-in rules]
     #[arg(long, env = "TIDEGATE_RULES", value_name = "PATH")]
     rules: Option<PathBuf>,
 
     #[command(flatten)]
     request: RequestArgs,
 
-    /// How to print
+    /// Output format
     #[arg(long, value_enum, default_value = "text")]
     output: OutputFormat,
 }
 
 #[derive(Args, Debug)]
 struct CheckArgs {
-    /// The server: http://host:port, host:port, a port of this machine, or unix:path
+    /// The server: http://host:port, host:port, a port on this machine, or unix:path
     #[arg(long, env = "TIDEGATE_URL", default_value = "http://127.0.0.1:8080")]
     url: String,
 
     #[command(flatten)]
     request: RequestArgs,
 
-    /// How to print
+    /// Output format
     #[arg(long, value_enum, default_value = "text")]
     output: OutputFormat,
 }
 
 #[derive(Args, Debug)]
 struct RequestArgs {
-    /// An attribute of the request, such as ip=203.0.113.9 or path=/login; may be repeated
+    /// An attribute of the request, such as ip=203.0.113.9 or path=/login; repeatable
     #[arg(short, long = "attr", value_name = "NAME=VALUE", value_parser = pair)]
     attrs: Vec<(String, String)>,
 
@@ -155,7 +155,7 @@ struct RequestArgs {
     #[arg(long, value_name = "N")]
     cost: Option<u64>,
 
-    /// Cost in a unit that rules name, such as tokens=1500; may be repeated, or several with commas
+    /// Cost in a unit that rules name, such as tokens=1500; repeatable, or several separated by commas
     #[arg(long, value_name = "UNIT=N", value_parser = unit_cost, value_delimiter = ',')]
     costs: Vec<(String, u64)>,
 }
@@ -170,15 +170,15 @@ enum OutputFormat {
 
 #[derive(Subcommand, Debug)]
 enum KeyCommand {
-    /// Make a new random key: the key to standard error, its line to standard output
+    /// Create a random key: print the key to standard error and its line to standard output
     New(KeyArgs),
-    /// The line for a key read from standard input
+    /// Print the line for a key that is read from standard input
     Hash(KeyArgs),
 }
 
 #[derive(Args, Debug)]
 struct KeyArgs {
-    /// The tier it belongs to, as the rules name it
+    /// Tier of the key, as the rules name it
     #[arg(long, default_value = "free")]
     tier: String,
 
@@ -301,6 +301,23 @@ mod tests {
     }
 
     #[test]
+    fn the_old_names_of_flags_work_and_are_not_shown() {
+        let words = "tidegate serve --drain 5s --idle 7s --reset delta --data here";
+        let Command::Serve(args) = Cli::try_parse_from(words.split(' ')).unwrap().command else {
+            panic!()
+        };
+        assert_eq!(args.layer.shutdown_timeout, Some(Duration::from_secs(5)));
+        assert_eq!(args.layer.idle_timeout, Some(Duration::from_secs(7)));
+        assert!(args.layer.reset_format.is_some() && args.layer.data_dir.is_some());
+        let mut cli = Cli::command();
+        let serve = cli.find_subcommand_mut("serve").unwrap();
+        let help = serve.render_long_help().to_string();
+        for old in ["--drain ", "--idle ", "--reset ", "--data "] {
+            assert!(!help.contains(old), "{old}");
+        }
+    }
+
+    #[test]
     fn costs_of_units_reach_the_request() {
         let body_of = |args: &[&str]| {
             let words = ["tidegate", "try"].iter().chain(args);
@@ -331,14 +348,13 @@ mod tests {
     /// Flags and the environment accept the same values as the file.
     #[test]
     fn settings_accept_durations_sizes_and_addresses_with_units() {
-        let words =
-            "tidegate serve --drain 5s --idle 90 --store-budget 40ms --memory-cap 10G --http :8080";
+        let words = "tidegate serve --shutdown-timeout 5s --idle-timeout 90 --store-budget 40ms --memory-cap 10G --http :8080";
         let Command::Serve(args) = Cli::try_parse_from(words.split(' ')).unwrap().command else {
             panic!()
         };
         let settings = args.layer.resolve().unwrap();
-        assert_eq!(settings.drain, Duration::from_secs(5));
-        assert_eq!(settings.idle, Duration::from_secs(90));
+        assert_eq!(settings.shutdown_timeout, Duration::from_secs(5));
+        assert_eq!(settings.idle_timeout, Duration::from_secs(90));
         assert_eq!(settings.store_budget, Duration::from_millis(40));
         assert_eq!(settings.memory_cap.0, 10 << 30);
         assert_eq!(settings.http.to_string(), "0.0.0.0:8080");

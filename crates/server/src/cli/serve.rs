@@ -156,12 +156,12 @@ async fn serve(
     let system = |error: std::io::Error| ServeError::System(error.to_string());
     let mut signals = Signals::listen().map_err(system)?;
     let (drain, idle) = ShutdownHandle::new();
-    if let Some(folder) = &settings.data {
+    if let Some(folder) = &settings.data_dir {
         data_dir::create_dir(folder).map_err(ServeError::Config)?;
     }
     let own = own_secret(&settings)?;
     let identity = NodeIdentity::open(membership_folder(&settings));
-    let identity = identity.map_err(|error| ServeError::Config(format!("--data: {error}")))?;
+    let identity = identity.map_err(|error| ServeError::Config(format!("--data-dir: {error}")))?;
     let service = Arc::new(build_service(&settings, own.as_ref(), &identity, &drain)?);
     identity.restore_pending(&service.limiter);
     let pending = identity.pending_file();
@@ -206,7 +206,7 @@ async fn serve(
         connections: max_connections(&settings),
         per_peer: settings.max_connections_per_peer,
         connection_limits: ConnectionLimits {
-            idle: settings.idle,
+            idle: settings.idle_timeout,
             age: None,
             first_request: None,
         },
@@ -270,7 +270,7 @@ async fn serve(
         drain,
         idle,
         settings.drain_delay,
-        settings.drain,
+        settings.shutdown_timeout,
         reload,
     )
     .await;
@@ -345,7 +345,7 @@ fn resp_password(settings: &ServerSettings) -> Result<Option<RespPassword>, Serv
 
 /// The secret from `--secret-file`, or from the data directory, if there is one.
 fn own_secret(settings: &ServerSettings) -> Result<Option<Secret>, ServeError> {
-    let read = match (&settings.secret_file, &settings.data, &settings.store) {
+    let read = match (&settings.secret_file, &settings.data_dir, &settings.store) {
         (Some(file), ..) => secret_file::read(file).map(Some),
         (None, Some(folder), StoreChoice::Memory) => {
             data_dir::load_or_create_secret(folder).map(Some)
@@ -359,7 +359,7 @@ fn own_secret(settings: &ServerSettings) -> Result<Option<Secret>, ServeError> {
 fn membership_folder(settings: &ServerSettings) -> Option<&Path> {
     match settings.store {
         StoreChoice::Memory => None,
-        StoreChoice::Redis(_) => settings.data.as_deref(),
+        StoreChoice::Redis(_) => settings.data_dir.as_deref(),
     }
 }
 
@@ -426,7 +426,7 @@ pub(crate) fn build_service(
     let clock = SystemClock::new();
     let metrics = Arc::new(Metrics::default());
     let store = match &settings.store {
-        StoreChoice::Memory => match &settings.data {
+        StoreChoice::Memory => match &settings.data_dir {
             None => AnyStore::in_memory(clock, settings.memory_cap.0),
             Some(folder) => {
                 let cap = settings.memory_cap.0;
@@ -457,7 +457,7 @@ pub(crate) fn build_service(
     if settings.envoy.descriptor_options.all_shadow {
         warn!("every limit only watches, because SHADOW_MODE is set: nothing is denied");
     }
-    let reset = match settings.reset {
+    let reset = match settings.reset_format {
         ResetFormat::Epoch => ResetStyle::Epoch,
         ResetFormat::Delta => ResetStyle::Delta,
     };

@@ -61,10 +61,11 @@ fn first_word(name: &str) -> Option<&str> {
     name.strip_prefix(PREFIX)?.split('_').next()
 }
 
-/// The setting for a name that other programs use: `TIDEGATE_REDIS_URL` is the store, `TIDEGATE_CONF` the config
-/// file.
+/// The setting for a name that other programs use, or that this one used before: `TIDEGATE_REDIS_URL` is the store,
+/// `TIDEGATE_CONF` the config file, `TIDEGATE_DRAIN` was the shutdown timeout.
 fn setting_for_synonym(name: &str, settings: &[&str]) -> Option<String> {
     let setting = match first_word(name)? {
+        "DRAIN" if name == "TIDEGATE_DRAIN" => "TIDEGATE_SHUTDOWN_TIMEOUT",
         "REDIS" | "VALKEY" => "TIDEGATE_STORE",
         "CONF" | "CONFIGURATION" => "TIDEGATE_CONFIG",
         _ => return None,
@@ -126,12 +127,15 @@ fn is_port_and_protocol(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    const SETTINGS: [&str; 5] = [
+    const SETTINGS: [&str; 8] = [
         "TIDEGATE_RULES",
         "TIDEGATE_STORE",
         "TIDEGATE_HTTP",
         "TIDEGATE_RESP_PASSWORD_FILE",
         "TIDEGATE_URL",
+        "TIDEGATE_DATA_DIR",
+        "TIDEGATE_DRAIN_DELAY",
+        "TIDEGATE_SHUTDOWN_TIMEOUT",
     ];
 
     fn error(name: &str, value: &str) -> Option<String> {
@@ -159,6 +163,8 @@ mod tests {
             ("TIDEGATE_RULES_FILE", "TIDEGATE_RULES"),
             ("TIDEGATE_HTTP_PORT", "TIDEGATE_HTTP"),
             ("TIDEGATE_RESP_PASSWORD", "TIDEGATE_RESP_PASSWORD_FILE"),
+            ("TIDEGATE_DATA", "TIDEGATE_DATA_DIR"),
+            ("TIDEGATE_DRAIN", "TIDEGATE_SHUTDOWN_TIMEOUT"),
         ] {
             let error = error(name, "x").unwrap_or_default();
             let want = format!("`{name}` is no setting; write `{near}`?");

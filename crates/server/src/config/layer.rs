@@ -19,26 +19,25 @@ use crate::xds::ControlPlane;
 #[derive(Args, Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SettingsLayer {
-    /// Rules: a YAML file, or a folder of them. Without it a small built-in set runs
+    /// Rules: a YAML file or a folder of YAML files [default: a small built-in set]
     #[arg(long, env = "TIDEGATE_RULES", value_name = "PATH")]
     pub(crate) rules: Option<PathBuf>,
 
-    /// Control plane that sends limits of the Envoy protocol, beside rules from files: xds://HOST:PORT[?node=ID],
-    /// xdss for TLS [default: none]
+    /// Control plane that sends limits of the Envoy protocol, in addition to the rules: xds://HOST:PORT[?node=ID], xdss
+    /// for TLS [default: none]
     #[arg(long, env = "TIDEGATE_XDS", value_name = "URL")]
     pub(crate) xds: Option<ControlPlane>,
 
-    /// Let several files or resources of the Envoy protocol configure one domain
+    /// Allow several files or resources of the Envoy protocol to configure one domain
     #[arg(long, env = "TIDEGATE_MERGE_DOMAINS", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) merge_domains: Option<bool>,
 
-    /// Replace the Envoy reference service: read its environment variables for settings that are given nowhere else
+    /// Replace the Envoy reference service: read its environment variables as defaults of the settings
     #[arg(long, env = "TIDEGATE_ENVOY_COMPAT", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) envoy_compat: Option<bool>,
 
-    /// Where counters are stored: memory, or for a Redis or Valkey that nodes share
-    /// redis://[USER:PASSWORD@]HOST[:PORT][/DB], unix:PATH, or
-    /// redis+sentinel://[USER:PASSWORD@]HOST[:PORT],HOST../NAME[/DB] or
+    /// Store of the counters: memory, or a Redis or Valkey that nodes share: redis://[USER:PASSWORD@]HOST[:PORT][/DB],
+    /// unix:PATH, redis+sentinel://[USER:PASSWORD@]HOST[:PORT],HOST../NAME[/DB] or
     /// redis+cluster://[USER:PASSWORD@]HOST[:PORT],HOST..; rediss for TLS [default: memory]
     #[arg(
         long,
@@ -48,17 +47,18 @@ pub(crate) struct SettingsLayer {
     )]
     pub(crate) store: Option<StoreUrl>,
 
-    /// Do not start without the store: exit with 69 if it cannot be reached
+    /// Exit with 69 if the store cannot be reached at the start, instead of starting without it
     #[arg(long, env = "TIDEGATE_REQUIRE_STORE", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) require_store: Option<bool>,
 
-    /// Folder for the files that this node needs after a restart: with a store that nodes share, the list of nodes;
-    /// with counters in memory, the counts of rules with `durability: disk` and the secret that names them. Created
-    /// if missing. One folder for each node [default: none]
-    #[arg(long, env = "TIDEGATE_DATA", value_name = "DIR")]
-    pub(crate) data: Option<PathBuf>,
+    /// Folder for state that survives a restart. With a shared store: the list of nodes and pending charges. With
+    /// counters in memory: the counters of rules with `durability: disk`, and the secret. Created if missing; one
+    /// folder per node [default: none]
+    #[arg(long, alias = "data", env = "TIDEGATE_DATA_DIR", value_name = "DIR")]
+    #[serde(alias = "data")]
+    pub(crate) data_dir: Option<PathBuf>,
 
-    /// How many nodes share the store, if more than are registered there [default: the registered nodes]
+    /// Minimum number of nodes that share the store [default: the registered nodes]
     #[arg(long, env = "TIDEGATE_NODES", value_name = "N")]
     pub(crate) nodes: Option<u32>,
 
@@ -68,20 +68,20 @@ pub(crate) struct SettingsLayer {
     #[serde(default, deserialize_with = "file_millis")]
     pub(crate) store_budget: Option<Duration>,
 
-    /// How far apart the clocks of a shared store and of this node may be before a warning; a plain number
-    /// is milliseconds [default: 20ms]
+    /// Difference between the clocks of a shared store and this node that logs a warning; a plain number is
+    /// milliseconds [default: 20ms]
     #[arg(long, env = "TIDEGATE_CLOCK_WARN", value_name = "DURATION", value_parser = millis)]
     #[serde(default, deserialize_with = "file_millis")]
     pub(crate) clock_warn: Option<Duration>,
 
-    /// How far apart they may be before an alarm; a plain number is milliseconds [default: 50ms, or
-    /// clock-warn if that is more]
+    /// Difference between these clocks that raises an alarm; a plain number is milliseconds [default: 50ms, or
+    /// --clock-warn if that is more]
     #[arg(long, env = "TIDEGATE_CLOCK_ALARM", value_name = "DURATION", value_parser = millis)]
     #[serde(default, deserialize_with = "file_millis")]
     pub(crate) clock_alarm: Option<Duration>,
 
-    /// Listener for checks over HTTP: host:port, a port of loopback, :port for every address of this machine,
-    /// unix:path or off [default: 127.0.0.1:8080]
+    /// Listener for checks over HTTP: host:port, a port on loopback, :port on every address of this machine, unix:path
+    /// or off [default: 127.0.0.1:8080]
     #[arg(long, env = "TIDEGATE_HTTP", value_name = "ADDR")]
     pub(crate) http: Option<ListenAddress>,
 
@@ -89,30 +89,30 @@ pub(crate) struct SettingsLayer {
     #[arg(long, env = "TIDEGATE_GRPC", value_name = "ADDR")]
     pub(crate) grpc: Option<ListenAddress>,
 
-    /// Age at which a gRPC connection is closed gracefully, so that clients spread over servers that were added
-    /// later; up to a tenth more or less. 0: never. A plain number is seconds [default: 24h]
+    /// Age at which a gRPC connection is closed gracefully, plus or minus a tenth, so that clients find new servers. 0:
+    /// never. A plain number is seconds [default: 24h]
     #[arg(long, env = "TIDEGATE_GRPC_MAX_AGE", value_name = "DURATION", value_parser = seconds)]
     #[serde(default, deserialize_with = "file_seconds")]
     pub(crate) grpc_max_age: Option<Duration>,
 
-    /// How long its calls in flight have to finish then; a plain number is seconds [default: 1h]
+    /// How long calls in flight on such a connection have to finish; a plain number is seconds [default: 1h]
     #[arg(long, env = "TIDEGATE_GRPC_MAX_AGE_GRACE", value_name = "DURATION", value_parser = seconds)]
     #[serde(default, deserialize_with = "file_seconds")]
     pub(crate) grpc_max_age_grace: Option<Duration>,
 
-    /// Certificate of `--grpc`, in PEM; with it the listener accepts TLS only. Read again when it changes
+    /// Certificate of `--grpc`, in PEM; the listener then accepts TLS only. Read again when it changes
     #[arg(long, env = "TIDEGATE_GRPC_CERT", value_name = "FILE")]
     pub(crate) grpc_cert: Option<PathBuf>,
 
-    /// Its key, in PEM
+    /// Key of that certificate, in PEM
     #[arg(long, env = "TIDEGATE_GRPC_KEY", value_name = "FILE")]
     pub(crate) grpc_key: Option<PathBuf>,
 
-    /// Certificate authorities that must have signed the certificates of clients of `--grpc`, in PEM
+    /// PEM bundle of CAs: clients of `--grpc` must present a certificate signed by one of them
     #[arg(long, env = "TIDEGATE_GRPC_CLIENT_CA", value_name = "FILE")]
     pub(crate) grpc_client_ca: Option<PathBuf>,
 
-    /// Names of which a client certificate must have one: host names, or URIs
+    /// Host names or URIs, separated by commas: a client certificate must have one of them
     #[arg(
         long,
         env = "TIDEGATE_GRPC_CLIENT_SAN",
@@ -122,12 +122,12 @@ pub(crate) struct SettingsLayer {
     #[serde(default, deserialize_with = "file_names")]
     pub(crate) grpc_client_san: Option<Vec<String>>,
 
-    /// Headers that Envoy adds to its responses: ours (RateLimit and its kin, Retry-After), the three of the
-    /// reference service, or none [default: ours]
+    /// Headers that Envoy adds to its responses: the `RateLimit` family and Retry-After (ours), the three headers of
+    /// the reference service, or none [default: ours]
     #[arg(long, env = "TIDEGATE_ENVOY_HEADERS", value_enum)]
     pub(crate) envoy_headers: Option<EnvoyHeaders>,
 
-    /// Send Envoy its own descriptors, and the metadata of the rules, as dynamic metadata
+    /// Return the descriptors of the request, and the metadata of the rules that allowed it, as dynamic metadata
     #[arg(long, env = "TIDEGATE_ENVOY_METADATA", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) envoy_metadata: Option<bool>,
 
@@ -147,7 +147,7 @@ pub(crate) struct SettingsLayer {
     #[arg(long, env = "TIDEGATE_METRICS", value_name = "ADDR")]
     pub(crate) metrics: Option<ListenAddress>,
 
-    /// Path of the metrics page there [default: /metrics]
+    /// Path of the metrics page on `--metrics` [default: /metrics]
     #[arg(long, env = "TIDEGATE_METRICS_PATH", value_name = "PATH")]
     pub(crate) metrics_path: Option<String>,
 
@@ -155,7 +155,7 @@ pub(crate) struct SettingsLayer {
     #[arg(long, env = "TIDEGATE_ADMIN_TOKEN_FILE", value_name = "FILE")]
     pub(crate) admin_token_file: Option<PathBuf>,
 
-    /// Host names beside loopback that requests to `--admin` may name
+    /// Host names beside loopback, separated by commas, that requests to `--admin` may have
     #[arg(
         long,
         env = "TIDEGATE_ADMIN_HOST",
@@ -165,7 +165,7 @@ pub(crate) struct SettingsLayer {
     #[serde(default, deserialize_with = "file_names")]
     pub(crate) admin_host: Option<Vec<String>>,
 
-    /// Run every rule in shadow mode: count what it would deny, deny nothing
+    /// Run every rule in shadow mode: count denials but deny nothing
     #[arg(long, env = "TIDEGATE_SHADOW", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) shadow: Option<bool>,
 
@@ -173,52 +173,54 @@ pub(crate) struct SettingsLayer {
     #[arg(long, env = "TIDEGATE_SECRET_FILE", value_name = "FILE")]
     pub(crate) secret_file: Option<PathBuf>,
 
-    /// Maximum memory for counters, permits and open reservations: bytes, or a number and MiB, GiB, MB or GB
-    /// [default: 512MiB]
+    /// Maximum memory for counters, permits, open reservations and used receipts: bytes, or a number and MiB, GiB, MB
+    /// or GB [default: 512MiB]
     #[arg(long, env = "TIDEGATE_MEMORY_CAP", value_name = "SIZE")]
     pub(crate) memory_cap: Option<ByteSize>,
 
-    /// Lowest level that is logged; RUST_LOG is more specific and wins [default: info]
+    /// Minimum log level; RUST_LOG, if set, takes precedence [default: info]
     #[arg(long, env = "TIDEGATE_LOG_LEVEL", value_enum)]
     pub(crate) log_level: Option<LogLevel>,
 
-    /// Format of log lines; auto is text on a terminal, else JSON [default: auto]
+    /// Format of log lines; auto is text on a terminal, otherwise JSON [default: auto]
     #[arg(long, env = "TIDEGATE_LOG_FORMAT", value_enum)]
     pub(crate) log_format: Option<LogFormat>,
 
-    /// How log lines about denials show the attributes that a rule counts by: masked, or clear. API keys are never
-    /// shown [default: masked]
+    /// How denials in the log show the attributes that a rule counts by; API keys are never shown [default: masked]
     #[arg(long, env = "TIDEGATE_LOG_SUBJECTS", value_enum)]
     pub(crate) log_subjects: Option<LogSubjects>,
 
-    /// How long requests in flight may take to finish at shutdown; a plain number is seconds [default: 10s]
-    #[arg(long, env = "TIDEGATE_DRAIN", value_name = "DURATION", value_parser = seconds)]
+    /// How long requests in flight have to finish at shutdown; a plain number is seconds [default: 10s]
+    #[arg(long, alias = "drain", env = "TIDEGATE_SHUTDOWN_TIMEOUT", value_name = "DURATION", value_parser = seconds)]
     #[serde(default, deserialize_with = "file_seconds")]
-    pub(crate) drain: Option<Duration>,
+    #[serde(alias = "drain")]
+    pub(crate) shutdown_timeout: Option<Duration>,
 
-    /// How long to go on serving after SIGTERM while /readyz already reports not ready; a plain number is seconds
-    /// [default: 1s]
+    /// How long to continue after SIGTERM while /readyz already reports not ready; a plain number is seconds [default:
+    /// 1s]
     #[arg(long, env = "TIDEGATE_DRAIN_DELAY", value_name = "DURATION", value_parser = seconds)]
     #[serde(default, deserialize_with = "file_seconds")]
     pub(crate) drain_delay: Option<Duration>,
 
     /// Unit of X-RateLimit-Reset [default: epoch]
-    #[arg(long, env = "TIDEGATE_RESET", value_enum)]
-    pub(crate) reset: Option<ResetFormat>,
+    #[arg(long, alias = "reset", env = "TIDEGATE_RESET_FORMAT", value_enum)]
+    #[serde(alias = "reset")]
+    pub(crate) reset_format: Option<ResetFormat>,
 
-    /// Maximum number of connections [default: 4096, or what the limit on open files leaves]
+    /// Maximum connections of a listener [default: 4096, or what the limit on open files leaves]
     #[arg(long, env = "TIDEGATE_MAX_CONNECTIONS", value_name = "N")]
     pub(crate) max_connections: Option<usize>,
 
-    /// Maximum number of connections of one address (IPv6: of one /64), no more than half of a listener's.
-    /// Loopback, unix sockets and trusted proxies have no such limit [default: a quarter of a listener's]
+    /// Maximum connections of one address (IPv6: one /64), no more than half of a listener's. Loopback, unix sockets
+    /// and trusted proxies have no such limit [default: a quarter of a listener's]
     #[arg(long, env = "TIDEGATE_MAX_CONNECTIONS_PER_PEER", value_name = "N")]
     pub(crate) max_connections_per_peer: Option<usize>,
 
     /// How long a connection may send nothing before it is closed; a plain number is seconds [default: 60s]
-    #[arg(long, env = "TIDEGATE_IDLE", value_name = "DURATION", value_parser = seconds)]
+    #[arg(long, alias = "idle", env = "TIDEGATE_IDLE_TIMEOUT", value_name = "DURATION", value_parser = seconds)]
     #[serde(default, deserialize_with = "file_seconds")]
-    pub(crate) idle: Option<Duration>,
+    #[serde(alias = "idle")]
+    pub(crate) idle_timeout: Option<Duration>,
 }
 
 /// Parses YAML. Errors contain no excerpt: a line beside the faulty one may hold a password.
@@ -259,7 +261,7 @@ impl SettingsLayer {
             envoy_compat: self.envoy_compat.or(below.envoy_compat),
             store: self.store.or(below.store),
             require_store: self.require_store.or(below.require_store),
-            data: self.data.or(below.data),
+            data_dir: self.data_dir.or(below.data_dir),
             nodes: self.nodes.or(below.nodes),
             store_budget: self.store_budget.or(below.store_budget),
             clock_warn: self.clock_warn.or(below.clock_warn),
@@ -287,14 +289,14 @@ impl SettingsLayer {
             log_level: self.log_level.or(below.log_level),
             log_format: self.log_format.or(below.log_format),
             log_subjects: self.log_subjects.or(below.log_subjects),
-            drain: self.drain.or(below.drain),
+            shutdown_timeout: self.shutdown_timeout.or(below.shutdown_timeout),
             drain_delay: self.drain_delay.or(below.drain_delay),
-            reset: self.reset.or(below.reset),
+            reset_format: self.reset_format.or(below.reset_format),
             max_connections: self.max_connections.or(below.max_connections),
             max_connections_per_peer: self
                 .max_connections_per_peer
                 .or(below.max_connections_per_peer),
-            idle: self.idle.or(below.idle),
+            idle_timeout: self.idle_timeout.or(below.idle_timeout),
         }
     }
 }

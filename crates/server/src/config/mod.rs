@@ -45,7 +45,7 @@ pub(crate) struct ServerSettings {
     pub(crate) counter_prefix: Arc<str>,
     pub(crate) store: StoreChoice,
     pub(crate) require_store: bool,
-    pub(crate) data: Option<PathBuf>,
+    pub(crate) data_dir: Option<PathBuf>,
     pub(crate) nodes: Option<u32>,
     pub(crate) store_budget: Duration,
     pub(crate) clock: ClockTolerance,
@@ -67,12 +67,12 @@ pub(crate) struct ServerSettings {
     pub(crate) log_level: LogLevel,
     pub(crate) log_format: LogFormat,
     pub(crate) log_subjects: LogSubjects,
-    pub(crate) drain: Duration,
+    pub(crate) shutdown_timeout: Duration,
     pub(crate) drain_delay: Duration,
-    pub(crate) reset: ResetFormat,
+    pub(crate) reset_format: ResetFormat,
     pub(crate) max_connections: usize,
     pub(crate) max_connections_per_peer: Option<usize>,
-    pub(crate) idle: Duration,
+    pub(crate) idle_timeout: Duration,
 }
 
 /// The sources of rules.
@@ -105,7 +105,7 @@ impl ServerSettings {
 
     /// What the store can do for rules.
     pub(crate) fn capabilities(&self) -> Capabilities {
-        match (&self.store, &self.data) {
+        match (&self.store, &self.data_dir) {
             (StoreChoice::Memory, Some(_)) => Capabilities::JOURNAL,
             (store, _) => store.capabilities(),
         }

@@ -55,7 +55,7 @@ impl SettingsLayer {
             counter_prefix: Arc::default(),
             store,
             require_store: self.require_store.unwrap_or(false),
-            data: self.data,
+            data_dir: self.data_dir,
             nodes: self.nodes,
             store_budget: self.store_budget.unwrap_or(DEFAULT_BUDGET).max(MIN_BUDGET),
             clock,
@@ -83,14 +83,17 @@ impl SettingsLayer {
             log_level: self.log_level.unwrap_or_default(),
             log_format: self.log_format.unwrap_or_default(),
             log_subjects: self.log_subjects.unwrap_or_default(),
-            drain: self.drain.unwrap_or(Duration::from_secs(10)),
+            shutdown_timeout: self.shutdown_timeout.unwrap_or(Duration::from_secs(10)),
             // A balancer that probes every second has seen /readyz once before the listener closes.
             drain_delay: self.drain_delay.unwrap_or(Duration::from_secs(1)),
-            reset: self.reset.unwrap_or_default(),
+            reset_format: self.reset_format.unwrap_or_default(),
             max_connections: self.max_connections.unwrap_or(4096),
             max_connections_per_peer: self.max_connections_per_peer,
             // Longer than most proxies keep an idle connection open, so that they close it first.
-            idle: self.idle.unwrap_or(Duration::from_secs(60)).max(MIN_IDLE),
+            idle_timeout: self
+                .idle_timeout
+                .unwrap_or(Duration::from_secs(60))
+                .max(MIN_IDLE),
         })
     }
 }
@@ -104,7 +107,7 @@ impl SettingsLayer {
                 "--max-connections-per-peer",
                 self.max_connections_per_peer == Some(0),
             ),
-            ("--idle", self.idle == Some(Duration::ZERO)),
+            ("--idle-timeout", self.idle_timeout == Some(Duration::ZERO)),
             ("--nodes", self.nodes == Some(0)),
             ("--store-budget", self.store_budget == Some(Duration::ZERO)),
         ];

@@ -12,20 +12,30 @@ fn read_file(text: &str) -> Result<SettingsLayer, ConfigError> {
 #[test]
 fn an_upper_layer_overrides_the_settings_that_it_has() {
     let flags = SettingsLayer {
-        drain: Some(Duration::from_secs(3)),
+        shutdown_timeout: Some(Duration::from_secs(3)),
         ..SettingsLayer::default()
     };
-    let below = "drain: 5\nidle: 7\nhttp: off\nmemory_cap: 1GiB\nreset: delta\n\
+    let below = "shutdown_timeout: 5\nidle_timeout: 7\nhttp: off\nmemory_cap: 1GiB\nreset_format: delta\n\
                  max_connections_per_peer: 9\n";
     let below = read_file(below).unwrap();
     let settings = flags.merged_over(below).resolve().unwrap();
-    assert_eq!(settings.drain, Duration::from_secs(3));
-    assert_eq!(settings.idle, Duration::from_secs(7));
+    assert_eq!(settings.shutdown_timeout, Duration::from_secs(3));
+    assert_eq!(settings.idle_timeout, Duration::from_secs(7));
     assert_eq!(settings.http, ListenAddress::Off);
     assert_eq!(settings.max_connections_per_peer, Some(9));
     assert_eq!(settings.memory_cap, ByteSize(1 << 30));
-    assert_eq!(settings.reset, ResetFormat::Delta);
+    assert_eq!(settings.reset_format, ResetFormat::Delta);
     assert_eq!(settings.admin.to_string(), "127.0.0.1:8082");
+}
+
+/// The names of these settings before they said what they are.
+#[test]
+fn the_old_names_of_settings_are_read() {
+    let old = read_file("drain: 5s\nidle: 7s\nreset: delta\ndata: here\n").unwrap();
+    assert_eq!(old.shutdown_timeout, Some(Duration::from_secs(5)));
+    assert_eq!(old.idle_timeout, Some(Duration::from_secs(7)));
+    assert_eq!(old.reset_format, Some(ResetFormat::Delta));
+    assert_eq!(old.data_dir, Some("here".into()));
 }
 
 #[test]
@@ -111,12 +121,12 @@ fn a_switch_is_true_or_false() {
 /// Rules accepted `5ms` and settings did not: `drain: 5s`, `256MB` and `8080` were rejected.
 #[test]
 fn a_file_accepts_durations_sizes_and_addresses_with_units() {
-    let text = "drain: 5s\ndrain_delay: 250ms\nidle: 2m\nstore_budget: 40ms\nclock_warn: 30\n\
+    let text = "shutdown_timeout: 5s\ndrain_delay: 250ms\nidle_timeout: 2m\nstore_budget: 40ms\nclock_warn: 30\n\
                 grpc_max_age: 2h\ngrpc_max_age_grace: 90\nmemory_cap: 256MB\nhttp: 8080\nresp: :6380\n";
     let settings = read_file(text).unwrap().resolve().unwrap();
-    assert_eq!(settings.drain, Duration::from_secs(5));
+    assert_eq!(settings.shutdown_timeout, Duration::from_secs(5));
     assert_eq!(settings.drain_delay, Duration::from_millis(250));
-    assert_eq!(settings.idle, Duration::from_secs(120));
+    assert_eq!(settings.idle_timeout, Duration::from_secs(120));
     assert_eq!(settings.store_budget, Duration::from_millis(40));
     assert_eq!(settings.clock.warn, Nanos::from_millis(30));
     let age = settings.grpc_age.unwrap();
@@ -130,7 +140,9 @@ fn a_file_accepts_durations_sizes_and_addresses_with_units() {
         .resolve()
         .unwrap();
     assert_eq!(plain.memory_cap, ByteSize(64 << 20));
-    let error = read_file("drain: 5 parsecs\n").unwrap_err().to_string();
+    let error = read_file("shutdown_timeout: 5 parsecs\n")
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("`5 parsecs` is not a duration"), "{error}");
 }
 
@@ -139,7 +151,7 @@ fn zero_connections_nodes_or_milliseconds_are_rejected() {
     for name in [
         "max_connections",
         "max_connections_per_peer",
-        "idle",
+        "idle_timeout",
         "nodes",
         "store_budget",
     ] {

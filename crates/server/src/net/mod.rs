@@ -8,7 +8,7 @@
 //! | first request of a connection of a small listener | [`listener::SMALL_FIRST_REQUEST`] | closed |
 //! | connections of all peers that are not trusted | seven eighths of that | the next one is closed |
 //! | connections of one such peer | `--max-connections-per-peer` | the next one is closed |
-//! | idle or trickling input, unread responses | `--idle` | closed |
+//! | idle or trickling input, unread responses | `--idle-timeout` | closed |
 //! | header bytes and fields of a request | [`connection::MAX_HEAD_BYTES`], [`request_heads::MAX_FIELDS`] | 431 |
 //! | heads of an HTTP/2 connection | [`request_heads::MAX_CONNECTION_BYTES`] | the stream is refused |
 //! | HTTP/2 connections of a listener that wait for the rest of a head | [`frame_scanner::MAX_UNFINISHED_HEADS`] | the connection ends |

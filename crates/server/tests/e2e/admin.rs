@@ -53,7 +53,7 @@ fn metrics_match_the_counts_of_a_client() {
     };
     assert_eq!((sum("\"allow\""), sum("\"deny\"")), (passed, denied));
     assert_eq!(
-        server.metric(r#"tidegate_http_answers_total{edge="http",status="400"}"#),
+        server.metric(r#"tidegate_http_responses_total{edge="http",status="400"}"#),
         bad
     );
     let count = server.metric(r#"tidegate_decision_duration_seconds_count{edge="http"}"#);

@@ -12,7 +12,7 @@ const RULES: &str = "version: 1\nrules:\n  - { name: r, by: ip, rate: 1000000/ho
 
 #[test]
 fn a_term_under_load_loses_no_request_and_ends_cleanly() {
-    let server = TestServer::with(RULES, &["--drain-delay", "1", "--drain", "5"]);
+    let server = TestServer::with(RULES, &["--drain-delay", "1", "--shutdown-timeout", "5"]);
     let (http, leaving, responses) = (server.http, AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for _ in 0..4 {
@@ -153,7 +153,7 @@ fn a_second_signal_ends_the_server_at_once() {
 /// A connection that never sends anything made every shutdown last as long as it may, with status 1.
 #[test]
 fn a_silent_connection_does_not_delay_the_shutdown() {
-    let server = TestServer::with(RULES, &["--drain-delay", "0", "--drain", "30"]);
+    let server = TestServer::with(RULES, &["--drain-delay", "0", "--shutdown-timeout", "30"]);
     let _silent = std::net::TcpStream::connect(&server.grpc).unwrap();
     let mut unanswered = std::net::TcpStream::connect(server.http).unwrap();
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
@@ -169,7 +169,7 @@ fn a_silent_connection_does_not_delay_the_shutdown() {
 
 #[test]
 fn a_stuck_request_delays_the_shutdown_until_the_deadline_and_no_longer() {
-    let server = TestServer::with(RULES, &["--drain-delay", "0", "--drain", "1"]);
+    let server = TestServer::with(RULES, &["--drain-delay", "0", "--shutdown-timeout", "1"]);
     let mut stuck = server.client();
     stuck
         .send_raw(b"POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{")

@@ -31,7 +31,7 @@ fn request(rule: &str) -> String {
 }
 
 fn node(rules: &str, data: &Path) -> TestServer {
-    TestServer::with(rules, &["--data", data.to_str().unwrap()])
+    TestServer::with(rules, &["--data-dir", data.to_str().unwrap()])
 }
 
 fn used(server: &TestServer) -> u64 {
@@ -128,7 +128,7 @@ fn a_missing_secret_beside_counts_is_an_error_with_the_cure() {
     end(server);
     let (secret, aside) = (data.path().join("secret"), data.path().join("aside"));
     std::fs::rename(&secret, &aside).unwrap();
-    let flags = ["--data", data.path().to_str().unwrap()];
+    let flags = ["--data-dir", data.path().to_str().unwrap()];
     for _ in 0..2 {
         let message = start_error(&rules("bills", ""), &flags);
         assert!(message.contains("secret: is missing"), "{message}");
@@ -180,7 +180,7 @@ fn durability_that_the_store_lacks_is_rejected_at_the_start_and_on_a_reload() {
         message.contains("rules.yaml:3: rule `bills` has durability disk"),
         "{message}"
     );
-    assert!(message.contains("name one with `--data`"), "{message}");
+    assert!(message.contains("name one with `--data-dir`"), "{message}");
     let message = start_error(&rules("bills", ""), &["--store", "redis://127.0.0.1:1"]);
     assert!(
         message.contains("write replica, replica+aof or none"),
@@ -207,7 +207,7 @@ fn a_damaged_journal_is_rejected_by_name_and_not_changed() {
     std::fs::write(&journal, "not a journal").unwrap();
     let message = start_error(
         &rules("bills", ""),
-        &["--data", data.path().to_str().unwrap()],
+        &["--data-dir", data.path().to_str().unwrap()],
     );
     assert!(
         message.contains("counts.redb: is damaged or no journal"),
@@ -233,7 +233,7 @@ fn a_journal_with_damaged_pages_is_one_message_and_no_backtrace() {
         bytes[PAGE..].fill(kind);
         std::fs::write(&journal, &bytes).unwrap();
         let flags = [
-            "--data",
+            "--data-dir",
             data.path().to_str().unwrap(),
             "--log-format",
             "json",
@@ -287,7 +287,7 @@ fn on_a_full_disk_each_rule_follows_its_failure_mode_and_one_line_is_logged() {
         .args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\"", BINARY, "serve"])
         .arg("--rules")
         .arg(dir.path().join("rules.yaml"))
-        .arg("--data")
+        .arg("--data-dir")
         .arg(data.path());
     let server = TestServer::spawn(command, dir);
     let check = |rule: &str| -> HttpReply { server.post("/v1/check", &request(rule)) };
@@ -308,7 +308,7 @@ fn on_a_full_disk_each_rule_follows_its_failure_mode_and_one_line_is_logged() {
         assert_eq!(check("strict").status, 503);
     }
     assert_eq!(server.metric("tidegate_journal_failing"), 1);
-    assert!(server.metric("tidegate_journal_unkept_total") >= 20);
+    assert!(server.metric("tidegate_journal_lost_total") >= 20);
     let failure = durability_failure(&server, "disk").expect("it fails");
     assert!(failure.starts_with("the journal: "), "{failure}");
     assert!(failure.contains("File too large"), "{failure}");

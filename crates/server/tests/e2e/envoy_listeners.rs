@@ -261,7 +261,7 @@ async fn at_shutdown_calls_in_flight_finish_and_no_more_are_accepted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_clients_and_other_protocols_are_cut_off() {
-    let server = TestServer::with(RULES, &["--idle", "5"]);
+    let server = TestServer::with(RULES, &["--idle-timeout", "5"]);
     let mut silent = TcpStream::connect(&server.grpc).await.unwrap();
     let mut other = TcpStream::connect(&server.grpc).await.unwrap();
     other

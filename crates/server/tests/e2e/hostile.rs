@@ -82,7 +82,7 @@ fn a_request_that_is_too_large_is_413_or_431() {
 #[test]
 fn malformed_bytes_end_only_their_own_connection() {
     // Some of it looks like the beginning of a request and is closed only when idle.
-    let server = TestServer::with(RULES, &["--idle", "2"]);
+    let server = TestServer::with(RULES, &["--idle-timeout", "2"]);
     for bytes in [
         &b"\x00\x01\x02\xff\xfe\r\n\r\n"[..],
         b"GET\r\n\r\n",
@@ -117,7 +117,7 @@ fn unknown_paths_and_methods_get_404_and_405() {
 
 #[test]
 fn slow_clients_are_closed_and_good_ones_served_meanwhile() {
-    let server = TestServer::with(RULES, &["--idle", "2"]);
+    let server = TestServer::with(RULES, &["--idle-timeout", "2"]);
     let mut slow: Vec<HttpClient> = (0..50).map(|_| server.client()).collect();
     for client in &mut slow {
         client
@@ -171,7 +171,7 @@ fn stalled_uploads_do_not_lock_out_other_clients() {
     }
     // Each upload beyond the 64th evicts one. If a client had had to wait for the deadline of the stalled ones, all
     // of them would be gone.
-    let cut = server.metric("tidegate_http_answers_total{edge=\"http\",status=\"408\"}");
+    let cut = server.metric("tidegate_http_responses_total{edge=\"http\",status=\"408\"}");
     let beyond = stalled.len() as u64 + 5 - 64;
     assert!(0 < cut && cut <= beyond, "{cut} were cut off");
 }
@@ -193,7 +193,7 @@ fn a_server_out_of_descriptors_goes_on_and_recovers() {
     let mut command = Command::new("sh");
     let rules = dir.path().join("rules.yaml");
     command.arg("-c").arg(format!(
-        "ulimit -n 96; exec {BINARY} serve --rules {} --idle 600 \"$@\"",
+        "ulimit -n 96; exec {BINARY} serve --rules {} --idle-timeout 600 \"$@\"",
         rules.display()
     ));
     command.arg("sh");

@@ -43,7 +43,7 @@ fn draw_lease(node: &TestServer, client: &str) -> (u64, u64) {
             assert_eq!(reply.status, 200);
             sent += 1;
         }
-        Some(node.metric("tidegate_lease_held_units")).filter(|leased| *leased > 0)
+        Some(node.metric("tidegate_lease_outstanding_units")).filter(|leased| *leased > 0)
     });
     (sent, leased)
 }

@@ -42,13 +42,13 @@ pub(crate) fn acquire(client: &mut HttpClient, ttl_ms: u64) -> HttpReply {
 /// A body with the permit of a response.
 pub(crate) fn permit_body(reply: &HttpReply) -> String {
     assert_eq!(reply.status, 200, "{reply:?}");
-    format!(r#"{{"slot": {}}}"#, reply.json()["slot"])
+    format!(r#"{{"permit": {}}}"#, reply.json()["permit"])
 }
 
 pub(crate) fn is_renewed(node: &TestServer, permit: &str) -> bool {
     let reply = node.post("/v1/renew", permit);
     assert_eq!(reply.status, 200, "{reply:?}");
-    reply.json()["held"].as_bool().unwrap()
+    reply.json()["renewed"].as_bool().unwrap()
 }
 
 #[test]
@@ -107,10 +107,10 @@ fn a_permit_is_acquired_renewed_and_released() {
     assert!(is_renewed(&server, &permit_body(&second)));
     assert_eq!(acquire(&mut client, 10_000).status, 200);
     for path in ["/v1/renew", "/v1/release"] {
-        let forged = client.post(path, r#"{"slot": "73"}"#);
+        let forged = client.post(path, r#"{"permit": "73"}"#);
         assert_eq!(
             (forged.status, &forged.json()["field"]),
-            (400, &"slot".into())
+            (400, &"permit".into())
         );
     }
     // A plain check has no end, so it takes no permit.
@@ -247,7 +247,7 @@ fn a_restart_of_the_store_gives_out_no_permit_beyond_the_limit() {
         wait_for("a loss", || {
             let denied = acquire(&mut node.client(), 600_000);
             assert_eq!(denied.status, 429, "{denied:?}");
-            (node.metric("tidegate_store_losses_total") == 1).then_some(())
+            (node.metric("tidegate_store_epoch_changes_total") == 1).then_some(())
         });
         exact(node);
     }

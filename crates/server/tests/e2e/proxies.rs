@@ -376,7 +376,7 @@ fn no_proxy_passes_anything_while_tidegate_has_no_configuration() {
             testbed.backend.take();
             if make == ProxyProduct::Haproxy {
                 // A probe begins when the one before it was evaluated.
-                let sample = r#"tidegate_http_answers_total{edge="http",status="503"}"#;
+                let sample = r#"tidegate_http_responses_total{edge="http",status="503"}"#;
                 wait_for("probes", || {
                     (testbed.server.metric(sample) > 2).then_some(())
                 });

@@ -306,7 +306,9 @@ fn a_store_that_lost_its_data_charges_the_estimates() {
         .collect();
     redis.kill();
     redis.restart();
-    until("a loss", || node.metric("tidegate_store_losses_total") == 1);
+    until("a loss", || {
+        node.metric("tidegate_store_epoch_changes_total") == 1
+    });
     until("an exact node", || node.metric("tidegate_store_exact") == 1);
     for token in &open {
         let settled = settle(&mut client, token, 130);

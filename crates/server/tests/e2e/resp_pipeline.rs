@@ -174,7 +174,7 @@ fn the_largest_allowed_command_gets_a_reply() {
 /// notice.
 #[test]
 fn a_client_that_does_not_read_replies_is_paused_and_cut_off() {
-    let server = TestServer::with_resp(NONE, &["--idle", "2"]);
+    let server = TestServer::with_resp(NONE, &["--idle-timeout", "2"]);
     let hog = server.redis();
     let sending = std::thread::spawn(move || {
         let piece = command(&["ECHO", &"x".repeat(60_000)]);
@@ -197,7 +197,7 @@ fn a_client_that_does_not_read_replies_is_paused_and_cut_off() {
 
 #[test]
 fn a_client_with_an_unfinished_command_is_cut_off() {
-    let server = TestServer::with_resp(NONE, &["--idle", "1"]);
+    let server = TestServer::with_resp(NONE, &["--idle-timeout", "1"]);
     let mut slow = server.redis();
     slow.send(b"*2\r\n$4\r\nECHO\r\n$10\r\n");
     let begun = Instant::now();

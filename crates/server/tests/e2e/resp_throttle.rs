@@ -53,7 +53,7 @@ fn the_vectors_of_the_original_hold_in_memory() {
 #[test]
 fn the_vectors_of_the_original_hold_on_disk() {
     let data = tempfile::tempdir().unwrap();
-    let server = TestServer::with_resp(NONE, &["--data", data.path().to_str().unwrap()]);
+    let server = TestServer::with_resp(NONE, &["--data-dir", data.path().to_str().unwrap()]);
     vectors(&mut server.redis());
 }
 

@@ -16,7 +16,14 @@ fn node(store: &str, data: &Path) -> TestServer {
         unit()
     );
     let data = data.to_str().unwrap();
-    let flags = ["--store", store, "--store-budget", "30000", "--data", data];
+    let flags = [
+        "--store",
+        store,
+        "--store-budget",
+        "30000",
+        "--data-dir",
+        data,
+    ];
     TestServer::with(&rules, &flags)
 }
 
@@ -167,7 +174,14 @@ fn pending_charges_of_limits_without_a_rule_are_restored_too() {
         "domain: shop\ndescriptors:\n  - key: k\n    rate_limit: {{ unit: {unit}, requests_per_unit: 100 }}\n"
     );
     let (url, data) = (redis.url(), folder.path().to_str().unwrap());
-    let flags = ["--store", &url, "--store-budget", "30000", "--data", data];
+    let flags = [
+        "--store",
+        &url,
+        "--store-budget",
+        "30000",
+        "--data-dir",
+        data,
+    ];
     let start = || TestServer::with_resp(&rules, &flags);
     let count = |node: &TestServer| {
         let mut client = node.redis();

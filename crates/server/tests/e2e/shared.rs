@@ -80,7 +80,9 @@ fn counts_that_a_store_lost_are_restored() {
     redis.kill();
     redis.restart();
     for node in &nodes {
-        until("a loss", || node.metric("tidegate_store_losses_total") == 1);
+        until("a loss", || {
+            node.metric("tidegate_store_epoch_changes_total") == 1
+        });
         exact(node);
     }
     let after: usize = clients.iter_mut().map(|c| passed(c, 100).len()).sum();
@@ -112,10 +114,10 @@ fn a_receipt_is_worth_nothing_after_the_store_lost_its_data() {
     let old = receipts(20);
     assert!(old.iter().all(|receipt| refund(receipt) == "done"));
     assert!(old.iter().all(|receipt| refund(receipt) == "already"));
-    let losses = node.metric("tidegate_store_losses_total");
+    let losses = node.metric("tidegate_store_epoch_changes_total");
     redis.run_command(&["FLUSHALL"]);
     until("a loss", || {
-        node.metric("tidegate_store_losses_total") > losses
+        node.metric("tidegate_store_epoch_changes_total") > losses
     });
     exact(&node);
     assert!(old.iter().all(|receipt| refund(receipt) == "lapsed"));
@@ -201,7 +203,9 @@ fn nodes_follow_a_failover() {
     assert_eq!(before, 60);
     sentinels.servers[0].kill();
     for node in &nodes {
-        until("a loss", || node.metric("tidegate_store_losses_total") >= 1);
+        until("a loss", || {
+            node.metric("tidegate_store_epoch_changes_total") >= 1
+        });
         exact(node);
     }
     let after: usize = clients.iter_mut().map(|c| passed(c, 100).len()).sum();

@@ -19,7 +19,7 @@ fn response_count(server: &TestServer) -> u64 {
     let page = server.admin_get("/metrics").body;
     metric(
         &page,
-        "tidegate_http_answers_total{edge=\"http\",status=\"200\"}",
+        "tidegate_http_responses_total{edge=\"http\",status=\"200\"}",
     )
 }
 
@@ -169,7 +169,7 @@ async fn bodies_that_never_end_are_bounded_by_bytes() {
     wait_for("all requests to time out", || {
         others_are_served(&server);
         let page = server.admin_get("/metrics").body;
-        let late = "tidegate_http_answers_total{edge=\"http\",status=\"408\"}";
+        let late = "tidegate_http_responses_total{edge=\"http\",status=\"408\"}";
         let late = page.contains(late).then(|| metric(&page, late));
         (late == Some((CONNECTIONS * STREAMS) as u64)).then_some(())
     });

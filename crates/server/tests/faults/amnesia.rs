@@ -155,7 +155,7 @@ fn a_node_that_remembers_much_restores_it_over_a_slow_link() {
     store.kill();
     store.restart();
     wait_for("a loss", || {
-        (node.metric("tidegate_store_losses_total") > 0).then_some(())
+        (node.metric("tidegate_store_epoch_changes_total") > 0).then_some(())
     });
     wait_exact(&node);
 }

@@ -73,7 +73,7 @@ fn leases_of_a_dead_node_are_missing_for_no_longer_than_a_lease() {
             send(&mut client, 20, &mut admitted);
             return None;
         }
-        let held = dies.metric("tidegate_lease_held_units");
+        let held = dies.metric("tidegate_lease_outstanding_units");
         if held == 0 {
             // Returned, because this machine was slow: draw some more.
             send(&mut client, 10, &mut admitted);

@@ -80,7 +80,7 @@ fn a_restart_that_loses_nothing_charges_nothing_again() {
     // that.
     wait_heartbeats(&redis, &nodes);
     wait_heartbeats(&redis, &nodes);
-    let losses = |node: &TestServer| node.metric("tidegate_store_losses_total");
+    let losses = |node: &TestServer| node.metric("tidegate_store_epoch_changes_total");
     let before = nodes.each_ref().map(losses);
     redis.kill();
     redis.restart();

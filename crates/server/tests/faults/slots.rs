@@ -28,7 +28,7 @@ fn request_body(user: &str, ttl_ms: u64) -> String {
 }
 
 fn permit_body(permit: &Value) -> String {
-    format!(r#"{{"slot": {permit}}}"#)
+    format!(r#"{{"permit": {permit}}}"#)
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn permits_of_a_dead_node_stay_taken_until_they_expire() {
     let (first, mut permits) = (now(), Vec::new());
     let body = request_body("ada", TTL.get() / 1_000_000);
     for _ in 0..MAX_PERMITS {
-        permits.push(dies.post("/v1/acquire", &body).json()["slot"].clone());
+        permits.push(dies.post("/v1/acquire", &body).json()["permit"].clone());
     }
     let all = now();
     assert!(permits.iter().all(Value::is_string), "{permits:?}");
@@ -81,7 +81,7 @@ impl PermitTraffic {
             let taken = post("/v1/acquire", body)?;
             assert_eq!(taken.status, 200, "{}", taken.body);
             self.taken.fetch_add(1, Relaxed);
-            let permit = taken.json()["slot"].clone();
+            let permit = taken.json()["permit"].clone();
             match post("/v1/release", &permit_body(&permit)) {
                 Some(reply) => assert_eq!(reply.status, 200, "{}", reply.body),
                 None => return Some(permit),

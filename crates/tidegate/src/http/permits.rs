@@ -29,7 +29,7 @@ pub fn acquired(
     let response = response(decision, context);
     let mut body = response.body.to_vec();
     body.pop(); // the closing brace of every body
-    put(&mut body, r#","slot":"#);
+    put(&mut body, r#","permit":"#);
     json_string(&mut body, permit);
     put(&mut body, r#","ttl_ms":"#);
     number(&mut body, ttl.millis_up());

@@ -10,7 +10,7 @@ use crate::resilience::{LeaseStats, Overshoot};
 
 pub(super) fn expose_leases(page: &mut Exposition, leases: &LeaseStats) {
     page.single(
-        "tidegate_lease_grants_total",
+        "tidegate_leases_drawn_total",
         MetricKind::Counter,
         "Leases drawn.",
         leases.leases_drawn,
@@ -34,7 +34,7 @@ pub(super) fn expose_leases(page: &mut Exposition, leases: &LeaseStats) {
         leases.units_lapsed,
     );
     page.single(
-        "tidegate_lease_held_units",
+        "tidegate_lease_outstanding_units",
         MetricKind::Gauge,
         "Units drawn in leases that this node holds now.",
         leases.units_outstanding,

@@ -124,7 +124,7 @@ impl Metrics {
             }
         }
         page.family(
-            "tidegate_http_answers_total",
+            "tidegate_http_responses_total",
             MetricKind::Counter,
             "Responses by status.",
         );

@@ -193,7 +193,7 @@ impl SharedSeries {
             u64::from(self.is_exact() && !self.is_open()),
         );
         page.single(
-            "tidegate_store_losses_total",
+            "tidegate_store_epoch_changes_total",
             MetricKind::Counter,
             "How often the store was found to have lost counts.",
             self.epoch_changes.get(),
@@ -347,7 +347,7 @@ fn expose_journal(page: &mut Exposition, journal: &JournalFacts) {
         journal.written,
     );
     page.single(
-        "tidegate_journal_unkept_total",
+        "tidegate_journal_lost_total",
         MetricKind::Counter,
         "Decisions whose counts were not on the disk in time.",
         journal.lost,

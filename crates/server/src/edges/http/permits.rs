@@ -66,7 +66,7 @@ pub(super) async fn renew(
         .await
         .map_err(store_unavailable)?;
     let ttl_ms = ticket.ttl().millis_up();
-    let body = json!({"id": id.as_str(), "held": renewed, "ttl_ms": ttl_ms});
+    let body = json!({"id": id.as_str(), "renewed": renewed, "ttl_ms": ttl_ms});
     Ok(json_response(StatusCode::OK, body.to_string().into(), id))
 }
 
@@ -96,7 +96,7 @@ fn parse_ticket(service: &Service, body: &[u8]) -> Result<Ticket, ApiError> {
 
 fn invalid_ticket(error: &TicketError) -> ApiError {
     let bad = InputError {
-        field: "slot".to_owned(),
+        field: "permit".to_owned(),
         reason: error.to_string(),
     };
     bad.into()

@@ -141,10 +141,10 @@ pub(crate) fn parse_acquire(body: &[u8]) -> Result<AcquireBody<'_>, InputError> 
     parse(body, &trace, AcquireSeed(&trace))
 }
 
-/// Parses `{"slot": "..."}`.
+/// Parses `{"permit": "..."}`.
 pub(crate) fn parse_permit(body: &[u8]) -> Result<Cow<'_, str>, InputError> {
     let trace = Trace::default();
-    parse(body, &trace, TextFieldSeed(&trace, "slot"))
+    parse(body, &trace, TextFieldSeed(&trace, "permit"))
 }
 
 pub(super) fn parse<'b, S: DeserializeSeed<'b>>(
@@ -383,7 +383,7 @@ mod tests {
             parse_error(r#"{"ttl_ms": 1}"#)[..21],
             *"ttl_ms: unknown field"
         );
-        assert_eq!(parse_permit(br#"{"slot": "abc"}"#).unwrap(), "abc");
+        assert_eq!(parse_permit(br#"{"permit": "abc"}"#).unwrap(), "abc");
         assert!(parse_permit(br#"{"receipt": "abc"}"#).is_err());
     }
 
@@ -394,7 +394,7 @@ mod tests {
         br#"{"cost":18446744073709551615,"costs":{"a":1,"b":2},"attributes":{"x":"\"\\"}}"#,
         br#"{"receipt":"AAAA"}"#,
         br#"{"attributes":{"user":"ada"},"ttl_ms":10000,"cost":3}"#,
-        br#"{"slot":"73AA"}"#,
+        br#"{"permit":"73AA"}"#,
     ];
     const TOKENS: &[&[u8]] = &[
         b"{",

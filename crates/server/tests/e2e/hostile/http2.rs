@@ -52,7 +52,7 @@ fn listeners(server: &TestServer) -> [Http2Listener; 2] {
 
 /// Several attackers, each with one connection after another.
 fn withstand(name: &str, attack: impl Fn(&mut RawHttp2, &Http2Listener) + Sync) {
-    let server = TestServer::with(RULES, &["--idle", "600"]);
+    let server = TestServer::with(RULES, &["--idle-timeout", "600"]);
     for listener in &listeners(&server) {
         let witness = (listener.background)(&server);
         witness.wait_for_replies(50);
@@ -281,7 +281,7 @@ fn a_head_of_more_than_a_hundred_fields_is_431_by_http_2_too() {
 #[test]
 fn heads_of_small_fields_whose_bodies_never_come_take_little_memory() {
     const CONNECTIONS: usize = 16;
-    let server = TestServer::with(RULES, &["--idle", "600"]);
+    let server = TestServer::with(RULES, &["--idle-timeout", "600"]);
     for listener in listeners(&server) {
         for fields in [80, 900] {
             let before = peak_rss(&server);
@@ -324,7 +324,7 @@ fn streams_of_many_connections_that_never_finish_take_little_memory_and_free_it(
     /// What a process that was busy once may keep of that.
     const MAX_LEFT: u64 = 24 << 20;
     for at in 0..2 {
-        let server = TestServer::with(RULES, &["--idle", "600"]);
+        let server = TestServer::with(RULES, &["--idle-timeout", "600"]);
         let listener = &listeners(&server)[at];
         let witness = (listener.background)(&server);
         witness.wait_for_replies(50);
@@ -366,7 +366,7 @@ fn few_connections_that_have_had_many_streams_stay_open() {
     /// Large connections of a listener, those that are closing, the background client and the reader of the metric.
     const MAX_OPEN: u64 = 256 + 64 + 4;
     for at in 0..2 {
-        let server = TestServer::with(RULES, &["--idle", "600"]);
+        let server = TestServer::with(RULES, &["--idle-timeout", "600"]);
         let listener = &listeners(&server)[at];
         let witness = (listener.background)(&server);
         witness.wait_for_replies(50);
@@ -409,7 +409,7 @@ fn paths_that_a_client_has_indexed_hold_little_memory() {
     /// 32 connections of a listener that hold blocks and 64 that are closing, with a hundred blocks each.
     const MAX_HELD: u64 = 224 << 20;
     for at in 0..2 {
-        let server = TestServer::with(RULES, &["--idle", "600"]);
+        let server = TestServer::with(RULES, &["--idle-timeout", "600"]);
         let listener = &listeners(&server)[at];
         let witness = (listener.background)(&server);
         witness.wait_for_replies(50);
@@ -442,7 +442,7 @@ fn bodies_that_have_only_begun_hold_little_memory() {
     /// What the streams take without their bodies, see `streams_of_many_connections`.
     const MAX_HELD: u64 = 64 << 20;
     for at in 0..2 {
-        let server = TestServer::with(RULES, &["--idle", "600"]);
+        let server = TestServer::with(RULES, &["--idle-timeout", "600"]);
         let listener = &listeners(&server)[at];
         let before = peak_rss(&server);
         let mut strangers = Vec::new();
@@ -467,7 +467,7 @@ fn bodies_that_have_only_begun_hold_little_memory() {
 fn heads_that_are_never_finished_are_few() {
     const CONNECTIONS: usize = 200;
     const FINISHED_LATER: usize = 64;
-    let server = TestServer::with(RULES, &["--idle", "600"]);
+    let server = TestServer::with(RULES, &["--idle-timeout", "600"]);
     for listener in listeners(&server) {
         let before = peak_rss(&server);
         let begun = frame(HEADERS, 0, 1, &head_of_fields(listener.path, 90));

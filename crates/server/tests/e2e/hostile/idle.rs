@@ -78,7 +78,7 @@ fn check_idle_cost<T>(server: &TestServer, idle: &IdleCostCase, one: impl Fn() -
 fn server(listeners: &[&str]) -> TestServer {
     may_open_many();
     let most = (MAX_OPEN_FILES - 500).to_string();
-    let flags = ["--idle", "600", "--max-connections", &most];
+    let flags = ["--idle-timeout", "600", "--max-connections", &most];
     TestServer::with(RULES, &[&flags, listeners].concat())
 }
 

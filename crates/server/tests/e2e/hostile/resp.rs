@@ -34,7 +34,7 @@ fn flood(stream: &mut TcpStream, bytes: &[u8], times: usize) {
 
 /// Several attackers, each with one connection after another; none reads replies.
 fn withstand(name: &str, attack: impl Fn(&mut TcpStream) + Sync) {
-    let server = TestServer::with_resp(RULES, &["--idle", "600"]);
+    let server = TestServer::with_resp(RULES, &["--idle-timeout", "600"]);
     let witness = BackgroundClient::for_resp(&server);
     witness.wait_for_replies(50);
     let before = peak_rss(&server);
@@ -134,7 +134,7 @@ fn false_lengths_get_an_error_and_are_closed() {
 #[test]
 fn a_client_that_reads_late_loses_nothing() {
     const COMMANDS: usize = 50_000;
-    let server = TestServer::with_resp(RULES, &["--idle", "600"]);
+    let server = TestServer::with_resp(RULES, &["--idle-timeout", "600"]);
     let mut redis = server.redis();
     let sending = redis.stream().try_clone().unwrap();
     // The reading side may fail, and then nothing makes room for the writes.
@@ -161,7 +161,7 @@ fn a_client_that_reads_late_loses_nothing() {
 /// A client that does not read is cut off when the idle time is over.
 #[test]
 fn a_client_that_never_reads_is_cut_off() {
-    let server = TestServer::with_resp(RULES, &["--idle", "2"]);
+    let server = TestServer::with_resp(RULES, &["--idle-timeout", "2"]);
     let witness = BackgroundClient::for_resp(&server);
     let info = b"INFO\r\n".repeat(10_000);
     let mut streams: Vec<TcpStream> = (0..20).map(|_| connect(&server)).collect();
@@ -212,7 +212,7 @@ fn a_password_is_not_guessed_fast_and_guesses_are_logged_and_counted() {
 fn commands_that_wait_for_their_rest_are_bounded_over_all_connections() {
     const CONNECTIONS: usize = 640;
     const MAX_LISTENER: u64 = 32 << 20;
-    let server = TestServer::with_resp(RULES, &["--idle", "600"]);
+    let server = TestServer::with_resp(RULES, &["--idle-timeout", "600"]);
     let witness = BackgroundClient::for_resp(&server);
     witness.wait_for_replies(50);
     let queue = command(&["ECHO", &"x".repeat(6_000)]).repeat(10);

@@ -113,7 +113,7 @@ fn outlast(
 
 #[test]
 fn trickling_clients_are_closed_over_http() {
-    let server = TestServer::with(RULES, &["--idle", "2"]);
+    let server = TestServer::with(RULES, &["--idle-timeout", "2"]);
     for slow in &OVER_HTTP {
         outlast(
             &server,
@@ -126,7 +126,7 @@ fn trickling_clients_are_closed_over_http() {
 
 #[test]
 fn trickling_clients_are_closed_over_resp() {
-    let server = TestServer::with_resp(RULES, &["--idle", "2"]);
+    let server = TestServer::with_resp(RULES, &["--idle-timeout", "2"]);
     for slow in &OVER_RESP {
         outlast(
             &server,
@@ -139,7 +139,7 @@ fn trickling_clients_are_closed_over_resp() {
 
 #[test]
 fn trickling_clients_are_closed_over_grpc() {
-    let server = TestServer::with(RULES, &["--idle", "2"]);
+    let server = TestServer::with(RULES, &["--idle-timeout", "2"]);
     let address = server.grpc.parse().unwrap();
     for slow in &OVER_GRPC {
         outlast(&server, address, BackgroundClient::for_grpc(&server), slow);
@@ -149,7 +149,7 @@ fn trickling_clients_are_closed_over_grpc() {
 /// The clients have shut down their sending side, and wait for a response to half a request.
 #[test]
 fn half_a_request_followed_by_a_half_close_is_closed() {
-    let server = TestServer::with(RULES, &["--idle", "2"]);
+    let server = TestServer::with(RULES, &["--idle-timeout", "2"]);
     let witness = BackgroundClient::for_http(&server);
     for slow in &OVER_HTTP {
         let clients: Vec<TcpStream> = (0..CLIENTS).map(|_| connect(server.http)).collect();
@@ -208,7 +208,7 @@ fn is_closed_although_it_sends(server: &TestServer, peer: &NonReadingPeer) {
 
 #[test]
 fn a_peer_that_sends_and_never_reads_is_closed_over_http_2() {
-    let server = TestServer::with(RULES, &["--idle", "2"]);
+    let server = TestServer::with(RULES, &["--idle-timeout", "2"]);
     let witness = BackgroundClient::for_http(&server);
     // 0x82 is GET.
     let mut bare = post("/v1/auth");
@@ -234,7 +234,7 @@ fn a_peer_that_sends_and_never_reads_is_closed_over_http_2() {
 
 #[test]
 fn a_peer_that_sends_and_never_reads_is_closed_over_grpc() {
-    let server = TestServer::with(RULES, &["--idle", "2"]);
+    let server = TestServer::with(RULES, &["--idle-timeout", "2"]);
     let witness = BackgroundClient::for_grpc(&server);
     // A GET is not gRPC, which is 415.
     let mut bare = post(SHOULD_RATE_LIMIT);
@@ -254,7 +254,7 @@ fn a_peer_that_sends_and_never_reads_is_closed_over_grpc() {
 /// A response that is larger than the socket buffers, of which the peer reads nothing.
 #[test]
 fn a_peer_that_never_reads_is_closed_over_http_1() {
-    let server = TestServer::with(RULES, &["--idle", "2"]);
+    let server = TestServer::with(RULES, &["--idle-timeout", "2"]);
     let list = format!("[{}]", vec![r#"{"attributes":{}}"#; 1000].join(","));
     let mut client = server.client();
     wait_for("it to be closed", || {

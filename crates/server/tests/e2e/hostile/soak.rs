@@ -4,7 +4,7 @@
 //! purpose are not among them, because the memory behind a cap is allowed.
 //!
 //! **Rest** is reached when every connection of the round has ended: attackers close theirs, the server closes
-//! those of silent and slow peers after `--idle`, and `tidegate_connections` counts only the one that reads it.
+//! those of silent and slow peers after `--idle-timeout`, and `tidegate_connections` counts only the one that reads it.
 //! Streams and tasks of a connection end with it. Then the resident memory is read.
 //!
 //! **Held** is the minimum of [`ROUNDS`] rounds. Memory that a request leaked is there after every round; pages
@@ -123,7 +123,7 @@ fn server() -> TestServer {
         .args(["serve", "--rules"])
         .arg(rules)
         .args(["--resp", "127.0.0.1:0", "--metrics", "127.0.0.1:0"])
-        .args(["--idle", "2", "--grpc-max-age", "3"]);
+        .args(["--idle-timeout", "2", "--grpc-max-age", "3"]);
     TestServer::spawn(command, dir)
 }
 
