@@ -1,39 +1,21 @@
 //! The `tidegate` binary: the rate limiter as a service, and the commands around it.
 
-mod any_store;
+mod app;
 #[cfg(test)]
 mod caps;
 mod cli;
 mod config;
-mod data_dir;
-mod decision_ids;
-mod denials;
 mod doctor;
 mod edges;
-mod envoy_compat;
-mod first_config;
 #[cfg(test)]
 mod instruction_counts;
-mod listen_address;
-mod log_writer;
-mod logs;
+mod logging;
 mod maybe_ready;
-mod membership_file;
 mod net;
-mod node_identity;
-mod panics;
-mod pending_file;
-mod policy_watcher;
+mod policy;
 mod protobuf;
-mod readiness;
-mod secret_file;
 mod service;
-mod shutdown;
-mod store_choice;
-mod store_error_log;
-mod store_events;
-mod store_health;
-mod xds;
+mod state;
 
 use std::process::ExitCode;
 

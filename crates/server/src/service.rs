@@ -1,4 +1,4 @@
-//! The state that every edge shares: the limiter, the metrics and the decision ids. [`denials`](crate::denials) logs
+//! The state that every edge shares: the limiter, the metrics and the decision ids. [`denials`](crate::logging::denials) logs
 //! denials.
 
 use std::sync::Arc;
@@ -18,16 +18,16 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tracing::warn;
 
-use crate::any_store::AnyStore;
+use crate::app::readiness::Readiness;
+use crate::app::shutdown::ShutdownPhase;
 use crate::config::LogSubjects;
-use crate::decision_ids::{DecisionId, DecisionIds};
-use crate::denials::{log_missed_count, second};
 use crate::edges::envoy::{EnvoyOptions, EnvoyStatistics};
 use crate::edges::proxy_auth::wire::ProxyHeaderPolicy;
-use crate::first_config::{FirstConfig, MissingConfigError};
+use crate::logging::decision_ids::{DecisionId, DecisionIds};
+use crate::logging::denials::{log_missed_count, second};
 use crate::maybe_ready::MaybeReady;
-use crate::readiness::Readiness;
-use crate::shutdown::ShutdownPhase;
+use crate::policy::first_config::{FirstConfig, MissingConfigError};
+use crate::state::any_store::AnyStore;
 
 /// The limiter of this process.
 pub(crate) type ServerLimiter = Limiter<AnyStore>;

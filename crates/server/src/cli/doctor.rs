@@ -6,9 +6,9 @@
 use serde_json::json;
 
 use super::{DoctorArgs, Exit, print_error, print_line};
+use crate::config::store_choice::StoreChoice;
 use crate::config::{ConfigError, SettingsLayer};
 use crate::doctor::{DoctorFinding, DoctorOptions, Reached, examine};
-use crate::store_choice::StoreChoice;
 
 pub(super) fn run(args: DoctorArgs) -> Exit {
     let as_json = args.json;

@@ -9,12 +9,12 @@ use tidegate_core::store::Capabilities;
 
 use crate::edges::http::wire::{self, CheckBody};
 use crate::edges::http::{explain, units};
-use crate::policy_watcher;
+use crate::policy::watcher;
 
 use super::{Exit, ExplainArgs, OutputFormat, print_error, print_line};
 
 pub(super) fn run(args: &ExplainArgs) -> Exit {
-    let policy = match policy_watcher::load_policy(args.rules.as_deref(), Capabilities::UNKNOWN) {
+    let policy = match watcher::load_policy(args.rules.as_deref(), Capabilities::UNKNOWN) {
         Ok(policy) => policy,
         Err(faults) => {
             print_error(faults);

@@ -23,8 +23,8 @@ use std::time::Duration;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use serde_json::Value;
 
+use crate::config::store_choice::StoreUrl;
 use crate::config::{self, SettingsLayer, UnknownVariableError, millis};
-use crate::store_choice::StoreUrl;
 
 /// A distributed rate limiter.
 #[derive(Parser, Debug)]

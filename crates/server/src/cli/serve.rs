@@ -16,13 +16,11 @@ use tokio::time::timeout;
 use tracing::{error, info, warn};
 
 use super::{Exit, ServeArgs, print_error, warnings};
-use crate::any_store::{
-    self, AnyStore, join, join_failure_reason, log_not_joined, maintain_secret, return_leases,
-    wait_until_exact,
-};
+use crate::app::shutdown::{ShutdownHandle, ShutdownOutcome, Signals, run_until_shutdown};
+use crate::config::envoy_compat::{AdminToken, EnvoyCompat, HeaderOverride};
+use crate::config::listen_address::{EndpointAddress, ListenAddress};
+use crate::config::store_choice::StoreChoice;
 use crate::config::{ConfigError, ResetFormat, ServerSettings, SettingsLayer};
-use crate::data_dir;
-use crate::decision_ids::DecisionIds;
 use crate::edges::admin::access::AdminAccess;
 use crate::edges::admin::metrics_listener::MetricsListener;
 use crate::edges::admin::serve::AdminListener;
@@ -30,22 +28,24 @@ use crate::edges::envoy::EnvoyStatistics;
 use crate::edges::envoy::serve::EnvoyListener;
 use crate::edges::http::serve::PublicListener;
 use crate::edges::resp::serve::{RespListener, RespPassword};
-use crate::envoy_compat::{AdminToken, EnvoyCompat, HeaderOverride};
-use crate::first_config::FirstConfig;
-use crate::listen_address::{EndpointAddress, ListenAddress};
-use crate::log_writer;
-use crate::logs;
+use crate::logging::decision_ids::DecisionIds;
+use crate::logging::init;
+use crate::logging::writer;
 use crate::net::listener::{
     Listener, ListenerLimits, ListenerShutdown, SMALL_CONNECTIONS, WhenFull,
 };
 use crate::net::supervisor::ConnectionLimits;
 use crate::net::tls::ListenerTls;
-use crate::node_identity::NodeIdentity;
-use crate::policy_watcher::{self, PolicyWatcher};
-use crate::secret_file;
+use crate::policy::first_config::FirstConfig;
+use crate::policy::watcher::{self, PolicyWatcher};
 use crate::service::Service;
-use crate::shutdown::{ShutdownHandle, ShutdownOutcome, Signals, run_until_shutdown};
-use crate::store_choice::StoreChoice;
+use crate::state::any_store::{
+    self, AnyStore, join, join_failure_reason, log_not_joined, maintain_secret, return_leases,
+    wait_until_exact,
+};
+use crate::state::data_dir;
+use crate::state::node_identity::NodeIdentity;
+use crate::state::secret_file;
 
 /// File descriptors reserved for everything that is not a connection.
 const RESERVED_FDS: u64 = 64;
@@ -88,7 +88,7 @@ pub(super) fn run(args: ServeArgs) -> Exit {
             };
         }
     };
-    logs::init(settings.log_level, settings.log_format);
+    init::init(settings.log_level, settings.log_format);
     if let Some(compat) = compat {
         compat.log_warnings();
     }
@@ -111,7 +111,7 @@ pub(super) fn run(args: ServeArgs) -> Exit {
             Exit::Unreachable
         }
     };
-    log_writer::flush();
+    writer::flush();
     exit
 }
 
@@ -420,7 +420,7 @@ pub(crate) fn build_service(
         },
         Some(own) => own.clone(),
     };
-    let policy = policy_watcher::initial_policy(&settings.rules, settings.parse_options())
+    let policy = watcher::initial_policy(&settings.rules, settings.parse_options())
         .map_err(ServeError::Config)?;
     let first_config = FirstConfig::new(&settings.rules, policy.is_configured());
     let clock = SystemClock::new();
@@ -548,6 +548,6 @@ fn print_welcome(listener_address: &EndpointAddress) {
          curl -i http://{address}/v1/check -d '{{\"attributes\": {{\"ip\": \"203.0.113.9\", \"path\": \"/login\"}}}}'\n\n\
          and see what is left, without spending it:\n\n  \
          curl -s http://{address}/v1/peek -d '{{\"attributes\": {{\"ip\": \"203.0.113.9\", \"path\": \"/login\"}}}}'\n\n",
-        policy_watcher::BUILT_IN_RULES
+        watcher::BUILT_IN_RULES
     );
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use tracing::warn;
 
 use crate::config::ServerSettings;
-use crate::listen_address::ListenAddress;
+use crate::config::listen_address::ListenAddress;
 
 const OTHERS_READ: u32 = 0o004;
 const OTHERS_WRITE: u32 = 0o002;

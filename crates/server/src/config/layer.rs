@@ -11,9 +11,9 @@ use serde::de::DeserializeOwned;
 use super::name_list::file_names;
 use super::quantity::{file_millis, file_seconds, millis, seconds};
 use super::{ByteSize, ConfigError, EnvoyHeaders, LogFormat, LogLevel, LogSubjects, ResetFormat};
-use crate::listen_address::ListenAddress;
-use crate::store_choice::StoreUrl;
-use crate::xds::ControlPlane;
+use crate::config::listen_address::ListenAddress;
+use crate::config::store_choice::StoreUrl;
+use crate::policy::xds::ControlPlane;
 
 /// One layer of settings. Flags, `TIDEGATE_*` variables and the file use the same names.
 #[derive(Args, Clone, Debug, Default, Deserialize)]

@@ -4,10 +4,13 @@
 //! result, complete and checked. Unknown names are errors, in the file and in the environment.
 
 mod environment;
+pub(crate) mod envoy_compat;
 mod layer;
+pub(crate) mod listen_address;
 mod name_list;
 mod quantity;
 mod resolve;
+pub(crate) mod store_choice;
 mod values;
 
 #[cfg(test)]
@@ -28,13 +31,13 @@ pub(crate) use self::environment::{UnknownVariableError, check as check_environm
 pub(crate) use self::layer::SettingsLayer;
 pub(crate) use self::quantity::{ByteSize, millis};
 pub(crate) use self::values::{EnvoyHeaders, LogFormat, LogLevel, LogSubjects, ResetFormat};
+use crate::config::envoy_compat::EnvoyCompatError;
+use crate::config::listen_address::ListenAddress;
+use crate::config::store_choice::{StoreChoice, UnknownStoreError};
 use crate::edges::envoy::EnvoyOptions;
-use crate::envoy_compat::EnvoyCompatError;
-use crate::listen_address::ListenAddress;
 use crate::net::supervisor::ConnectionAge;
 use crate::net::tls::ListenerTlsFiles;
-use crate::store_choice::{StoreChoice, UnknownStoreError};
-use crate::xds::ControlPlane;
+use crate::policy::xds::ControlPlane;
 
 /// All settings of `serve`.
 #[derive(Clone, Debug)]

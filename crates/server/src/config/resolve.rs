@@ -8,12 +8,12 @@ use tidegate::resilience::ClockTolerance;
 use tidegate_core::units::Nanos;
 
 use super::{ByteSize, ConfigError, RulesSource, ServerSettings, SettingsLayer};
+use crate::config::listen_address::ListenAddress;
+use crate::config::store_choice::StoreChoice;
 use crate::edges::envoy::EnvoyOptions;
 use crate::edges::envoy::deadline::DEFAULT_WAIT;
-use crate::listen_address::ListenAddress;
 use crate::net::supervisor::ConnectionAge;
 use crate::net::tls::ListenerTlsFiles;
-use crate::store_choice::StoreChoice;
 
 /// The minimum with which the store is useful.
 const MIN_MEMORY: u64 = 16 << 20;

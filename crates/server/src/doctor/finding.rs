@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tidegate::stores::redis::RedisStoreError;
 
-use crate::logs::is_unsafe;
+use crate::logging::init::is_unsafe;
 
 /// The grade of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

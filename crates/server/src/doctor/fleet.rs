@@ -8,7 +8,7 @@ use tidegate_core::units::Nanos;
 
 use super::finding::DoctorFinding;
 use super::probe::{ProbeResult, SilentServer, unless_silent};
-use crate::secret_file;
+use crate::state::secret_file;
 
 /// Nodes send a heartbeat every 200 ms, and are removed from the register after this time without one.
 const HEARTBEAT_TIMEOUT: Nanos = Nanos::from_secs(3);

@@ -33,7 +33,7 @@ pub(crate) use self::finding::DoctorFinding;
 use self::persistence::ServerTopology;
 pub(crate) use self::probe::SilentServer;
 use self::probe::{ServerInfo, unless_silent};
-use crate::store_choice::StoreUrl;
+use crate::config::store_choice::StoreUrl;
 
 /// Longer than any usable server takes, shorter than an operator waits.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);

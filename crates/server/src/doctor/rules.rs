@@ -6,12 +6,12 @@ use tidegate::clock::{Clock, SystemClock};
 use tidegate_core::store::Capabilities;
 
 use super::finding::DoctorFinding;
-use crate::policy_watcher;
+use crate::policy::watcher;
 
 /// One finding for each fault and each warning, or one that reports success.
 pub(super) fn rules(path: &Path) -> Vec<DoctorFinding> {
     let check = "rules";
-    let policy = match policy_watcher::load_policy(Some(path), Capabilities::SCRIPTS) {
+    let policy = match watcher::load_policy(Some(path), Capabilities::SCRIPTS) {
         Ok(policy) => policy,
         Err(faults) => {
             let each = faults.lines();

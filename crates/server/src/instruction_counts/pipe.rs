@@ -11,19 +11,19 @@ use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 
 use super::counted_section;
+use crate::app::shutdown::{ShutdownHandle, ShutdownWaiter};
 use crate::cli;
 use crate::config::SettingsLayer;
+use crate::config::listen_address::EndpointAddress;
 use crate::edges::envoy::serve::EnvoyListener;
 use crate::edges::http::serve::PublicListener;
 use crate::edges::resp::serve::RespListener;
-use crate::listen_address::EndpointAddress;
 use crate::net::listener::ConnectionHandler;
 use crate::net::supervisor::{ConnectionContext, ConnectionLimits};
 use crate::net::unread_responses::{MAX_LISTENER_BYTES, UnreadResponses};
 use crate::net::waiting_streams::WaitingStreams;
-use crate::node_identity::NodeIdentity;
 use crate::service::Service;
-use crate::shutdown::{ShutdownHandle, ShutdownWaiter};
+use crate::state::node_identity::NodeIdentity;
 
 const RULES: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),

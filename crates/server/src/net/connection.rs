@@ -21,7 +21,7 @@ use tidegate::observe::Metrics;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tracing::{debug, error};
 
-use crate::listen_address::EndpointAddress;
+use crate::config::listen_address::EndpointAddress;
 use crate::net::budgeted_io::BudgetedIo;
 use crate::net::frame_scanner::FrameScanner;
 use crate::net::header_blocks::AuthorityUse;
@@ -242,10 +242,10 @@ pub(crate) async fn catch_panic<F: Future>(mut work: Pin<&mut F>) -> Option<F::O
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::app::shutdown::ShutdownPhase;
     use crate::net::supervisor::ConnectionAge;
     use crate::net::unread_responses::{MAX_LISTENER_BYTES, UnreadResponses};
     use crate::net::waiting_streams::WaitingStreams;
-    use crate::shutdown::ShutdownPhase;
     use std::time::Duration;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
     use tokio::sync::{Semaphore, mpsc, watch};

@@ -24,8 +24,8 @@ use super::supervisor::{ConnectionContext, ConnectionLimits};
 use super::tls::ListenerTls;
 use super::unread_responses::{MAX_LISTENER_BYTES, UnreadResponses};
 use super::waiting_streams::WaitingStreams;
-use crate::listen_address::{EndpointAddress, ListenAddress};
-use crate::shutdown::ShutdownPhase;
+use crate::app::shutdown::ShutdownPhase;
+use crate::config::listen_address::{EndpointAddress, ListenAddress};
 
 /// How long to back off when the system has no more descriptors or memory: long enough for some to be freed, short
 /// enough to go unnoticed afterwards.

@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 use tracing::warn;
 
 use super::rate_limited_log::RateLimitedLog;
-use crate::listen_address::EndpointAddress;
+use crate::config::listen_address::EndpointAddress;
 
 /// Maximum memory of the unread responses of one listener.
 pub(crate) const MAX_LISTENER_BYTES: usize = 32 << 20;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tidegate_core::units::{Cost, Nanos};
 use tidegate_testkit::TestRedis as Redis;
 
-use crate::blows::{CrashEvent, CrashKind, CrashSchedule, crash};
+use crate::crashes::{CrashEvent, CrashKind, CrashSchedule, crash};
 use crate::fleet::Fleet;
 use crate::history::{RequestHistory, RequestRecord, now};
 use crate::load::RequestLoad;

@@ -7,10 +7,10 @@
 // Clippy recognizes tests by `#[test]` only. Helpers beside them may panic, too.
 #![allow(clippy::unwrap_used)]
 
-mod amnesia;
-mod blows;
 mod clocks;
 mod cluster;
+mod counting_changes;
+mod crashes;
 mod exact;
 mod failover;
 mod fleet;
@@ -21,14 +21,14 @@ mod lease_death;
 mod leases;
 mod lenient;
 mod load;
+mod node_shutdown;
 mod outage;
-mod parting;
+mod permits;
 mod rates;
 mod reservations;
 mod restores;
 mod scene;
-mod slots;
-mod turning;
+mod store_loss;
 
 #[path = "../e2e/http.rs"]
 #[allow(dead_code, reason = "the target `e2e` uses the rest")]

@@ -8,9 +8,9 @@ use std::net::IpAddr;
 use std::path::Path;
 use subtle::ConstantTimeEq;
 
+use crate::config::listen_address::{EndpointAddress, ListenAddress};
 use crate::edges::http::error::ApiError;
 use crate::edges::http::wire::InputError;
-use crate::listen_address::{EndpointAddress, ListenAddress};
 
 /// Shorter tokens can be guessed.
 const MIN_TOKEN_LEN: usize = 16;

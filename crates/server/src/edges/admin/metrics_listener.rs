@@ -11,8 +11,8 @@ use hyper::Request;
 use hyper::body::Incoming;
 
 use super::serve::metrics_page;
+use crate::config::listen_address::EndpointAddress;
 use crate::edges::http::error::ApiError;
-use crate::listen_address::EndpointAddress;
 use crate::net::connection::{HttpHandler, HttpResponse};
 use crate::net::unread_responses::ConnectionUnread;
 use crate::service::Service;

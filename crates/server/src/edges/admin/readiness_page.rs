@@ -6,7 +6,7 @@
 
 use serde_json::{Value, json};
 
-use crate::any_store::StoreCondition;
+use crate::state::any_store::StoreCondition;
 
 /// Whether the caller wants the condition of the store: `?verbose`, `?verbose=1`.
 pub(super) fn is_verbose(query: Option<&str>) -> bool {
@@ -43,8 +43,8 @@ pub(super) fn store_json(condition: &StoreCondition) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::any_store::DurabilityFailure;
-    use crate::store_health::StoreHealth;
+    use crate::state::any_store::DurabilityFailure;
+    use crate::state::store_health::StoreHealth;
     use std::time::Instant;
     use tidegate_core::store::{FailureCause, FailureKind};
 

@@ -16,19 +16,19 @@ use tidegate_core::store::Source;
 use super::access::AdminAccess;
 use super::missing_attributes;
 use super::readiness_page;
-use crate::any_store::StoreCondition;
-use crate::decision_ids::DecisionId;
+use crate::config::listen_address::EndpointAddress;
 use crate::edges::http::error::{ApiError, json_response};
 use crate::edges::http::serve::store_unavailable;
 use crate::edges::http::wire::{self, CheckBody, CheckRequest, InputError};
-use crate::listen_address::EndpointAddress;
-use crate::log_writer;
+use crate::logging::decision_ids::DecisionId;
+use crate::logging::writer;
 use crate::net::body;
 use crate::net::connection::{HttpHandler, HttpResponse};
 use crate::net::rate_limited_log::RateLimitedLog;
 use crate::net::unread_responses::ConnectionUnread;
-use crate::policy_watcher::{PolicyWatcher, ReloadOutcome};
+use crate::policy::watcher::{PolicyWatcher, ReloadOutcome};
 use crate::service::Service;
+use crate::state::any_store::StoreCondition;
 
 static WRONG_TOKEN: RateLimitedLog = RateLimitedLog::new();
 
@@ -221,10 +221,7 @@ impl AdminListener {
 
 /// All metrics of this process, in the Prometheus text format.
 pub(super) fn metrics_page(service: &Service) -> HttpResponse {
-    service
-        .metrics
-        .lines_dropped
-        .set(log_writer::dropped_lines());
+    service.metrics.lines_dropped.set(writer::dropped_lines());
     let facts = service.limiter.store().facts();
     service.metrics.set_open(service.limiter.open_requests());
     let metrics = &service.metrics;

@@ -4,9 +4,9 @@ use http::{HeaderValue, Response};
 use tidegate_core::store::StoreError;
 
 use super::frame;
-use crate::first_config::MissingConfigError;
 use crate::net::body::BodyError;
 use crate::net::connection::HttpResponse;
+use crate::policy::first_config::MissingConfigError;
 use crate::protobuf::ProtobufError;
 
 /// Why a call gets no decision.

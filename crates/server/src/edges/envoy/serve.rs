@@ -18,14 +18,14 @@ use super::error::EnvoyError;
 use super::response::EnvoyResponse;
 use super::wire::{self, EnvoyRequest};
 use super::{frame, health, native};
-use crate::any_store::AnyStore;
-use crate::decision_ids::DecisionId;
-use crate::listen_address::EndpointAddress;
+use crate::config::listen_address::EndpointAddress;
+use crate::logging::decision_ids::DecisionId;
 use crate::net::body;
 use crate::net::connection::{HttpHandler, HttpProtocol, HttpResponse};
 use crate::net::unread_responses::ConnectionUnread;
 use crate::service::Service;
-use crate::store_error_log::log_store_error;
+use crate::state::any_store::AnyStore;
+use crate::state::store_error_log::log_store_error;
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const HEALTH: &str = "/grpc.health.v1.Health/Check";

@@ -5,10 +5,10 @@ use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::json;
 
 use super::wire::InputError;
-use crate::decision_ids::DecisionId;
-use crate::first_config::MissingConfigError;
+use crate::logging::decision_ids::DecisionId;
 use crate::net::body::BodyError;
 use crate::net::connection::HttpResponse;
+use crate::policy::first_config::MissingConfigError;
 
 /// Why a request gets no decision.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -147,7 +147,7 @@ pub(crate) fn json_response(status: StatusCode, body: Bytes, id: &DecisionId) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decision_ids::DecisionIds;
+    use crate::logging::decision_ids::DecisionIds;
 
     #[test]
     fn an_error_names_its_field_and_carries_an_id() {

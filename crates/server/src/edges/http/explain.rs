@@ -9,7 +9,7 @@ use tidegate_rules::{
 
 use super::error::{ApiError, json_response};
 use super::wire::{CheckBody, InputError};
-use crate::decision_ids::DecisionId;
+use crate::logging::decision_ids::DecisionId;
 use crate::net::connection::HttpResponse;
 use crate::service::Service;
 

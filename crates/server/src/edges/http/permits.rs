@@ -12,10 +12,10 @@ use super::error::{ApiError, json_response};
 use super::serve::{store_unavailable, to_response};
 use super::units;
 use super::wire::{self, InputError};
-use crate::decision_ids::DecisionId;
+use crate::logging::decision_ids::DecisionId;
 use crate::net::connection::HttpResponse;
 use crate::service::Service;
-use crate::store_error_log::log_store_error;
+use crate::state::store_error_log::log_store_error;
 
 /// Acquires permits for a request, or responds with the denial.
 pub(super) async fn acquire(

@@ -11,7 +11,7 @@ use super::reserve_wire::{parse_reserve, parse_settle};
 use super::serve::{store_unavailable, to_response};
 use super::units;
 use super::wire::InputError;
-use crate::decision_ids::DecisionId;
+use crate::logging::decision_ids::DecisionId;
 use crate::net::connection::HttpResponse;
 use crate::service::Service;
 

@@ -20,14 +20,14 @@ use tokio::sync::Semaphore;
 use super::error::{ApiError, json_response};
 use super::wire::{self, CheckBatch, CheckBody, CheckOptions, CheckRequest, InputError, PlainCost};
 use super::{explain, permits, reserve, units};
-use crate::decision_ids::DecisionId;
+use crate::config::listen_address::EndpointAddress;
 use crate::edges::{envoy, proxy_auth};
-use crate::listen_address::EndpointAddress;
+use crate::logging::decision_ids::DecisionId;
 use crate::net::body::{self, Discarded, ReceivedBody};
 use crate::net::connection::{HttpHandler, HttpResponse};
 use crate::net::unread_responses::ConnectionUnread;
 use crate::service::{ChargeScope, Service, body_style};
-use crate::store_error_log::log_store_error;
+use crate::state::store_error_log::log_store_error;
 
 /// A list of a thousand requests with generous attributes.
 pub(crate) const MAX_BODY_BYTES: usize = 1 << 20;

@@ -7,10 +7,10 @@ use tidegate::http::{headers, response as written};
 use tidegate_rules::request::Edge;
 
 use super::wire::{self, ProxyAuthOptions};
-use crate::decision_ids::DecisionId;
+use crate::config::listen_address::EndpointAddress;
 use crate::edges::http::error::ApiError;
 use crate::edges::http::serve::{store_unavailable, to_response};
-use crate::listen_address::EndpointAddress;
+use crate::logging::decision_ids::DecisionId;
 use crate::net::connection::HttpResponse;
 use crate::service::{ChargeScope, Service, body_style};
 

@@ -15,7 +15,7 @@ use tidegate::observe::NetworkMetrics;
 use tokio::time::Instant;
 use tracing::warn;
 
-use crate::listen_address::EndpointAddress;
+use crate::config::listen_address::EndpointAddress;
 use crate::net::rate_limited_log::RateLimitedLog;
 
 /// Wrong passwords per connection. Clients that reconnect with a wrong one send it once each time.

@@ -24,7 +24,7 @@ use super::throttle::{ThrottleDialect, ThrottleRequest};
 use super::transaction::{self, QueuedCommands, TransactionCommand};
 use super::wire::{self, Arguments, ParsedCommand};
 use crate::edges::http::wire::{CheckRequest, PlainCost};
-use crate::store_error_log::log_store_error;
+use crate::state::store_error_log::log_store_error;
 
 /// The reply to a request that no store has decided.
 const NO_STORE: &str = "ERR the store did not reply";

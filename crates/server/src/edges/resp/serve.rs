@@ -26,7 +26,7 @@ use super::password_guesses::PasswordGuesses;
 use super::pipeline::{NextStep, run_pipeline};
 use super::session::Session;
 use super::throttle::ThrottleDialect;
-use crate::listen_address::EndpointAddress;
+use crate::config::listen_address::EndpointAddress;
 use crate::net::connection::catch_panic;
 use crate::net::listener::ConnectionHandler;
 use crate::net::supervisor::{self, Activity, ConnectionContext, ConnectionLimits};

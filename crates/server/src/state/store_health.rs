@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tidegate_core::store::{FailureCause, FailureKind};
 use tracing::{info, warn};
 
-use crate::any_store::LOCAL_DECISION_NOTE;
+use crate::state::any_store::LOCAL_DECISION_NOTE;
 
 /// The interval between two lines that only count.
 const COUNT_INTERVAL: Duration = Duration::from_secs(60);

@@ -17,8 +17,8 @@ use tidegate_rules::{By, Rule};
 use tracing::info;
 
 use crate::config::LogSubjects;
-use crate::decision_ids::DecisionId;
-use crate::logs::SanitizedText;
+use crate::logging::decision_ids::DecisionId;
+use crate::logging::init::SanitizedText;
 use crate::service::Service;
 
 /// Headers whose values allow a reader to act as the client.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue};
 
 use super::env_values::EnvValues;
-use crate::xds::{Backoff, ControlPlane, XdsNodeInfo, XdsTlsFiles};
+use crate::policy::xds::{Backoff, ControlPlane, XdsNodeInfo, XdsTlsFiles};
 
 /// The source of rules, and how they are read.
 #[derive(Clone, Debug)]

@@ -15,7 +15,7 @@ use tidegate_rules::{
 use tracing::warn;
 
 use crate::config::LogSubjects;
-use crate::denials::listed_subject;
+use crate::logging::denials::listed_subject;
 use crate::service::Service;
 
 /// Warnings about a reload. Removed or disabled rules and blocks, because an operator who lost a file of a rules

@@ -10,7 +10,7 @@ use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{LogFormat, LogLevel};
-use crate::log_writer;
+use crate::logging::writer;
 
 /// Starts logging. A second call does nothing.
 pub(crate) fn init(level: LogLevel, format: LogFormat) {
@@ -24,7 +24,7 @@ pub(crate) fn init(level: LogLevel, format: LogFormat) {
     let colour = terminal && std::env::var_os("NO_COLOR").is_none();
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(log_writer::writer)
+        .with_writer(writer::writer)
         // Otherwise it would write its own errors to standard error, and panic where that is closed.
         .log_internal_errors(false)
         .with_ansi(colour)

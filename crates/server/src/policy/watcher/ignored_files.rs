@@ -9,7 +9,7 @@ use std::time::Duration;
 use tidegate::live::{FileFilter, ignored_rule_files};
 use tracing::warn;
 
-use crate::logs::SanitizedText;
+use crate::logging::init::SanitizedText;
 
 /// How often to scan for files of a rules folder that are not read.
 const SCAN_INTERVAL: Duration = Duration::from_secs(10);

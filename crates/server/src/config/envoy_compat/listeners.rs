@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::AdminToken;
 use super::env_values::EnvValues;
-use crate::listen_address::ListenAddress;
+use crate::config::listen_address::ListenAddress;
 
 const PORT_HINT: &str = "write a port between 0 and 65535";
 const ANY_HOST: &str = "0.0.0.0";

@@ -62,7 +62,7 @@ fn turning_leases_on_and_off_under_load_holds_every_limit() {
     for rate in &exact {
         let all = || history.of_rule(rate.name);
         eprintln!(
-            "turning, {}: {turns} turns, {} decisions, {} by leases, {} by the store; {} passed, at most \
+            "counting changes, {}: {turns} reloads, {} decisions, {} by leases, {} by the store; {} passed, at most \
              {} hundredths",
             rate.name,
             all().count(),

@@ -10,12 +10,12 @@ use tidegate::{Limiter, Secret};
 use tidegate_core::store::NodeId;
 use tracing::warn;
 
-use crate::any_store::{self, AnyStore};
-use crate::data_dir;
-use crate::membership_file::{MembershipFile, MembershipFileError, MembershipList};
 use crate::net::rate_limited_log::RateLimitedLog;
-use crate::pending_file::PendingFile;
 use crate::service::Service;
+use crate::state::any_store::{self, AnyStore};
+use crate::state::data_dir;
+use crate::state::membership_file::{MembershipFile, MembershipFileError, MembershipList};
+use crate::state::pending_file::PendingFile;
 
 /// How often to check whether the list of nodes has changed. It is needed only after the next start.
 const MEMBERSHIP_POLL_INTERVAL: Duration = Duration::from_millis(500);

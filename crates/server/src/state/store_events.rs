@@ -8,7 +8,7 @@ use tidegate::resilience::{ClockEvent, ClockLevel, FailureCounts, StoreEvent};
 use tokio::sync::Notify;
 use tracing::{error, info, warn};
 
-use crate::store_health::{StoreHealth, StoreReport};
+use crate::state::store_health::{StoreHealth, StoreReport};
 
 /// The cure for clocks that disagree.
 const CLOCKS_APART: &str = "the store's clock and this node's are apart; decisions follow the store's, \

@@ -22,11 +22,11 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 use tracing::{error, info, warn};
 
-use crate::data_dir;
+use crate::logging::panics;
 use crate::net::rate_limited_log::RateLimitedLog;
-use crate::panics;
-use crate::store_events::StoreObserver;
-use crate::store_health::{StoreHealth, StoreOutage};
+use crate::state::data_dir;
+use crate::state::store_events::StoreObserver;
+use crate::state::store_health::{StoreHealth, StoreOutage};
 
 /// How long a reply may take before it counts as lost. Longer than any decision waits, so that a charge whose reply
 /// comes late can be refunded.

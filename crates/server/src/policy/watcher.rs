@@ -22,10 +22,10 @@ use tracing::{info, warn};
 use self::ignored_files::IgnoredFiles;
 use self::reload_warnings::ReloadWarnings;
 use crate::config::RulesSource;
-use crate::first_config::ConfigSource;
-use crate::logs::SanitizedText;
+use crate::logging::init::SanitizedText;
+use crate::policy::first_config::ConfigSource;
+use crate::policy::xds::{self, XdsSubscription};
 use crate::service::Service;
-use crate::xds::{self, XdsSubscription};
 
 /// The rules that run without `--rules`.
 pub(crate) const BUILT_IN_RULES: &str = include_str!("builtin.yaml");

@@ -3,8 +3,8 @@
 //! Requests and responses are encoded and decoded field by field. A resource becomes the same form as a file, so that
 //! the same checks apply to both. Unknown fields are skipped.
 
+use crate::policy::xds::XdsNodeInfo;
 use crate::protobuf::{ProtobufError, ProtobufFields, ProtobufWriter};
-use crate::xds::XdsNodeInfo;
 
 /// The resource type of the subscription.
 pub(super) const RESOURCE_TYPE: &str =

@@ -9,7 +9,7 @@ use tidegate_rules::envoy::ChargeOnDenial;
 
 use super::table::{self, VariableSupport};
 use super::*;
-use crate::xds::ControlPlane;
+use crate::policy::xds::ControlPlane;
 
 fn read_with(token: AdminToken, given: &[(&str, &str)]) -> Result<EnvoyCompat, EnvoyCompatError> {
     let lookup = |name: &str| {

@@ -1,0 +1,14 @@
+//! What a node keeps: its store of counters, and what survives a restart in `--data-dir`.
+//!
+//! `any_store` is the store that was configured, `store_events`, `store_health` and `store_error_log` report its condition.
+//! `data_dir`, `secret_file`, `membership_file`, `node_identity` and `pending_file` are the files of a node. Knows no edge.
+
+pub(crate) mod any_store;
+pub(crate) mod data_dir;
+pub(crate) mod membership_file;
+pub(crate) mod node_identity;
+pub(crate) mod pending_file;
+pub(crate) mod secret_file;
+pub(crate) mod store_error_log;
+pub(crate) mod store_events;
+pub(crate) mod store_health;
