@@ -77,7 +77,7 @@ pub fn steady_release(limit: &Limit, departures: &[Admission]) -> Result<(), Vio
     check_rate(limit, &admissions, largest, 1)
 }
 
-/// The maximum of units in any span shorter than `width`, by the readings as they are.
+/// The maximum number of units in any span shorter than `width`, by the readings as they are.
 pub fn busiest(history: &[Admission], width: Nanos) -> u64 {
     let (mut max, mut in_window, mut oldest) = (0, 0, 0);
     for newest in history {

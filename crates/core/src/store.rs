@@ -315,7 +315,7 @@ impl Refunded {
     }
 }
 
-/// A lease of one limit.
+/// The reply to a draw: a lease of one limit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LeaseReply {
     /// The leased units, at most the requested cost; zero if there were none.
@@ -337,7 +337,7 @@ pub struct Restore<'a> {
     pub state: CounterState,
 }
 
-/// A permit of a concurrency limit. It expires by itself if its holder dies.
+/// A permit of a concurrency limit, to be acquired, renewed or released. It expires by itself if its holder dies.
 #[derive(Clone, Copy, Debug)]
 pub struct PermitRequest<'a> {
     /// The subject that holds permits.
@@ -346,7 +346,7 @@ pub struct PermitRequest<'a> {
     pub rule: &'a RuleName,
     /// Unique to the holder. A second acquire by the same holder never shortens the permit.
     pub holder: u128,
-    /// The maximum of permits in use.
+    /// The maximum number of permits in use.
     pub max_permits: u32,
     /// How long the permit lasts unless renewed.
     pub ttl: Nanos,
@@ -387,7 +387,7 @@ pub struct Inspection {
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// No reply in time; the charge may or may not have been applied. A breaker counts it.
-    #[error("the store did not answer within {waited}")]
+    #[error("the store did not reply within {waited}")]
     Unavailable {
         /// How long the caller waited.
         waited: Nanos,

@@ -1,5 +1,5 @@
 //! The time to match the rules of a request with 10 and with 10,000 rules:
-//! `cargo run --release -p tidegate-core --example match_speed`.
+//! `cargo run --release -p tidegate-rules --example match_speed`.
 
 use std::fmt::Write;
 use std::hint::black_box;

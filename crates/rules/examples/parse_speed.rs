@@ -1,4 +1,4 @@
-//! The time to parse 100,000 rules: `cargo run --release -p tidegate-core --example parse_speed`.
+//! The time to parse 100,000 rules: `cargo run --release -p tidegate-rules --example parse_speed`.
 
 use std::fmt::Write;
 use std::hint::black_box;

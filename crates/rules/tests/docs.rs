@@ -35,6 +35,6 @@ fn every_example_of_the_documentation_is_parsed() {
             name: &name,
             text: &text,
         };
-        parse(&[file]).unwrap_or_else(|faults| panic!("{faults}"));
+        parse(&[file]).unwrap_or_else(|errors| panic!("{errors}"));
     }
 }

@@ -6,7 +6,7 @@ use tidegate_rules::{RuleSet, SourceFile, lint, parse_with_options};
 
 fn read(text: &str, store: Capabilities) -> Result<RuleSet, String> {
     let name = "rules.yaml";
-    parse_with_options(&[SourceFile { name, text }], store).map_err(|faults| faults.to_string())
+    parse_with_options(&[SourceFile { name, text }], store).map_err(|errors| errors.to_string())
 }
 
 fn rule(rest: &str) -> String {
@@ -18,7 +18,7 @@ fn rule(rest: &str) -> String {
 fn a_durability_that_a_store_lacks_is_rejected_with_what_to_write() {
     let (memory, journal) = (Capabilities::MEMORY, Capabilities::JOURNAL);
     let (redis, any) = (Capabilities::SCRIPTS, Capabilities::UNKNOWN);
-    let taken = [
+    let accepted = [
         ("none", memory),
         ("none", redis),
         ("disk", journal),
@@ -27,7 +27,7 @@ fn a_durability_that_a_store_lacks_is_rejected_with_what_to_write() {
         ("disk", any),
         ("replica+aof", any),
     ];
-    for (word, store) in taken {
+    for (word, store) in accepted {
         let set = read(&rule(&format!("durability: {word}")), store).unwrap();
         assert_eq!(set.rules()[0].options().durability.name(), word);
     }

@@ -173,14 +173,16 @@ fn the_documentation_has_the_table_that_explain_uses() {
     let docs = include_str!("../../../docs/rules.md");
     for algorithm in Algorithm::ALL {
         let AlgorithmProfile {
-            suited_for: fits,
+            suited_for,
             memory,
             accuracy,
             burst,
-            worst_case: worst,
+            worst_case,
             ..
         } = AlgorithmProfile::of(algorithm);
-        let row = format!("| `{algorithm}` | {fits} | {memory} | {accuracy} | {burst} | {worst} |");
+        let row = format!(
+            "| `{algorithm}` | {suited_for} | {memory} | {accuracy} | {burst} | {worst_case} |"
+        );
         assert!(docs.contains(&row), "docs/rules.md misses\n{row}");
     }
 }
@@ -223,7 +225,7 @@ block:
     assert_eq!(
         first_lines([192, 0, 2, 7], None),
         "the block list decides, by `192.0.2.0/24` (until 2026-12-01T00:00:00Z): the request is \
-         refused\nwithout that entry:"
+         denied\nwithout that entry:"
     );
     // That entry has expired.
     let lines = first_lines([198, 51, 100, 7], None);

@@ -1,6 +1,6 @@
 //! Good and bad files, of rules and of descriptors, each beside its expected output.
 //!
-//! `UPDATE=1 cargo test -p tidegate-core --test rules_fixtures` rewrites the expected output.
+//! `UPDATE=1 cargo test -p tidegate-rules --test fixtures` rewrites the expected output.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -27,7 +27,7 @@ fn compare(file: &Path, output: &str, differences: &mut String) {
     let wanted = fs::read_to_string(&beside).unwrap_or_default();
     if wanted != output {
         let name = file.file_name().unwrap().to_string_lossy();
-        differences.push_str(&format!("{name}:\nwanted: {wanted}\nsaid:   {output}\n"));
+        differences.push_str(&format!("{name}:\nwanted: {wanted}\nfound:  {output}\n"));
     }
 }
 
@@ -42,7 +42,7 @@ fn every_bad_file_is_rejected_word_for_word() {
         };
         let output = match parse(&[source]) {
             Ok(_) => "nothing is wrong\n".to_owned(),
-            Err(faults) => format!("{faults}\n"),
+            Err(errors) => format!("{errors}\n"),
         };
         assert!(!output.contains("nothing is wrong"), "{}", file.display());
         let lines = output.lines().count();
@@ -66,7 +66,7 @@ fn every_good_file_is_accepted_and_warned_about_word_for_word() {
             name: "rules.yaml",
             text: &text,
         };
-        let set = parse(&[source]).unwrap_or_else(|faults| panic!("{}\n{faults}", file.display()));
+        let set = parse(&[source]).unwrap_or_else(|errors| panic!("{}\n{errors}", file.display()));
         let warnings: String = lint(&set)
             .iter()
             .map(|warning| format!("{warning}\n"))
@@ -85,7 +85,7 @@ fn every_good_file_of_descriptors_lists_its_limits_and_is_warned_about_word_for_
             name: "rules.yaml",
             text: &text,
         };
-        let set = parse(&[source]).unwrap_or_else(|faults| panic!("{}\n{faults}", file.display()));
+        let set = parse(&[source]).unwrap_or_else(|errors| panic!("{}\n{errors}", file.display()));
         let warnings = lint(&set);
         let warnings = warnings.iter().map(|warning| format!("{warning}\n"));
         let listing = set.config_dump().to_string();

@@ -9,19 +9,19 @@ fn read(text: &str) -> Result<RuleSet, String> {
         name: "rules.yaml",
         text,
     };
-    parse(&[file]).map_err(|faults| faults.to_string())
+    parse(&[file]).map_err(|errors| errors.to_string())
 }
 
-/// The maximum work for a file of 16 MiB, which is a thousand times as long as the text of a yardstick. A quadratic
+/// The maximum work for a file of 16 MiB, which is a thousand times as long as the text of a work unit. A quadratic
 /// parser needs a thousand times more.
-const MAX_YARDSTICKS: f64 = 20_000.0;
+const MAX_WORK_UNITS: f64 = 20_000.0;
 
 #[track_caller]
 fn check_rejected(text: &str, words: &str) {
     let error = read(text).unwrap_err();
     assert!(error.contains(words), "{error}");
     let work = work_units(|| _ = read(text));
-    assert!(work < MAX_YARDSTICKS, "{work} yardsticks");
+    assert!(work < MAX_WORK_UNITS, "{work} work units");
 }
 
 #[test]
@@ -78,17 +78,17 @@ fn all_errors_of_all_files_are_reported_at_once() {
             text: "version: [",
         },
     ];
-    let faults = parse(&files).unwrap_err();
-    let places: Vec<String> = faults
+    let errors = parse(&files).unwrap_err();
+    let locations: Vec<String> = errors
         .iter()
-        .map(|fault| fault.location.to_string())
+        .map(|error| error.location.to_string())
         .collect();
     let want = [
         "b.yaml:4", "b.yaml:4", "b.yaml:4", "b.yaml:5", "a.yaml:2", "a.yaml:4", "a.yaml:5",
         "c.yaml:1",
     ];
-    assert_eq!(places, want, "{faults}");
-    assert_eq!(faults.count(), 8);
+    assert_eq!(locations, want, "{errors}");
+    assert_eq!(errors.count(), 8);
 }
 
 #[test]

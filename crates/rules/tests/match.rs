@@ -13,7 +13,7 @@ fn rules(text: &str) -> RuleSet {
         name: "rules.yaml",
         text: &text,
     };
-    parse(&[file]).unwrap_or_else(|faults| panic!("{faults}"))
+    parse(&[file]).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
 /// A request written as `ip=192.0.2.1 path=/a method=GET`; `key=NAME` is a listed API key, `key=` one without a name.

@@ -60,7 +60,7 @@ fn scalar(text: &str, style: ScalarStyle) -> Value {
 fn violation(schema: &Value, value: &Value, root: &Value) -> Option<String> {
     let schema = schema.as_object().unwrap();
     for (keyword, wanted) in schema {
-        let sound = match keyword.as_str() {
+        let conforms = match keyword.as_str() {
             "$ref" => {
                 let name = wanted.as_str().unwrap().trim_start_matches('#');
                 violation(root.pointer(name).unwrap(), value, root).is_none()
@@ -119,7 +119,7 @@ fn violation(schema: &Value, value: &Value, root: &Value) -> Option<String> {
             "$schema" | "$defs" | "title" | "description" | "format" => true,
             other => panic!("unsupported schema keyword `{other}`"),
         };
-        if !sound {
+        if !conforms {
             return Some(format!("{keyword} {wanted} against {value}"));
         }
     }

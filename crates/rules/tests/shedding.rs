@@ -10,7 +10,7 @@ use tidegate_rules::{Concurrency, Rule, RuleSet, SoftLimit, SourceFile, lint, pa
 fn read(rest: &str, store: Capabilities) -> Result<RuleSet, String> {
     let text = format!("version: 1\ntiers: [free, pro]\nrules:\n  - {{ name: api, {rest} }}\n");
     let (name, text) = ("rules.yaml", text.as_str());
-    parse_with_options(&[SourceFile { name, text }], store).map_err(|faults| faults.to_string())
+    parse_with_options(&[SourceFile { name, text }], store).map_err(|errors| errors.to_string())
 }
 
 #[track_caller]

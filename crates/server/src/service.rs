@@ -194,7 +194,7 @@ impl Service {
         })
     }
 
-    /// Logs the counts of skipped lines of rules that deny nothing any more. Called every second.
+    /// Logs the counts of skipped lines of rules that deny nothing any more. Called at every maintenance tick.
     pub(crate) fn log_missed_denials(&self) {
         let now = second(self.clock.now());
         self.metrics.take_skipped_lines(now, log_missed_count);

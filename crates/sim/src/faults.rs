@@ -13,25 +13,25 @@ pub(crate) async fn inject(world: World) {
     let Scenario {
         fault,
         fault_begins: begins,
-        fault_ends: clears,
+        fault_ends: ends_at,
         ..
     } = *world.scenario;
     match fault {
         SimFault::Chaos => chaos(&world).await,
         fault => {
             world.sim.sleep_until(begins).await;
-            inject_one(&world, fault, clears).await;
+            inject_one(&world, fault, ends_at).await;
         }
     }
 }
 
 /// Several faults, one after another or at the same time.
 async fn chaos(world: &World) {
-    let (begins, clears) = (world.scenario.fault_begins, world.scenario.fault_ends);
+    let (begins, ends_at) = (world.scenario.fault_begins, world.scenario.fault_ends);
     let faults = world.sim.with_rng(|rng| rng.between(2, 4));
     for _ in 0..faults {
         let world = world.clone();
-        let span = clears.since(begins).get();
+        let span = ends_at.since(begins).get();
         let (fault, from, to) = world.sim.with_rng(|rng| {
             let fault = rng.pick(&[
                 SimFault::Kill,
@@ -55,7 +55,7 @@ async fn chaos(world: &World) {
         });
     }
     // Remaining faults end here.
-    world.sim.sleep_until(clears).await;
+    world.sim.sleep_until(ends_at).await;
     world.set_conditions(NetworkConditions::HEALTHY);
 }
 

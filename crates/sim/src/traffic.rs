@@ -23,14 +23,14 @@ pub(crate) async fn run_client(world: World, subject: usize) {
 
 async fn send_requests(world: &World, subject: usize, from: Nanos, to: Nanos) {
     let SimSubject {
-        mean_interval: every,
+        mean_interval,
         arrivals,
         ..
     } = world.scenario.subjects[subject];
     loop {
         let (wait, burst) = world.sim.with_rng(|rng| {
             let uniform = (rng.below(1 << 32) + 1) as f64 / (1_u64 << 32) as f64;
-            let wait = -uniform.ln() * every.get() as f64;
+            let wait = -uniform.ln() * mean_interval.get() as f64;
             let burst = if rng.chance(20) { rng.between(2, 6) } else { 1 };
             (Nanos::new(wait as u64), burst)
         });

@@ -374,11 +374,11 @@ fn the_breaker_reports_each_change_once_and_sends_no_request_while_open() {
     setup.set_conditions(NetworkConditions::HEALTHY);
     setup.pass(Nanos::from_secs(1));
     let events = setup.events.lock().clone();
-    let pushed = StoreEvent::WrittenBack {
+    let written_back = StoreEvent::WrittenBack {
         counters: 1,
         units: 8,
     };
-    assert_eq!(events, [opened, StoreEvent::BreakerClosed, pushed]);
+    assert_eq!(events, [opened, StoreEvent::BreakerClosed, written_back]);
     assert_eq!(setup.used_units(), 8);
 }
 

@@ -567,8 +567,8 @@ fn run_random_schedule(seed: u64) {
     }
     setup.set_conditions(NetworkConditions::HEALTHY);
     setup.pass(SECS(8));
-    let (held, away) = (permits.len(), lost(&permits));
-    assert_eq!(away, 0, "seed {seed}: lost although their nodes live");
+    let (held, lost_count) = (permits.len(), lost(&permits));
+    assert_eq!(lost_count, 0, "seed {seed}: lost although their nodes live");
     assert_eq!(
         setup.fill().len(),
         MAX_OPEN.saturating_sub(held),

@@ -55,13 +55,13 @@ fn a_subject_on_a_promoted_shard_gets_at_most_the_limit() {
 
 #[track_caller]
 fn check(what: &str, percents: &[u64]) {
-    let over = percents.iter().filter(|factor| **factor > 100).count();
+    let over = percents.iter().filter(|percent| **percent > 100).count();
     let worst = percents.iter().max().copied().unwrap_or(0);
     let all = percents.len();
     let summary = format!("{what}: {over} of {all} over, the worst {worst} %");
     // A node that has not seen a quiet counter recently starts with its whole share. In 2,600 counters of
     // each of these faults the worst was 126: one unit of four.
-    let far_over = percents.iter().filter(|factor| **factor > 115).count();
+    let far_over = percents.iter().filter(|percent| **percent > 115).count();
     let few = over * 20 <= all && far_over * 100 <= all;
     assert!(few && worst <= 130, "{summary}, {far_over} far over");
 }

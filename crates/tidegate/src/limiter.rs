@@ -455,8 +455,13 @@ impl<S> LimiterView<'_, S> {
         engine::decide_listed(rules, listed, client, self.limiter.clock.now())
     }
 
-    fn decision_of(&self, plan: &ChargePlan<'_>, outcome: &Outcome, spent: ChargedAs) -> Decision {
-        engine::decide(Arc::clone(&self.policy.rules), plan, outcome, spent)
+    fn decision_of(
+        &self,
+        plan: &ChargePlan<'_>,
+        outcome: &Outcome,
+        charged: ChargedAs,
+    ) -> Decision {
+        engine::decide(Arc::clone(&self.policy.rules), plan, outcome, charged)
     }
 
     /// Plans every limit of the request's client, in every unit and regardless of the lists.

@@ -265,7 +265,7 @@ fn a_reset_releases_the_permits_of_one_subject_for_good() {
     assert!(fixture.renew(&bob));
 }
 
-/// A reset of one user once let all other users in a second time.
+/// A reset of one user once freed the permits of shared limits, and all other users were admitted a second time.
 #[test]
 fn a_reset_leaves_permits_of_shared_counters_alone() {
     let fixture = AcquireFixture::new(

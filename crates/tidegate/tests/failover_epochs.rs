@@ -47,9 +47,9 @@ impl Store for FailoverStore {
     async fn charge(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         let reply = self.present().charge(set).await;
         if self.fail_over_next.swap(false, Ordering::SeqCst) {
-            let believed = self.recovered.notified();
+            let recovered = self.recovered.notified();
             self.epoch.store(2, Ordering::SeqCst);
-            believed.await;
+            recovered.await;
         }
         reply
     }
@@ -107,7 +107,7 @@ type FailoverLimiter = Limiter<Resilient<FailoverStore, TokioRuntime>>;
 async fn start() -> (FailoverStore, FailoverLimiter, UnboundedReceiver<()>) {
     let clock = Arc::new(ManualClock::at(START));
     let primaries = [(); 2].map(|()| MemoryStore::new(Arc::clone(&clock)));
-    let turning = FailoverStore {
+    let failover = FailoverStore {
         primaries: Arc::new(primaries),
         epoch: Arc::new(AtomicU64::new(1)),
         fail_over_next: Arc::default(),
@@ -115,21 +115,21 @@ async fn start() -> (FailoverStore, FailoverLimiter, UnboundedReceiver<()>) {
         lacks: Arc::default(),
     };
     let (exact, mut ready) = tokio::sync::mpsc::unbounded_channel();
-    let believed = Arc::clone(&turning.recovered);
+    let recovered = Arc::clone(&failover.recovered);
     let watcher = Arc::new(move |event| {
         if event == StoreEvent::Exact {
-            believed.notify_waiters();
+            recovered.notify_waiters();
             let _receiver_may_be_gone = exact.send(());
         }
     });
     let runtime = TokioRuntime::new().expect("randomness");
     let mut settings = ResilienceSettings::default();
     settings.breaker.silence_timeout = Nanos::from_secs(3_600);
-    let store = resilient(turning.clone(), runtime, settings, watcher);
+    let store = resilient(failover.clone(), runtime, settings, watcher);
     ready.recv().await.expect("the node joins its store");
     let secret = Secret::from_bytes(b"0123456789abcdef").expect("long enough");
     let limiter = Limiter::new(store, Policy::of(rules(RULES)), secret, clock);
-    (turning, limiter, ready)
+    (failover, limiter, ready)
 }
 
 async fn check(limiter: &FailoverLimiter) -> bool {
@@ -141,10 +141,10 @@ async fn check(limiter: &FailoverLimiter) -> bool {
 /// one of the primary that it trusted by then. The unit was counted nowhere.
 #[tokio::test]
 async fn a_unit_charged_by_the_lost_primary_is_charged_to_its_successor() {
-    let (turning, limiter, _ready) = start().await;
+    let (failover, limiter, _ready) = start().await;
     let mut admitted = 0;
-    for turns in [true, false] {
-        turning.fail_over_next.store(turns, Ordering::SeqCst);
+    for fails_over in [true, false] {
+        failover.fail_over_next.store(fails_over, Ordering::SeqCst);
         admitted += u64::from(check(&limiter).await);
     }
     assert_eq!(admitted, 2);
@@ -164,14 +164,14 @@ async fn a_unit_charged_by_the_lost_primary_is_charged_to_its_successor() {
 
 /// Requests before the next heartbeat were decided by the counters that the other store had not lost.
 #[tokio::test]
-async fn counters_from_a_store_with_losses_are_not_trusted_once() {
-    let (turning, limiter, mut ready) = start().await;
+async fn counters_from_a_store_with_losses_are_never_trusted() {
+    let (failover, limiter, mut ready) = start().await;
     let source = async || {
         let decision = limiter.view().check(request("user=a")).await;
         decision.expect("a decision").source()
     };
     assert_eq!(source().await, Source::Exact);
-    turning.lacks.store(true, Ordering::SeqCst);
+    failover.lacks.store(true, Ordering::SeqCst);
     assert_eq!(source().await, Source::Fallback);
     ready.recv().await.expect("the store is trusted again");
 }

@@ -100,7 +100,7 @@ fn figures(result: &SingleOutcome) -> (bool, u64, u64) {
 /// The table of redis-cell's own tests: one a second, limit 5.
 #[test]
 fn the_published_steps_of_redis_cell_are_reproduced() {
-    let (scene, limit) = (KeyedFixture::new(), bucket(5, 1, 1));
+    let (fixture, limit) = (KeyedFixture::new(), bucket(5, 1, 1));
     let steps: [(u64, u64, (bool, u64, u64)); 14] = [
         (0, 6, (false, 5, 0)),
         (0, 1, (true, 4, 1_000)),
@@ -118,16 +118,16 @@ fn the_published_steps_of_redis_cell_are_reproduced() {
         (9_500, 5, (false, 2, 3_000)),
     ];
     for (millis, quantity, want) in steps {
-        scene.at(millis);
-        let result = scene.one(&limit, quantity);
+        fixture.at(millis);
+        let result = fixture.one(&limit, quantity);
         assert_eq!(figures(&result), want, "{quantity} at {millis} ms");
     }
 }
 
 #[test]
 fn a_cost_that_can_never_fit_is_distinguished_from_one_that_must_wait() {
-    let (scene, limit) = (KeyedFixture::new(), bucket(5, 1, 1));
-    let retry = |quantity| match scene.one(&limit, quantity).reading.verdict {
+    let (fixture, limit) = (KeyedFixture::new(), bucket(5, 1, 1));
+    let retry = |quantity| match fixture.one(&limit, quantity).reading.verdict {
         Verdict::Deny { retry } => Some(retry),
         Verdict::Allow { .. } => None,
     };
@@ -139,20 +139,20 @@ fn a_cost_that_can_never_fit_is_distinguished_from_one_that_must_wait() {
 /// throttlecrab lets 17 pass here: time without requests is saved up beyond the burst.
 #[test]
 fn idle_time_is_not_saved_up_beyond_the_burst() {
-    let (scene, limit) = (KeyedFixture::new(), bucket(10, 1, 1));
-    assert_eq!(scene.admitted(&limit, 1), 1);
-    scene.at(8_000);
-    assert_eq!(scene.admitted(&limit, 30), 10);
-    scene.at(9_000);
-    assert_eq!(scene.admitted(&limit, 30), 1);
+    let (fixture, limit) = (KeyedFixture::new(), bucket(10, 1, 1));
+    assert_eq!(fixture.admitted(&limit, 1), 1);
+    fixture.at(8_000);
+    assert_eq!(fixture.admitted(&limit, 30), 10);
+    fixture.at(9_000);
+    assert_eq!(fixture.admitted(&limit, 30), 1);
 }
 
 #[test]
 fn a_batch_is_decided_in_order_with_peeks_between_charges() {
-    let (scene, limit) = (KeyedFixture::new(), bucket(3, 1, 60));
+    let (fixture, limit) = (KeyedFixture::new(), bucket(3, 1, 60));
     let quantities = [0, 1, 0, 2, 0, 1];
-    let calls: Vec<_> = quantities.map(|q| scene.keyed("k", &limit, q)).into();
-    let remaining: Vec<_> = scene
+    let calls: Vec<_> = quantities.map(|q| fixture.keyed("k", &limit, q)).into();
+    let remaining: Vec<_> = fixture
         .each(&calls)
         .iter()
         .map(figures)
@@ -160,23 +160,23 @@ fn a_batch_is_decided_in_order_with_peeks_between_charges() {
         .collect();
     assert_eq!(remaining, [3, 2, 2, 0, 0, 0]);
     let others: Vec<String> = (0..100).map(|i| format!("other {i}")).collect();
-    let calls: Vec<_> = others.iter().map(|k| scene.keyed(k, &limit, 1)).collect();
-    assert!(scene.each(&calls).iter().all(|result| result.admitted));
+    let calls: Vec<_> = others.iter().map(|k| fixture.keyed(k, &limit, 1)).collect();
+    assert!(fixture.each(&calls).iter().all(|result| result.admitted));
 }
 
 #[test]
 fn families_and_keys_have_counters_of_their_own() {
-    let (scene, limit) = (KeyedFixture::new(), bucket(1, 1, 60));
+    let (fixture, limit) = (KeyedFixture::new(), bucket(1, 1, 60));
     let other = KeyFamily::new("throttle");
     let long = "x".repeat(16_384);
     let longer = format!("{long}y");
     for key in ["k", "", &long, &longer] {
-        for family in [&scene.family, &other] {
+        for family in [&fixture.family, &other] {
             let keyed = KeyCharge {
                 family,
-                ..scene.keyed(key, &limit, 1)
+                ..fixture.keyed(key, &limit, 1)
             };
-            let results = scene.each(&[keyed, keyed]);
+            let results = fixture.each(&[keyed, keyed]);
             assert!(results[0].admitted && !results[1].admitted);
         }
     }
@@ -185,41 +185,41 @@ fn families_and_keys_have_counters_of_their_own() {
 /// redis-cell reads the old arrival time under the new rate, and may deny for long (its issue 54).
 #[test]
 fn units_used_are_kept_when_the_limit_changes() {
-    let scene = KeyedFixture::new();
+    let fixture = KeyedFixture::new();
     let (small, large) = (bucket(10, 1, 60), bucket(100, 10, 60));
-    assert_eq!(scene.admitted(&small, 20), 10);
-    assert_eq!(scene.one(&large, 0).reading.figures.remaining, 90);
-    assert!(scene.one(&large, 90).admitted);
-    assert!(!scene.one(&large, 1).admitted);
+    assert_eq!(fixture.admitted(&small, 20), 10);
+    assert_eq!(fixture.one(&large, 0).reading.figures.remaining, 90);
+    assert!(fixture.one(&large, 90).admitted);
+    assert!(!fixture.one(&large, 1).admitted);
 }
 
 #[test]
 fn charges_are_counted_under_the_name_of_their_family_and_peeks_are_not() {
-    let (scene, limit) = (KeyedFixture::new(), bucket(2, 1, 60));
-    scene.one(&limit, 0);
-    assert_eq!(scene.admitted(&limit, 5), 2);
+    let (fixture, limit) = (KeyedFixture::new(), bucket(2, 1, 60));
+    fixture.one(&limit, 0);
+    assert_eq!(fixture.admitted(&limit, 5), 2);
     let labels = r#"{rule="cl.throttle",edge="resp",outcome="#;
-    assert!(scene.metric(&format!(r#"{labels}"allow",source="exact"}} 2"#)));
-    assert!(scene.metric(&format!(r#"{labels}"deny",source="exact"}} 3"#)));
+    assert!(fixture.metric(&format!(r#"{labels}"allow",source="exact"}} 2"#)));
+    assert!(fixture.metric(&format!(r#"{labels}"deny",source="exact"}} 3"#)));
 }
 
 #[test]
 fn a_rule_with_the_name_of_a_family_does_not_duplicate_its_series() {
-    let (scene, limit) = (KeyedFixture::new(), bucket(2, 1, 60));
+    let (fixture, limit) = (KeyedFixture::new(), bucket(2, 1, 60));
     let named = rules("version: 1\nrules: [{ name: cl.throttle, by: user, rate: 5/hour }]\n");
     let named = Arc::new(named);
-    scene.metrics.load(&named);
-    scene.one(&limit, 1);
-    scene.metrics.load(&named);
-    let page = (scene.metrics).expose("0", &StoreFacts::Memory(MemoryFacts::default()));
+    fixture.metrics.load(&named);
+    fixture.one(&limit, 1);
+    fixture.metrics.load(&named);
+    let page = (fixture.metrics).expose("0", &StoreFacts::Memory(MemoryFacts::default()));
     let labels = r#"rule="cl.throttle",edge="resp",outcome="allow",source="exact"} 1"#;
     assert_eq!(page.matches(labels).count(), 1, "{page}");
 }
 
 #[test]
 fn in_shadow_mode_no_charge_is_denied() {
-    let (scene, limit) = (KeyedFixture::of(Limiter::in_shadow), bucket(1, 1, 60));
-    assert_eq!(scene.admitted(&limit, 3), 3);
+    let (fixture, limit) = (KeyedFixture::of(Limiter::in_shadow), bucket(1, 1, 60));
+    assert_eq!(fixture.admitted(&limit, 3), 3);
     let labels = r#"{rule="cl.throttle",edge="resp",outcome="shadow_deny",source="exact"} 2"#;
-    assert!(scene.metric(labels));
+    assert!(fixture.metric(labels));
 }

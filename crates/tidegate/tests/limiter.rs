@@ -603,8 +603,8 @@ rules:
     );
     fixture.check("ip=192.0.2.1 tokens:60", "allow");
     assert_eq!(fixture.used("ip=192.0.2.1", "tokens"), 60);
-    let forgotten = common::ready(fixture.limiter.view().reset(request("ip=192.0.2.1")));
-    assert_eq!(forgotten.unwrap(), 2);
+    let reset = common::ready(fixture.limiter.view().reset(request("ip=192.0.2.1")));
+    assert_eq!(reset.unwrap(), 2);
     assert_eq!(fixture.used("ip=192.0.2.1", "tokens"), 0);
 }
 

@@ -146,7 +146,7 @@ fn sets_share_counters_like_single_charges() {
     assert!(left.iter().all(|reading| reading.figures.remaining == 0));
 }
 
-/// Their counts and logs grow beyond their entry, and there is no memory for that either.
+/// The counts and logs of these algorithms grow beyond an entry, and there is no memory for that either.
 #[test]
 fn counters_that_cannot_grow_count_too_much_rather_than_too_little() {
     let full = FullStore::of(HOUR);
@@ -189,7 +189,7 @@ fn a_refund_that_cannot_be_remembered_is_not_made() {
 #[test]
 fn permits_without_room_are_shared_and_released() {
     let full = FullStore::of(HOUR);
-    let hold = |who: u64, holder: u64| PermitRequest {
+    let permit = |who: u64, holder: u64| PermitRequest {
         subject: Fingerprint::new(u128::from(who) * 4_096),
         rule: &full.rule,
         holder: u128::from(holder),
@@ -199,16 +199,20 @@ fn permits_without_room_are_shared_and_released() {
     };
     let now = full.clock.now();
     // All these subjects share one list: their numbers agree in the bits that choose it.
-    let drawn: Vec<u64> = (0..3_000)
-        .filter(|who| full.store.acquire_at(&hold(*who, *who), now).granted)
+    let granted: Vec<u64> = (0..3_000)
+        .filter(|who| full.store.acquire_at(&permit(*who, *who), now).granted)
         .collect();
-    assert!(drawn.len() < 2_000, "{} lists of their own", drawn.len());
-    for who in &drawn {
-        full.store.release_at(&hold(*who, *who), now);
+    assert!(
+        granted.len() < 2_000,
+        "{} lists of their own",
+        granted.len()
+    );
+    for who in &granted {
+        full.store.release_at(&permit(*who, *who), now);
     }
-    assert!(full.store.acquire_at(&hold(2_999, 1), now).granted);
-    assert!(full.store.acquire_at(&hold(2_999, 2), now).granted);
-    assert!(!full.store.acquire_at(&hold(2_999, 3), now).granted);
+    assert!(full.store.acquire_at(&permit(2_999, 1), now).granted);
+    assert!(full.store.acquire_at(&permit(2_999, 2), now).granted);
+    assert!(!full.store.acquire_at(&permit(2_999, 3), now).granted);
 }
 
 #[test]
@@ -308,7 +312,7 @@ fn expired_logs_leave_their_room_to_others() {
     assert!(stats.bytes <= CAP, "{stats:?}");
 }
 
-/// Looking for room in a full table walked over its 4,096 entries for each of them.
+/// For each newcomer, the search for room in a full table walked over its 4,096 entries.
 #[test]
 fn a_newcomer_to_a_full_store_costs_little_more_than_a_known_subject() {
     let full = FullStore::with(64 << 20, 2_000_000, HOUR);

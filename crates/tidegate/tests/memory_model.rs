@@ -125,8 +125,8 @@ impl CounterModel {
         if now >= refund.expires_at {
             return Refunded::Lapsed;
         }
-        let paid = self.refunds.get(&refund.id);
-        if paid.is_some_and(|until| !self.forgotten(*until, now)) {
+        let made = self.refunds.get(&refund.id);
+        if made.is_some_and(|until| !self.forgotten(*until, now)) {
             return Refunded::Already;
         }
         self.refunds.insert(refund.id, refund.expires_at);
@@ -158,13 +158,13 @@ impl CounterModel {
         units.get()
     }
 
-    fn restore(&mut self, seed: &Restore<'_>, now: Nanos) {
-        let limit = &seed.charge.limit;
-        let (mut state, _) = self.read(&seed.charge, now);
-        limit.merge(&mut state, &seed.state, now);
+    fn restore(&mut self, restore: &Restore<'_>, now: Nanos) {
+        let limit = &restore.charge.limit;
+        let (mut state, _) = self.read(&restore.charge, now);
+        limit.merge(&mut state, &restore.state, now);
         let at = limit.advance(&mut state, now);
         if limit.fresh_at(&state, at) > now {
-            self.write(&seed.charge, state, at);
+            self.write(&restore.charge, state, at);
         }
     }
 

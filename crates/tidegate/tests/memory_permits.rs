@@ -26,7 +26,7 @@ impl PermitFixture {
         }
     }
 
-    fn hold(&self, subject: u64, holder: u64, max_permits: u32) -> PermitRequest<'_> {
+    fn permit(&self, subject: u64, holder: u64, max_permits: u32) -> PermitRequest<'_> {
         let spread = subject.wrapping_mul(0xD6E8_FEB8_6659_FD93);
         PermitRequest {
             subject: Fingerprint::new((u128::from(spread) << 64) | u128::from(spread >> 7)),
@@ -39,18 +39,18 @@ impl PermitFixture {
     }
 
     fn acquire(&self, subject: u64, holder: u64, max_permits: u32) -> PermitReply {
-        let hold = self.hold(subject, holder, max_permits);
-        self.store.acquire_at(&hold, self.clock.now())
+        let permit = self.permit(subject, holder, max_permits);
+        self.store.acquire_at(&permit, self.clock.now())
     }
 
     fn renew(&self, subject: u64, holder: u64, max_permits: u32) -> bool {
-        let hold = self.hold(subject, holder, max_permits);
-        self.store.renew_at(&hold, self.clock.now()).granted
+        let permit = self.permit(subject, holder, max_permits);
+        self.store.renew_at(&permit, self.clock.now()).granted
     }
 
     fn release(&self, subject: u64, holder: u64) {
-        let hold = self.hold(subject, holder, 0);
-        self.store.release_at(&hold, self.clock.now());
+        let permit = self.permit(subject, holder, 0);
+        self.store.release_at(&permit, self.clock.now());
     }
 
     #[track_caller]
@@ -62,15 +62,15 @@ impl PermitFixture {
     }
 }
 
-/// Their memory was counted and never limited: a 16 MiB store held 48 MB of them.
+/// The memory of permits was counted and never limited: a 16 MiB store held 48 MB of them.
 #[test]
 fn permits_of_many_subjects_stay_within_the_cap_and_every_new_subject_gets_one() {
     let fixture = PermitFixture::new();
     let mut by = [0; 2];
     for subject in 0..150_000 {
-        let held = fixture.acquire(subject, subject, 10_000);
-        assert!(held.granted, "{subject}");
-        by[usize::from(held.source == Source::Overflow)] += 1;
+        let reply = fixture.acquire(subject, subject, 10_000);
+        assert!(reply.granted, "{subject}");
+        by[usize::from(reply.source == Source::Overflow)] += 1;
     }
     fixture.assert_within_cap();
     assert!(by[0] > 15_000, "{by:?} have a list of their own and share");
@@ -83,19 +83,19 @@ fn permits_of_many_subjects_stay_within_the_cap_and_every_new_subject_gets_one()
     assert_eq!(fixture.acquire(7, 7, 1).source, Source::Exact, "room again");
 }
 
-/// The same with all permits of one subject, and of a few.
+/// The memory of permits was not limited either if all were of one subject, or of a few.
 #[test]
 fn permits_of_few_subjects_stay_within_the_cap_and_the_limit() {
     let fixture = PermitFixture::new();
     for subject in 0..20 {
-        let drawn = (0..10_050).filter(|n| {
+        let granted = (0..10_050).filter(|n| {
             let holder = subject * 100_000 + n;
             fixture.acquire(subject, holder, 10_000).granted
         });
-        let drawn = drawn.count();
-        assert!(drawn <= 10_000, "{drawn} of subject {subject}");
+        let granted = granted.count();
+        assert!(granted <= 10_000, "{granted} of subject {subject}");
         assert!(
-            subject > 0 || drawn == 10_000,
+            subject > 0 || granted == 10_000,
             "the first has all of its permits"
         );
     }
@@ -116,8 +116,8 @@ fn no_subject_exceeds_its_limit_wherever_its_permits_are_stored() {
     let fixture = full();
     // The 16 counts of permits are high: with a limit of 5 all of them are full by now.
     for subject in [7, 1_000, 1_001, 150_999] {
-        let drawn = (0..20).filter(|n| fixture.acquire(subject, 1 << 40 | n, 5).granted);
-        assert!(drawn.count() <= 5, "{subject}");
+        let granted = (0..20).filter(|n| fixture.acquire(subject, 1 << 40 | n, 5).granted);
+        assert!(granted.count() <= 5, "{subject}");
     }
     // All subjects there share the rest, so a large limit has room.
     assert!(fixture.acquire(7, 1, 100_000).granted);
@@ -126,8 +126,8 @@ fn no_subject_exceeds_its_limit_wherever_its_permits_are_stored() {
 #[test]
 fn a_counted_permit_is_renewed_as_another_and_expires() {
     let fixture = full();
-    let held = fixture.acquire(7, 1, 100_000);
-    assert_eq!((held.granted, held.source), (true, Source::Overflow));
+    let reply = fixture.acquire(7, 1, 100_000);
+    assert_eq!((reply.granted, reply.source), (true, Source::Overflow));
     assert!(fixture.renew(7, 1, 100_000));
     assert!(!fixture.renew(7, 1, 5), "the count is at the limit");
     let before = fixture.acquire(7, 2, 100_000).in_use;
@@ -135,8 +135,8 @@ fn a_counted_permit_is_renewed_as_another_and_expires() {
     let after = fixture.acquire(7, 3, 100_000).in_use;
     assert_eq!(after, before + 1, "its holder is unknown");
     fixture.clock.advance(Nanos::new(2 * TTL.get() + 1_000_000));
-    let held = fixture.acquire(7, 4, 5);
-    assert_eq!((held.granted, held.in_use), (true, 1));
+    let reply = fixture.acquire(7, 4, 5);
+    assert_eq!((reply.granted, reply.in_use), (true, 1));
 }
 
 /// The memory of a list is freed as permits are released, in whatever order.

@@ -314,7 +314,7 @@ fn is_rejected(state: &FileState) -> bool {
     matches!(state, FileState::Stale(FileError::Rejected { .. }))
 }
 
-/// They stayed rejected for good: the rejection was remembered, and nothing watched the missing file.
+/// Such rules stayed rejected for good: the rejection was remembered, and nothing watched the missing file.
 #[test]
 fn rules_saved_before_the_keys_file_they_name_come_into_force_with_it() {
     let fixture = ReloadFixture::new(&[("rules.yaml", CLOSED)]);

@@ -50,7 +50,7 @@ fn each_unit_is_settled_by_its_name_and_the_rest_stays_as_estimated() {
     assert_eq!(used(&fixture), (1, 120));
 }
 
-/// The reply was `done` although the unit was misspelt, and the estimate stood.
+/// The reply was `done` although the unit was misspelt, and the estimate stayed charged.
 #[test]
 fn a_unit_that_was_not_reserved_is_an_error_and_changes_nothing() {
     let fixture = TestLimiter::new(TOKENS);

@@ -19,7 +19,7 @@ use tidegate_core::store::{
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
-/// A memory store that rejects connections while it is away.
+/// A memory store that is unavailable while it is away.
 #[derive(Clone)]
 struct FlakyStore {
     memory: Arc<MemoryStore<SystemClock>>,
@@ -73,9 +73,9 @@ impl Store for FlakyStore {
         self.memory.settle(settle).await
     }
 
-    async fn restore(&self, seeds: &[Restore<'_>]) -> StoreResult<()> {
+    async fn restore(&self, restores: &[Restore<'_>]) -> StoreResult<()> {
         self.here(())?;
-        self.memory.restore(seeds).await
+        self.memory.restore(restores).await
     }
 
     delegate_store!(self => self.memory; acquire, renew, release, inspect, reset);
@@ -125,7 +125,7 @@ fn a_store_that_fails_and_recovers_fails_no_decision_and_keeps_the_bound() {
         .expect("a runtime");
     tokio.block_on(async {
         let (away, clock) = (Arc::new(AtomicBool::new(false)), SystemClock::new());
-        let fickle = FlakyStore {
+        let flaky = FlakyStore {
             memory: Arc::new(MemoryStore::new(clock)),
             away: Arc::clone(&away),
         };
@@ -140,7 +140,7 @@ fn a_store_that_fails_and_recovers_fails_no_decision_and_keeps_the_bound() {
             ..ResilienceSettings::default()
         };
         let runtime = TokioRuntime::new().expect("randomness");
-        let store = resilient(fickle, runtime, settings, watcher);
+        let store = resilient(flaky, runtime, settings, watcher);
         let store = Arc::new(store);
         ready.recv().await.expect("the node joins its store");
         let admitted = Arc::new(AtomicU64::new(0));

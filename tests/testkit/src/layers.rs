@@ -1,4 +1,4 @@
-//! Which module of a crate may use which other: knowledge points one way.
+//! Checks which module of a crate may use which other: knowledge points one way.
 //!
 //! A crate lists its top-level modules, each with those it may use. Modules that are not listed, and uses that are not
 //! allowed, fail. Unit tests may use anything.
@@ -35,16 +35,16 @@ pub fn violations(src: &Path, allowed_uses: &[AllowedUses<'_>]) -> Vec<String> {
         collect_rust_files(&path, &mut files);
         for file in files {
             let text = fs::read_to_string(&file).expect("a source file");
-            let refused = used_modules(&text)
+            let forbidden = used_modules(&text)
                 .into_iter()
                 .filter(|used| *used != module && !allowed.contains(&used.as_str()));
-            violations.extend(refused.map(|used| format!("{} uses `{used}`", file.display())));
+            violations.extend(forbidden.map(|used| format!("{} uses `{used}`", file.display())));
         }
     }
     violations.extend(
         listed
             .iter()
-            .map(|module| format!("`{module}` is listed and not there")),
+            .map(|module| format!("module `{module}` is listed and does not exist")),
     );
     violations
 }

@@ -167,7 +167,7 @@ impl TestRedis {
         let _ = self.child.wait();
     }
 
-    /// Freezes it: connections stay open, no request is answered.
+    /// Freezes it: connections stay open, no command gets a reply.
     pub fn freeze(&self) {
         self.signal("STOP");
     }

@@ -48,24 +48,24 @@ impl SentinelGroup {
                 |role| role.contains("connected"),
             );
         }
-        let watchers = (0..3).map(|_| TestSentinel::start(&servers[0])).collect();
-        let sentinels = SentinelGroup {
-            servers,
-            sentinels: watchers,
-        };
-        for port in sentinels.ports() {
+        let sentinels = (0..3).map(|_| TestSentinel::start(&servers[0])).collect();
+        let group = SentinelGroup { servers, sentinels };
+        for port in group.ports() {
             let query = || redis_cli(port, &["SENTINEL", "CKQUORUM", PRIMARY_NAME]);
             wait_until("a quorum", query, |reply| reply.starts_with("OK 3"));
             let query = || redis_cli(port, &["SENTINEL", "REPLICAS", PRIMARY_NAME]);
             let known = |reply: &str| reply.matches("runid").count() >= replicas;
             wait_until("the replicas", query, known);
         }
-        sentinels
+        group
     }
 
     /// The ports of the sentinels on loopback.
     pub fn ports(&self) -> Vec<u16> {
-        self.sentinels.iter().map(|watcher| watcher.port).collect()
+        self.sentinels
+            .iter()
+            .map(|sentinel| sentinel.port)
+            .collect()
     }
 
     /// The address of all sentinels and their primary, as the URL of a store.

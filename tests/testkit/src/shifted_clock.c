@@ -33,7 +33,7 @@ static void move(struct timespec *at) {
     at->tv_nsec = nanos;
 }
 
-/* The kernel is asked directly: an allocator may ask for the time before symbols can be looked up. */
+/* Calls the kernel directly: an allocator may read the clock before symbols can be looked up. */
 int clock_gettime(clockid_t which, struct timespec *at) {
     int failed = syscall(SYS_clock_gettime, which, at);
     if (!failed && which == CLOCK_REALTIME) move(at);

@@ -1,4 +1,4 @@
-//! The service behind a proxy. It answers every request and records it.
+//! The service behind a proxy. It responds to every request and records it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

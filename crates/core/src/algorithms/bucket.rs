@@ -231,8 +231,8 @@ impl Bucket {
         (per_tick, per_token) = (per_tick / divisor.0.max(1), per_token / divisor.0.max(1));
         let ceiling = Precision::Memory.ceiling();
         let fits = |per_tick: u128, per_token: u128| {
-            let most = per_token.saturating_mul(2 * u128::from(tokens));
-            most < ceiling && per_tick < ceiling
+            let max_product = per_token.saturating_mul(2 * u128::from(tokens));
+            max_product < ceiling && per_tick < ceiling
         };
         while !fits(per_tick, per_token) && per_token > 1 {
             (per_tick, per_token) = (per_tick / 2, per_token.div_ceil(2));

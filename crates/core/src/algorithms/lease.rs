@@ -2,8 +2,8 @@
 //!
 //! Units admitted in an interval were charged in it or up to one lease lifetime before. A bucket compensates with a
 //! burst that is smaller by the refill of one lifetime: `B - r l + r (D + l)` is `B + r D` again. A window does not
-//! distinguish times inside it, so there a lease ends with the window (for sub-buckets with the sub-window), and
-//! nothing need be shortened.
+//! distinguish times inside it, so there a lease ends with the window (of a strict window: with the sub-window), and no
+//! count is reduced.
 
 use super::limit::AnyMeter;
 use super::spec::{Algorithm, Spec, SpecError};

@@ -317,8 +317,8 @@ impl Limit {
     /// Draws a lease: up to `max` units, and at most half of the units that would fit, rounded up, or an eighth of
     /// `max` if that is more and available. Returns the units drawn.
     ///
-    /// Half leaves units for other nodes. But halving until nothing is left takes many draws of next to nothing, and
-    /// an eighth of the units needed for a while is used up in no time.
+    /// Half leaves units for other nodes. But halving until nothing is left takes many draws of next to nothing, so a
+    /// draw takes at least an eighth of `max` where that is available. A node soon uses up so few units.
     pub fn draw(&self, state: &mut CounterState, at: Moment, max: Cost) -> u64 {
         let (left, max) = (self.remaining(state, at), max.get());
         let units = left.div_ceil(2).max(max.div_ceil(8)).min(left).min(max);

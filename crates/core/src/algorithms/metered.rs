@@ -1,7 +1,7 @@
 //! A meter with its tick and its headroom: the same steps for every algorithm, in nanoseconds.
 //!
-//! Headroom is reserved by a request to the meter for that many units more than are charged. The units used plus a
-//! cost then reach at most the ceiling, exactly so for every algorithm, and no meter needs to know of it.
+//! Headroom: the meter checks whether the cost plus the headroom fits, and only the cost is charged. The units used
+//! plus a cost then reach at most the ceiling, exactly so for every algorithm, and no meter needs to know of it.
 
 use super::{CLOCK_TOLERANCE, Figures, Meter, Moment, Retry, TickWait, Verdict};
 use crate::units::{Cost, Nanos, Tick};

@@ -139,9 +139,7 @@ impl Limit {
                 }
                 Parameters::Calendar { guard, .. } => guard < MAX_SCRIPT_TIME / 2,
                 Parameters::Sliding { limit, width } => wide(limit, width, 5),
-                Parameters::Strict {
-                    sub_window: part, ..
-                } => wide(part, 40, 1),
+                Parameters::Strict { sub_window, .. } => wide(sub_window, 40, 1),
                 Parameters::Log { width, .. } => wide(width, 4, 1),
             }
     }
@@ -197,15 +195,9 @@ impl Limit {
                 let window = SlidingWindow { limit, width };
                 (AnyMeter::Sliding(window), Algorithm::SlidingWindow)
             }
-            Parameters::Strict {
-                limit,
-                sub_window: part,
-            } if *part > 0 => {
-                let (limit, part) = (*limit, *part);
-                let window = StrictWindow {
-                    limit,
-                    sub_window: part,
-                };
+            Parameters::Strict { limit, sub_window } if *sub_window > 0 => {
+                let (limit, sub_window) = (*limit, *sub_window);
+                let window = StrictWindow { limit, sub_window };
                 (AnyMeter::Strict(window), Algorithm::SlidingWindowStrict)
             }
             Parameters::Log {

@@ -48,7 +48,7 @@ struct LedgerEntry {
     charged_at: Nanos,
     ttl: Nanos,
     /// Whether the estimate was refunded.
-    returned: bool,
+    refunded: bool,
 }
 
 /// An estimate that was not settled in time.
@@ -142,7 +142,7 @@ impl ReservationLedger {
             .set
             .charges
             .iter()
-            .map(|charge| self.open_count(charge));
+            .map(|charge| self.reservation_count(charge));
         match open.max() {
             Some(open) if open >= fair => Err(LedgerFullError::Subject { open }),
             _ => Ok(()),
@@ -150,7 +150,7 @@ impl ReservationLedger {
     }
 
     /// The number of reservations of the counter of `charge`.
-    fn open_count(&self, charge: &Charge<'_>) -> usize {
+    fn reservation_count(&self, charge: &Charge<'_>) -> usize {
         let own = self.counters.get(&charge.counter());
         own.map_or(0, |own| own.entries.len())
     }
@@ -190,7 +190,7 @@ impl ReservationLedger {
             reserved: charge.cost,
             charged_at: at,
             ttl: reserve.ttl,
-            returned: false,
+            refunded: false,
         };
         self.insert(charge.counter(), reserve.id, entry);
     }
@@ -199,7 +199,7 @@ impl ReservationLedger {
         self.remove(counter, id);
         let own = self.counters.entry(counter).or_default();
         own.entries.insert(id, entry);
-        if !entry.returned {
+        if !entry.refunded {
             own.open.insert((entry.expires_at(), id));
         }
         self.expirations.insert((entry.evict_at(), counter, id));
@@ -236,17 +236,17 @@ impl ReservationLedger {
             let Some(entry) = own.entries.get_mut(&id) else {
                 continue;
             };
-            entry.returned = true;
+            entry.refunded = true;
             let LedgerEntry {
                 tag,
-                reserved: estimate,
-                charged_at: charged,
+                reserved,
+                charged_at,
                 ..
             } = *entry;
             if tag == charge.limit.tag() {
                 expired.push(ExpiredReservation {
-                    reserved: estimate,
-                    charged_at: charged,
+                    reserved,
+                    charged_at,
                 });
             }
             if entry.evict_at() <= now {
@@ -274,13 +274,13 @@ impl ReservationLedger {
         let Some(entry) = found.filter(|entry| entry.matches(settle, charge)) else {
             return ReservationState::Unknown;
         };
-        let state = match (entry.returned, &settle.used) {
+        let state = match (entry.refunded, &settle.used) {
             (false, _) => ReservationState::Open(entry.charged_at),
             (true, Used::Known(_)) => ReservationState::Returned,
             (true, Used::Unknown) => return ReservationState::Unknown,
         };
         if settle.used == Used::Unknown {
-            entry.returned = true;
+            entry.refunded = true;
             own.open.remove(&(entry.expires_at(), id));
         } else {
             self.remove(counter, id);

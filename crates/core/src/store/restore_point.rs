@@ -2,7 +2,7 @@
 //!
 //! The store orders heartbeats with all other writes, so a heartbeat that survives proves that every older write
 //! survived. For the counts of a node this holds only if the store had all of them at the time of the heartbeat: the
-//! node knows the epoch, and had restored its counts before.
+//! data epoch is the one that the node knows, and the node had restored its counts before.
 
 use super::Epoch;
 use crate::units::Nanos;

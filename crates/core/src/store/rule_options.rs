@@ -28,7 +28,7 @@ pub enum OnStoreLate {
     Deny,
 }
 
-/// The failure that a count survives before its decision is returned.
+/// The failure that a count must survive before its decision is returned.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Durability {
     /// None: the decision is returned at once.
@@ -75,8 +75,8 @@ pub enum Counting {
     Exact,
     /// From leased units: never over the limit, and no round trip under heavy traffic.
     Leased,
-    /// By the last synced counts of the other nodes, which receive this node's a moment later: over the limit by a
-    /// documented bound.
+    /// By the last synced counts of the other nodes, which receive the counts of this node a moment later: over
+    /// the limit by a documented bound.
     Lenient,
 }
 
@@ -157,7 +157,7 @@ pub struct RuleOptions {
     pub on_late: OnStoreLate,
     /// How long a decision may wait for the store; `None` for the default.
     pub budget: Option<Nanos>,
-    /// The failure that its counts survive before a decision is returned.
+    /// The failure that its counts must survive before a decision is returned.
     pub durability: Durability,
     /// How its requests are counted. The size and lifetime of leases belong to each limit:
     /// [`Limit::lease_ttl`](crate::algorithms::Limit::lease_ttl).

@@ -116,8 +116,15 @@ fn caught(algorithm: Algorithm, fault: LimiterFault) -> usize {
         let mut rng = TraceRng::new(*seed);
         let case = LimitCase::random(&mut rng, algorithm);
         let mut subject = BrokenLimiter::new(&case.limit, fault);
-        let mut met = TraceStats::default();
-        run(&mut rng, &case, ClockKind::Unsteady, &mut subject, &mut met).is_err()
+        let mut stats = TraceStats::default();
+        run(
+            &mut rng,
+            &case,
+            ClockKind::Unsteady,
+            &mut subject,
+            &mut stats,
+        )
+        .is_err()
     };
     (0..40).filter(trace).count()
 }

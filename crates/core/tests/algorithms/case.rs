@@ -90,8 +90,8 @@ fn spec(rng: &mut TraceRng, algorithm: Algorithm, start: Nanos) -> Spec {
         Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::LeakyQueue => {
             spec.burst = burst(rng, spec.count);
             if algorithm == Algorithm::LeakyQueue && rng.once_in(2) {
-                let longest = rng.below(2 * spec.window.length().get());
-                spec.max_delay = Some(Nanos::new(longest));
+                let max_delay = rng.below(2 * spec.window.length().get());
+                spec.max_delay = Some(Nanos::new(max_delay));
             }
         }
         _ => {}

@@ -16,7 +16,7 @@ pub struct ConcurrencyLimit<'r> {
     pub rule: &'r Rule,
     /// The subject whose requests are counted together.
     pub subject: Fingerprint,
-    /// The maximum of permits in use.
+    /// The maximum number of permits in use.
     pub max: Concurrency,
     /// What a denial means.
     pub role: Role,

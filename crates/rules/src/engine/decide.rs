@@ -99,7 +99,7 @@ pub fn decide(
     decision
 }
 
-/// Whether a rule with `on_failure: deny` denied because its store failed.
+/// Whether a rule with `on_store_failure: deny` denied because its store failed.
 fn is_denied_without_store(plan: &ChargePlan<'_>, outcome: &Outcome) -> bool {
     let denies_without_store = |charge: &Charge<'_>| {
         charge.role != Role::Shadow && charge.options.on_failure == OnStoreFailure::Deny

@@ -176,7 +176,7 @@ pub struct Status<'r> {
     pub shadow_over_limit: bool,
     /// The limit that decided, if there is one.
     pub limit: Option<StatusLimit<'r>>,
-    /// The units left; without a limit, `u32::MAX`.
+    /// The units left; `u32::MAX` for an `unlimited` node, 0 without a limit.
     pub remaining: u32,
     /// When its window ends, if it has a limit.
     pub reset_after: Option<Nanos>,

@@ -7,12 +7,12 @@ use super::rule_set::RuleSet;
 use crate::request::PRIORITY;
 
 impl RuleSet {
-    /// Every attribute that a rule matches, counts by or weighs by.
+    /// Every attribute that a rule matches, counts by, or takes the priority from.
     pub fn attributes(&self) -> BTreeSet<&str> {
-        let weighed = self.rules.iter().any(|rule| rule.priority.is_some());
-        let weighed = weighed.then_some(PRIORITY);
+        let has_ceilings = self.rules.iter().any(|rule| rule.priority.is_some());
+        let priority = has_ceilings.then_some(PRIORITY);
         let named = self.rules.iter().flat_map(attribute_names);
-        named.chain(weighed).collect()
+        named.chain(priority).collect()
     }
 
     /// Every attribute that a rule in force matches or counts by. Without it such a rule would not apply, or would
@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_are_off_or_only_watch_are_not_in_force() {
+    fn rules_that_are_off_or_in_shadow_mode_are_not_in_force() {
         let text = "version: 1\nrules:\n  \
                     - { name: a, match: { path: /x }, by: user, rate: 1/hour }\n  \
                     - { name: b, match: { method: GET }, by: ip, rate: 1/hour, mode: shadow }\n  \

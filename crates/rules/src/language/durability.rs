@@ -37,16 +37,16 @@ pub(crate) fn read(
         Some(_) => read_choice(&own, "durability", &DURABILITIES, report),
         None => defaults.durability,
     };
-    if let Some(instead) = unsupported_reason(durability, store.durability) {
-        let message = format!("has durability {}, but {instead}", durability.name());
+    if let Some(reason) = unsupported_reason(durability, store.durability) {
+        let message = format!("has durability {}, but {reason}", durability.name());
         report.error(own.unwrap_or(rule).line(), message);
     }
     durability
 }
 
 /// Why the store cannot provide it, and what to write.
-fn unsupported_reason(durability: Durability, keeps: StoreDurability) -> Option<&'static str> {
-    match (durability, keeps) {
+fn unsupported_reason(durability: Durability, store: StoreDurability) -> Option<&'static str> {
+    match (durability, store) {
         (Durability::None, _) | (_, StoreDurability::Unknown) => None,
         (Durability::Disk, StoreDurability::Disk) => None,
         (Durability::Replica | Durability::ReplicaAof, StoreDurability::Replicas) => None,

@@ -37,7 +37,7 @@ pub struct RuleView {
     pub rule: RuleName,
     /// Whether it applies, and if not, why.
     pub applicability: Applicability,
-    /// Whether the rule denies or only watches.
+    /// Whether the rule denies, only counts what it would deny, or is off.
     pub mode: Mode,
     /// The attributes that identify the counter. Empty if everybody shares one counter.
     pub subject: Vec<SubjectPart>,
@@ -225,19 +225,19 @@ impl fmt::Display for RuleView {
         }
         let AlgorithmProfile {
             algorithm,
-            suited_for: fits,
+            suited_for,
             memory,
             accuracy,
             burst,
-            worst_case: worst,
+            worst_case,
         } = self.profile;
         write!(f, "\n  rate: {}", self.rates.join(" and "))?;
         write!(f, "{}", self.options)?;
-        write!(f, "\n  algorithm: {algorithm}, good for {fits}")?;
+        write!(f, "\n  algorithm: {algorithm}, good for {suited_for}")?;
         write!(f, "\n    memory: {memory}\n    accuracy: {accuracy}")?;
         write!(
             f,
-            "\n    burst: {burst}\n    worst case in one window: {worst}"
+            "\n    burst: {burst}\n    worst case in one window: {worst_case}"
         )?;
         f.write_str(legend(algorithm))
     }

@@ -101,7 +101,7 @@ pub fn parse(files: &[SourceFile<'_>]) -> Result<RuleSet, RuleErrors> {
     parse_with_options(files, Capabilities::MEMORY)
 }
 
-/// As [`parse`], for a store with other capabilities, or in another dialect.
+/// As [`parse`], for a store with other capabilities, or with other options.
 ///
 /// # Errors
 /// As [`parse`]. A rate that the store cannot compute exactly is an error, too, and so is a durability that it cannot

@@ -119,7 +119,7 @@ pub fn parse_rate(text: &str) -> Result<Rate, RateError> {
 }
 
 impl Rate {
-    /// Whether the rate has a burst, which only buckets and queues keep.
+    /// Whether the rate has a burst, which only buckets and queues have.
     pub fn has_burst(&self) -> bool {
         matches!(self, Rate::PerWindow(rate) if rate.burst.is_some())
     }
@@ -141,7 +141,7 @@ impl Rate {
     /// As [`Rate::limit`], with a chosen algorithm.
     ///
     /// # Errors
-    /// As [`Rate::limit`]. A burst for an algorithm that keeps none is an error, too.
+    /// As [`Rate::limit`]. A burst for an algorithm without one is an error, too.
     pub fn limit_with(&self, algorithm: Algorithm) -> Result<Limit, RateError> {
         let Rate::PerWindow(rate) = self else {
             let problem = "which limits nothing; write a rate such as 100/minute";
@@ -196,9 +196,9 @@ impl PerWindow {
                 ),
                 "which keeps no burst; remove the burst or write `algorithm: token-bucket`",
             ),
-            SpecError::TooMany { max: most } => RateError::new(
+            SpecError::TooMany { max } => RateError::new(
                 found,
-                format!("whose count is above the {most} that a window can hold; write less"),
+                format!("whose count is above the {max} that a window can hold; write less"),
             ),
             SpecError::BurstBelowLeases { least } => RateError::new(
                 found,

@@ -197,7 +197,7 @@ pub enum Mode {
     Enforce,
     /// Counts what it would deny.
     Shadow,
-    /// None.
+    /// None: the rule never applies.
     Off,
 }
 

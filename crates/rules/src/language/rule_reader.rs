@@ -154,7 +154,7 @@ impl<'d> RuleReader<'d, '_> {
         let compiled = self.rates.compile(written, limit_options, report);
         let location = report.location(node.line());
         let at = u32::try_from(parsed.rules.len()).ok()?;
-        let named_by = effective_by.arity();
+        let specificity = effective_by.arity();
         let replaces = read_replaces(&fields, at, report);
         let name = RuleName::new(name?);
         // Only for a rule that is added: the names refer to it by position.
@@ -183,7 +183,7 @@ impl<'d> RuleReader<'d, '_> {
                     .or_else(|| durability::default_budget(durability)),
                 durability,
                 counting: counting_options.counting,
-                specificity: named_by,
+                specificity,
             },
             max_delay: limit_options.max_delay,
             concurrent: fields

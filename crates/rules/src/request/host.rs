@@ -1,7 +1,7 @@
 //! Hosts: their normal form in rules and requests, and the check of host syntax.
 //!
 //! A host is compared in lower case, without port and final dot; an IPv6 address is written in brackets, in its
-//! shortest form. An invalid host matches no rule, and a rule with an invalid host never matches.
+//! shortest form. An invalid host in a rule is an error, and edges that can reject a request reject an invalid host.
 
 use std::borrow::Cow;
 use std::net::Ipv6Addr;

@@ -93,9 +93,9 @@ mod tests {
 
     #[test]
     fn a_response_is_split_into_status_and_body() {
-        let reply = parse_response("HTTP/1.1 429 Too Many Requests\r\na: b\r\n\r\n{}").unwrap();
+        let response = parse_response("HTTP/1.1 429 Too Many Requests\r\na: b\r\n\r\n{}").unwrap();
         assert_eq!(
-            reply,
+            response,
             CliResponse {
                 status: 429,
                 body: "{}".into()

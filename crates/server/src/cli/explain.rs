@@ -16,8 +16,8 @@ use super::{Exit, ExplainArgs, OutputFormat, print_error, print_line};
 pub(super) fn run(args: &ExplainArgs) -> Exit {
     let policy = match watcher::load_policy(args.rules.as_deref(), Capabilities::UNKNOWN) {
         Ok(policy) => policy,
-        Err(faults) => {
-            print_error(faults);
+        Err(errors) => {
+            print_error(errors);
             return Exit::BadConfig;
         }
     };

@@ -1,4 +1,4 @@
-//! `tidegate lint`: reports every fault and every warning before anything runs.
+//! `tidegate lint`: reports every error and every warning before anything runs.
 //!
 //! Invariant: it reads rules as the service does: the same files of a folder, the same limits, the keys file too.
 //! `-` is standard input, which has no keys file beside it.
@@ -17,8 +17,8 @@ use super::{Exit, LintArgs, print_error, print_line};
 pub(super) fn run(args: &LintArgs) -> Exit {
     let mut exit = Exit::Done;
     for path in &args.paths {
-        let left_out = ignored_rule_files(path);
-        for file in &left_out {
+        let ignored = ignored_rule_files(path);
+        for file in &ignored {
             print_error(format_args!(
                 "warning: {} is not read: only *.yaml and *.yml files in the folder itself are; rename or move it",
                 file.display()
@@ -38,11 +38,11 @@ pub(super) fn run(args: &LintArgs) -> Exit {
                     "{}: {}, {}",
                     path.display(),
                     pluralized(count_written_rules(&policy), "rule"),
-                    pluralized(warnings.len() + left_out.len(), "warning"),
+                    pluralized(warnings.len() + ignored.len(), "warning"),
                 ));
             }
-            Err(faults) => {
-                print_error(faults);
+            Err(errors) => {
+                print_error(errors);
                 exit = Exit::BadConfig;
             }
         }
@@ -66,7 +66,7 @@ fn load(path: &Path, dialect: ParseOptions) -> Result<Policy, String> {
     Policy::parse_for(&[file], dialect).map_err(|error| error.to_string())
 }
 
-/// The number of rules in the files. The rule that stands for limits that requests bring is in no file.
+/// The number of rules in the files. The rule for limits that requests carry themselves is in no file.
 fn count_written_rules(policy: &Policy) -> usize {
     let rules = policy.rules.rules().iter();
     rules

@@ -184,8 +184,8 @@ async fn serve(
         }
     }
     let token_file = settings.admin_token_file.as_deref();
-    let guard = AdminAccess::new(&settings.admin, token_file, &settings.admin_hosts);
-    let guard = guard.map_err(|error| ServeError::Config(error.to_string()))?;
+    let access = AdminAccess::new(&settings.admin, token_file, &settings.admin_hosts);
+    let access = access.map_err(|error| ServeError::Config(error.to_string()))?;
     let tls = settings.grpc_tls.clone().map(ListenerTls::open).transpose();
     let tls = tls.map_err(|error| ServeError::Config(format!("--grpc-cert: {error}")))?;
     let password = resp_password(&settings)?;
@@ -217,7 +217,7 @@ async fn serve(
         let admin = AdminListener {
             service: Arc::clone(&service),
             policy_watcher: Arc::clone(&watcher),
-            access: guard,
+            access,
         };
         info!(edge = "admin", address = %listener.local_address(), "listening");
         tokio::spawn(listener.serve(admin, small_bounds, shutdown(), metrics(), None));

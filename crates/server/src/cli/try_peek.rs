@@ -6,20 +6,20 @@ use super::{CheckArgs, Exit, OutputFormat, client, print_error, print_line};
 
 /// Sends the request and prints the decision. Exits with 75 if it is denied.
 pub(super) fn run(args: &CheckArgs, path: &str) -> Exit {
-    let reply = match client::post(&args.url, path, &args.request.body()) {
-        Ok(reply) => reply,
+    let response = match client::post(&args.url, path, &args.request.body()) {
+        Ok(response) => response,
         Err(error) => {
             print_error(format_args!("{}: {error}", args.url));
             return Exit::Unreachable;
         }
     };
-    let decision: Value = serde_json::from_str(&reply.body).unwrap_or(Value::Null);
+    let decision: Value = serde_json::from_str(&response.body).unwrap_or(Value::Null);
     match args.output {
-        OutputFormat::Json => print_line(&reply.body),
+        OutputFormat::Json => print_line(&response.body),
         OutputFormat::Text if decision.get("allowed").is_some() => print_line(sentence(&decision)),
-        OutputFormat::Text => print_error(message(&decision).unwrap_or(&reply.body)),
+        OutputFormat::Text => print_error(message(&decision).unwrap_or(&response.body)),
     }
-    match reply.status {
+    match response.status {
         200 => Exit::Done,
         400 => Exit::Usage,
         _ if decision["allowed"] == false => Exit::Denied,

@@ -90,8 +90,8 @@ fn open_files(
         for path in writable(path) {
             let path = path.display();
             warnings.push(format!(
-                "{what} {path} can be written by every user of this machine, which changes what is \
-                 decided; chmod o-w {path}"
+                "{what} {path} can be written by every user of this machine, who can then change \
+                 decisions; chmod o-w {path}"
             ));
         }
     }

@@ -28,7 +28,7 @@ fn an_upper_layer_overrides_the_settings_that_it_has() {
     assert_eq!(settings.admin.to_string(), "127.0.0.1:8082");
 }
 
-/// The names of these settings before they said what they are.
+/// The former names of these settings.
 #[test]
 fn the_old_names_of_settings_are_read() {
     let old = read_file("drain: 5s\nidle: 7s\nreset: delta\ndata: here\n").unwrap();
@@ -191,7 +191,7 @@ fn one_node_of_several_needs_a_store_that_nodes_share() {
     }
 }
 
-/// With the names `a, b`, a client of the second name was denied, because its certificate has no ` b`.
+/// With the names `a, b`, a client of the second name was rejected, because its certificate has no ` b`.
 #[test]
 fn blanks_around_names_are_ignored_and_an_invalid_name_is_an_error() {
     let tls = "grpc_cert: c\ngrpc_key: k\ngrpc_client_ca: a\n";

@@ -29,32 +29,32 @@ impl ClusterExamination {
         announce: &impl Fn(&str),
     ) -> Reached {
         let (mut open, mut lost) = (Vec::new(), Vec::new());
-        for site in &self.primaries {
-            match announce_if_slow(&site.address(), announce, site.open(config)).await {
-                Ok(console) => open.push(console),
-                Err(fault) => lost.push((site, fault)),
+        for server in &self.primaries {
+            match announce_if_slow(&server.address(), announce, server.open(config)).await {
+                Ok(connection) => open.push(connection),
+                Err(error) => lost.push((server, error)),
             }
         }
         self.reachability(&open, &lost)
             .into_iter()
             .for_each(&mut *report);
-        let unserved: Vec<_> = lost.iter().map(|(site, _)| *site).collect();
+        let unserved: Vec<_> = lost.iter().map(|(server, _)| *server).collect();
         report(hash_slots(self.unowned_slots, &unserved));
-        let mut has_replied = lost.iter().any(|(_, fault)| !fault.is_silence());
+        let mut has_replied = lost.iter().any(|(_, error)| !error.is_silence());
         let mut is_secret_seen = false;
         let mut findings_by_server = Vec::with_capacity(open.len());
-        for console in &open {
+        for connection in &open {
             let mut findings = Vec::new();
-            let announce = |what: &str| announce(&format!("{what} of {}", console.address()));
+            let announce = |what: &str| announce(&format!("{what} of {}", connection.address()));
             let mut record = |finding| findings.push(finding);
-            match examine_server(console, options, &mut record, &announce).await {
+            match examine_server(connection, options, &mut record, &announce).await {
                 Ok(()) => {
                     has_replied = true;
-                    is_secret_seen |= console.has_secret();
+                    is_secret_seen |= connection.has_secret();
                 }
-                Err(SilentServer(fault)) => findings.push(stopped_replying(&fault)),
+                Err(SilentServer(error)) => findings.push(stopped_replying(&error)),
             }
-            findings_by_server.push((console.address().to_owned(), findings));
+            findings_by_server.push((connection.address().to_owned(), findings));
         }
         merge_findings(findings_by_server)
             .into_iter()
@@ -82,15 +82,15 @@ impl ClusterExamination {
             let found = format!("{} reply", replying.join(", "));
             findings.push(DoctorFinding::ok("reach", found));
         }
-        for (site, fault) in lost {
-            let problem = fault.problem();
+        for (server, error) in lost {
+            let problem = error.problem();
             let found = format!("{problem}, so nothing else of it could be seen");
             findings
-                .push(DoctorFinding::fail("reach", found, fault.cure()).at(vec![site.address()]));
+                .push(DoctorFinding::fail("reach", found, error.cure()).at(vec![server.address()]));
         }
-        for (seed, fault) in &self.unreachable {
-            if lost.iter().all(|(site, _)| site.address() != *seed) {
-                let found = format!("does not describe the cluster: {}", fault.problem());
+        for (seed, error) in &self.unreachable {
+            if lost.iter().all(|(server, _)| server.address() != *seed) {
+                let found = format!("does not describe the cluster: {}", error.problem());
                 let cure = "name a server of the cluster in its place";
                 findings.push(DoctorFinding::warn("reach", found, cure).at(vec![seed.clone()]));
             }
@@ -133,9 +133,9 @@ fn judge_hash_slots(unowned: usize, lost: &[(String, usize)]) -> DoctorFinding {
 }
 
 pub(super) async fn full_coverage(
-    console: &AdminConnection,
+    connection: &AdminConnection,
 ) -> Result<DoctorFinding, SilentServer> {
-    let required = config_setting(console, "cluster-require-full-coverage").await?;
+    let required = config_setting(connection, "cluster-require-full-coverage").await?;
     Ok(coverage(&required))
 }
 

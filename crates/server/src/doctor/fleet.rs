@@ -13,15 +13,15 @@ use crate::state::secret_file;
 /// Nodes send a heartbeat every 200 ms, and are removed from the register after this time without one.
 const HEARTBEAT_TIMEOUT: Nanos = Nanos::from_secs(3);
 
-pub(super) fn nodes(signed: &ProbeResult<Vec<RegisteredNode>>) -> DoctorFinding {
+pub(super) fn nodes(registered: &ProbeResult<Vec<RegisteredNode>>) -> DoctorFinding {
     let check = "nodes";
-    let signed = match signed {
-        Ok(signed) => signed,
+    let registered = match registered {
+        Ok(registered) => registered,
         Err(error) => {
             return DoctorFinding::hidden(check, "the registered nodes", error, "+hgetall +time");
         }
     };
-    match signed
+    match registered
         .iter()
         .filter(|node| node.ago <= HEARTBEAT_TIMEOUT)
         .count()
@@ -34,7 +34,7 @@ pub(super) fn nodes(signed: &ProbeResult<Vec<RegisteredNode>>) -> DoctorFinding 
 
 /// Compares the secret in the store with the one in `file`. A bad file is a finding too.
 pub(super) async fn secret(
-    console: &AdminConnection,
+    connection: &AdminConnection,
     file: Option<&Path>,
 ) -> Result<DoctorFinding, SilentServer> {
     let own = match file.map(secret_file::read).transpose() {
@@ -47,7 +47,7 @@ pub(super) async fn secret(
             ));
         }
     };
-    let stored = unless_silent(console.secret(own.as_ref()).await)?;
+    let stored = unless_silent(connection.secret(own.as_ref()).await)?;
     Ok(judge_secret(&stored, own.as_ref()))
 }
 
@@ -73,7 +73,7 @@ fn judge_secret(stored: &ProbeResult<StoredSecret>, own: Option<&Secret>) -> Doc
             )
         }
         StoredSecret::Whole => {
-            let found = "in the store itself: a new node that first meets a store which lost it \
+            let found = "in the store itself: a new node that first joins a store which lost it \
                          makes another, and all counts begin anew";
             DoctorFinding::warn(check, found, "give all nodes one --secret-file")
         }
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn a_node_without_a_recent_heartbeat_does_not_count() {
-        let signed = |secs| RegisteredNode {
+        let registered = |secs| RegisteredNode {
             node: NodeId(secs),
             ago: Nanos::from_secs(secs),
         };
@@ -104,7 +104,7 @@ mod tests {
             (&[1, 60], "1 is registered"),
             (&[0, 3, 4], "2 are registered"),
         ] {
-            let line = nodes(&Ok(ago.iter().copied().map(signed).collect())).line();
+            let line = nodes(&Ok(ago.iter().copied().map(registered).collect())).line();
             assert!(line.ends_with(want), "{line}");
         }
     }

@@ -42,13 +42,13 @@ pub(super) struct KeySample {
 
 /// Scans until all keys are seen, or until the time or the number of keys reaches its maximum.
 pub(super) async fn sample_keys(
-    console: &AdminConnection,
+    connection: &AdminConnection,
 ) -> Result<ProbeResult<KeySample>, SilentServer> {
     let (began, mut sample) = (Instant::now(), KeySample::default());
     let mut cursor = b"0".to_vec();
     while began.elapsed() < SCAN_TIME && sample.scanned < MAX_SCANNED_KEYS {
         let scan = [b"SCAN".as_slice(), &cursor, b"COUNT", SCAN_COUNT];
-        let keys = match unless_silent(console.query(&scan).await)? {
+        let keys = match unless_silent(connection.query(&scan).await)? {
             Err(error) => return Ok(Err(error)),
             Ok(reply) => parse_scan_reply(reply, &mut cursor),
         };
@@ -58,8 +58,8 @@ pub(super) async fn sample_keys(
             .filter(|key| key.starts_with(KEY_PREFIX))
             .collect();
         sample.ours += ours.len() as u64;
-        sample.measure_memory(console, &ours).await?;
-        sample.check_expiry(console, &ours).await?;
+        sample.measure_memory(connection, &ours).await?;
+        sample.check_expiry(connection, &ours).await?;
         if cursor == b"0" {
             sample.is_complete = true;
             break;
@@ -92,13 +92,13 @@ impl KeySample {
     /// Measures the memory of some keys.
     async fn measure_memory(
         &mut self,
-        console: &AdminConnection,
+        connection: &AdminConnection,
         ours: &[Vec<u8>],
     ) -> Result<(), SilentServer> {
         let room = usize::try_from(MAX_MEASURED_KEYS.saturating_sub(self.measured)).unwrap_or(0);
         let some = &ours[..ours.len().min(room)];
         let replies = self
-            .query_each(console, &[b"MEMORY", b"USAGE"], some, MEMORY_PERMISSION)
+            .query_each(connection, &[b"MEMORY", b"USAGE"], some, MEMORY_PERMISSION)
             .await?;
         for bytes in replies.into_iter().flatten() {
             self.measured += 1;
@@ -110,7 +110,7 @@ impl KeySample {
     /// Reads the expiry of counters.
     async fn check_expiry(
         &mut self,
-        console: &AdminConnection,
+        connection: &AdminConnection,
         ours: &[Vec<u8>],
     ) -> Result<(), SilentServer> {
         let counters = ours
@@ -119,7 +119,7 @@ impl KeySample {
             .cloned();
         let counters: Vec<Vec<u8>> = counters.collect();
         let replies = self
-            .query_each(console, &[b"TTL"], &counters, TTL_PERMISSION)
+            .query_each(connection, &[b"TTL"], &counters, TTL_PERMISSION)
             .await?;
         for (key, left) in counters.iter().zip(replies) {
             self.counters += 1;
@@ -135,7 +135,7 @@ impl KeySample {
     /// error.
     async fn query_each(
         &mut self,
-        console: &AdminConnection,
+        connection: &AdminConnection,
         verb: &[&[u8]],
         keys: &[Vec<u8>],
         permission: &'static str,
@@ -147,7 +147,7 @@ impl KeySample {
             .iter()
             .map(|key| verb.iter().copied().chain([key.as_slice()]).collect())
             .collect();
-        let replies = unless_silent(console.query_each(&commands).await)?.unwrap_or_default();
+        let replies = unless_silent(connection.query_each(&commands).await)?.unwrap_or_default();
         let denied = |reply: &ProbeResult<RespValue>| {
             reply
                 .as_ref()

@@ -73,16 +73,16 @@ pub(crate) async fn examine(
         ..RedisConfig::new(options.store.expose())
     };
     match announce_if_slow("the store", announce, RedisTopology::find(&config)).await {
-        Err(fault) => report_unusable(&fault, report),
-        Ok(RedisTopology::SingleServer(site)) => {
-            examine_single(&site, &config, options, report, announce).await
+        Err(error) => report_unusable(&error, report),
+        Ok(RedisTopology::SingleServer(server)) => {
+            examine_single(&server, &config, options, report, announce).await
         }
         Ok(RedisTopology::Sentinel { primary, sentinels }) => {
             let named = primary.as_ref().ok().map(RedisServer::address);
             report(sentinel::agreement(&sentinels, named.as_deref()));
             match primary {
-                Ok(site) => examine_single(&site, &config, options, report, announce).await,
-                Err(fault) => report_unusable(&fault, report),
+                Ok(server) => examine_single(&server, &config, options, report, announce).await,
+                Err(error) => report_unusable(&error, report),
             }
         }
         Ok(RedisTopology::Cluster {
@@ -102,30 +102,30 @@ pub(crate) async fn examine(
 
 /// Examines a server that has every counter.
 async fn examine_single(
-    site: &RedisServer,
+    server: &RedisServer,
     config: &RedisConfig,
     options: &DoctorOptions,
     report: &mut impl FnMut(DoctorFinding),
     announce: &impl Fn(&str),
 ) -> Reached {
-    let console = match announce_if_slow("the store", announce, site.open(config)).await {
-        Ok(console) => console,
-        Err(fault) => return report_unusable(&fault, report),
+    let connection = match announce_if_slow("the store", announce, server.open(config)).await {
+        Ok(connection) => connection,
+        Err(error) => return report_unusable(&error, report),
     };
-    let found = format!("{} replies", console.address());
+    let found = format!("{} replies", connection.address());
     report(DoctorFinding::ok("reach", found));
-    match examine_server(&console, options, report, announce).await {
+    match examine_server(&connection, options, report, announce).await {
         Ok(()) => Reached::Yes,
-        Err(SilentServer(fault)) => {
-            report(stopped_replying(&fault));
+        Err(SilentServer(error)) => {
+            report(stopped_replying(&error));
             Reached::No
         }
     }
 }
 
-fn report_unusable(fault: &RedisStoreError, report: &mut impl FnMut(DoctorFinding)) -> Reached {
-    report(unreachable_store(fault));
-    if fault.is_silence() {
+fn report_unusable(error: &RedisStoreError, report: &mut impl FnMut(DoctorFinding)) -> Reached {
+    report(unreachable_store(error));
+    if error.is_silence() {
         Reached::No
     } else {
         Reached::Yes
@@ -133,33 +133,33 @@ fn report_unusable(fault: &RedisStoreError, report: &mut impl FnMut(DoctorFindin
 }
 
 /// The connection or the login failed.
-fn unreachable_store(fault: &RedisStoreError) -> DoctorFinding {
-    let problem = fault.problem();
-    let found = if fault.is_silence() {
+fn unreachable_store(error: &RedisStoreError) -> DoctorFinding {
+    let problem = error.problem();
+    let found = if error.is_silence() {
         format!("{problem}, so nothing else could be seen")
     } else {
         format!("the store cannot be used: {problem}")
     };
-    DoctorFinding::fail("reach", found, fault.cure())
+    DoctorFinding::fail("reach", found, error.cure())
 }
 
 /// The server stopped replying during the examination. A separate check, because it was reached.
-fn stopped_replying(fault: &RedisStoreError) -> DoctorFinding {
-    let problem = fault.problem();
+fn stopped_replying(error: &RedisStoreError) -> DoctorFinding {
+    let problem = error.problem();
     let found = format!("the server stopped replying ({problem}), so nothing else could be seen");
-    DoctorFinding::fail("silence", found, fault.cure())
+    DoctorFinding::fail("silence", found, error.cure())
 }
 
 /// Examines one server.
 async fn examine_server(
-    console: &AdminConnection,
+    connection: &AdminConnection,
     options: &DoctorOptions,
     report: &mut impl FnMut(DoctorFinding),
     announce: &impl Fn(&str),
 ) -> Result<(), SilentServer> {
-    let info = ServerInfo::read(console).await?;
+    let info = ServerInfo::read(connection).await?;
     report(server::version(&info));
-    let topology = match console.tag() {
+    let topology = match connection.tag() {
         Some(_) => ServerTopology::ClusterMember,
         None => ServerTopology::Standalone,
     };
@@ -169,39 +169,39 @@ async fn examine_server(
         report(wrong);
         return Ok(());
     }
-    let pings = announce_if_slow("the round trip", announce, server::pings(console)).await?;
+    let pings = announce_if_slow("the round trip", announce, server::pings(connection)).await?;
     report(server::round_trip(pings, options.budget));
     let reading = announce_if_slow(
         "the clock",
         announce,
-        server::clock_exchanges(console, options.clock),
+        server::clock_exchanges(connection, options.clock),
     )
     .await?;
     report(server::clock(&reading));
     report(persistence::eviction(&info));
-    let prefix = prefix(console.tag());
+    let prefix = prefix(connection.tag());
     let trials = announce_if_slow(
         "permissions",
         announce,
-        permissions::try_commands(console, &prefix),
+        permissions::try_commands(connection, &prefix),
     )
     .await?;
     report(permissions::permissions(&trials));
     let self_test =
-        announce_if_slow("scripts", announce, scripts::self_test(console, &prefix)).await?;
+        announce_if_slow("scripts", announce, scripts::self_test(connection, &prefix)).await?;
     report(scripts::scripts(&self_test, &info));
-    let saving = persistence::persistence_settings(console).await?;
+    let saving = persistence::persistence_settings(connection).await?;
     report(persistence::persistence(&info, &saving));
     report(persistence::replication(&info, topology));
     if let ServerTopology::ClusterMember = topology {
-        report(cluster::full_coverage(console).await?);
+        report(cluster::full_coverage(connection).await?);
     }
-    let keys = announce_if_slow("keys", announce, keys::sample_keys(console)).await?;
+    let keys = announce_if_slow("keys", announce, keys::sample_keys(connection)).await?;
     report(keys::expiry(&keys));
-    report(keys::memory(&keys, &info, console.database()));
-    report(fleet::nodes(&unless_silent(console.nodes().await)?));
-    if console.has_secret() {
-        report(fleet::secret(console, options.secret_file.as_deref()).await?);
+    report(keys::memory(&keys, &info, connection.database()));
+    report(fleet::nodes(&unless_silent(connection.nodes().await)?));
+    if connection.has_secret() {
+        report(fleet::secret(connection, options.secret_file.as_deref()).await?);
     }
     Ok(())
 }

@@ -27,12 +27,12 @@ pub(super) struct CommandTrial {
 /// Tries every command of the recipe in docs/redis.md that this kind of store needs, on keys that begin with
 /// `prefix`, and removes the keys.
 pub(super) async fn try_commands(
-    console: &AdminConnection,
+    connection: &AdminConnection,
     prefix: &str,
 ) -> Result<Vec<CommandTrial>, SilentServer> {
     let [text, hash, scores] = ["text", "hash", "scores"].map(|kind| format!("{prefix}:{kind}"));
     let [text, hash, scores] = [&text, &hash, &scores].map(|key| key.as_bytes());
-    let counter = format!("tg:{{{}}}:doctor", console.tag().unwrap_or(SUBJECT));
+    let counter = format!("tg:{{{}}}:doctor", connection.tag().unwrap_or(SUBJECT));
     let in_cluster: [(&'static str, &[&[u8]]); 3] = [
         ("cluster|slots", &[b"CLUSTER", b"SLOTS"]),
         ("cluster|info", &[b"CLUSTER", b"INFO"]),
@@ -71,12 +71,12 @@ pub(super) async fn try_commands(
         ("del", &[b"DEL", text, hash, scores]),
     ];
     let mut trials = Vec::with_capacity(commands.len());
-    let in_cluster = match console.tag() {
+    let in_cluster = match connection.tag() {
         Some(_) => &in_cluster[..],
         None => &[],
     };
     for (command, words) in in_cluster.iter().chain(&commands) {
-        let error = unless_silent(console.query(words).await)?.err();
+        let error = unless_silent(connection.query(words).await)?.err();
         trials.push(CommandTrial { command, error });
     }
     Ok(trials)
@@ -88,10 +88,10 @@ pub(super) fn permissions(trials: &[CommandTrial]) -> DoctorFinding {
         let all = trials.iter();
         all.filter_map(|trial| Some((trial.command, trial.error.as_ref()?)))
             // There was no script to run: the command itself is permitted.
-            .filter(|(_, fault)| fault.code() != "NOSCRIPT")
+            .filter(|(_, error)| error.code() != "NOSCRIPT")
     };
     let denied_commands = |what| {
-        let of_kind = errors().filter(move |(_, fault)| fault.missing_permission() == Some(what));
+        let of_kind = errors().filter(move |(_, error)| error.missing_permission() == Some(what));
         of_kind.map(|(command, _)| command).collect::<Vec<_>>()
     };
     let (commands, keys) = (
@@ -106,12 +106,12 @@ pub(super) fn permissions(trials: &[CommandTrial]) -> DoctorFinding {
         return DoctorFinding::fail(check, found, "ACL SETUSER USER ~tg:*");
     }
     let (read_only, other): (Vec<_>, Vec<_>) =
-        errors().partition(|(_, fault)| fault.code() == "READONLY");
+        errors().partition(|(_, error)| error.code() == "READONLY");
     match (other.first(), read_only.is_empty()) {
-        (Some((command, fault)), _) => DoctorFinding::fail(
+        (Some((command, error)), _) => DoctorFinding::fail(
             check,
-            format!("{command} is rejected: {}", fault.problem()),
-            fault.cure(),
+            format!("{command} is rejected: {}", error.problem()),
+            error.cure(),
         ),
         (None, false) => {
             let found = "commands that write cannot be tried on a replica";

@@ -54,13 +54,13 @@ pub(super) struct PersistenceSettings {
 }
 
 pub(super) async fn persistence_settings(
-    console: &AdminConnection,
+    connection: &AdminConnection,
 ) -> Result<ProbeResult<PersistenceSettings>, SilentServer> {
-    let snapshots = match config_setting(console, "save").await? {
+    let snapshots = match config_setting(connection, "save").await? {
         Ok(snapshots) => snapshots,
         Err(error) => return Ok(Err(error)),
     };
-    let fsync = config_setting(console, "appendfsync").await?;
+    let fsync = config_setting(connection, "appendfsync").await?;
     Ok(fsync.map(|fsync| PersistenceSettings { snapshots, fsync }))
 }
 

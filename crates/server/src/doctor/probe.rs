@@ -16,7 +16,7 @@ pub(super) fn unless_silent<T>(
     result: Result<T, RedisStoreError>,
 ) -> Result<ProbeResult<T>, SilentServer> {
     match result {
-        Err(fault) if fault.is_silence() => Err(SilentServer(fault)),
+        Err(error) if error.is_silence() => Err(SilentServer(error)),
         result => Ok(result),
     }
 }
@@ -27,9 +27,9 @@ pub(super) struct ServerInfo(HashMap<String, String>);
 
 impl ServerInfo {
     pub(super) async fn read(
-        console: &AdminConnection,
+        connection: &AdminConnection,
     ) -> Result<ProbeResult<ServerInfo>, SilentServer> {
-        let reply = unless_silent(console.query(&[b"INFO"]).await)?;
+        let reply = unless_silent(connection.query(&[b"INFO"]).await)?;
         Ok(reply.map(|text| ServerInfo::parse(text.text().unwrap_or_default())))
     }
 
@@ -56,10 +56,12 @@ impl ServerInfo {
 
 /// One configuration setting of the server.
 pub(super) async fn config_setting(
-    console: &AdminConnection,
+    connection: &AdminConnection,
     name: &str,
 ) -> Result<ProbeResult<String>, SilentServer> {
-    let reply = console.query(&[b"CONFIG", b"GET", name.as_bytes()]).await;
+    let reply = connection
+        .query(&[b"CONFIG", b"GET", name.as_bytes()])
+        .await;
     let value = |values: RespValue| match values {
         RespValue::List(pair) => pair.get(1).and_then(RespValue::text).map(str::to_owned),
         _ => None,

@@ -8,16 +8,16 @@ use tidegate_core::store::Capabilities;
 use super::finding::DoctorFinding;
 use crate::policy::watcher;
 
-/// One finding for each fault and each warning, or one that reports success.
+/// One finding for each error and each warning, or one that reports success.
 pub(super) fn rules(path: &Path) -> Vec<DoctorFinding> {
     let check = "rules";
     let policy = match watcher::load_policy(Some(path), Capabilities::SCRIPTS) {
         Ok(policy) => policy,
-        Err(faults) => {
-            let each = faults.lines();
+        Err(errors) => {
+            let each = errors.lines();
             let cure = "tidegate lint reports the same without a store";
             return each
-                .map(|fault| DoctorFinding::fail(check, fault, cure))
+                .map(|error| DoctorFinding::fail(check, error, cure))
                 .collect();
         }
     };

@@ -22,13 +22,13 @@ pub(super) struct ScriptCheck {
 
 /// Loads the scripts, and decides with them on a record under `prefix`, which is removed.
 pub(super) async fn self_test(
-    console: &AdminConnection,
+    connection: &AdminConnection,
     prefix: &str,
 ) -> Result<ScriptCheck, SilentServer> {
     let scripts = AdminConnection::scripts();
     let mut exist: Vec<&[u8]> = vec![b"SCRIPT", b"EXISTS"];
     exist.extend(scripts.iter().map(|script| script.hash.as_bytes()));
-    let known = unless_silent(console.query(&exist).await)?.map(|reply| match reply {
+    let known = unless_silent(connection.query(&exist).await)?.map(|reply| match reply {
         RespValue::List(each) => each
             .iter()
             .filter(|one| **one == RespValue::Number(1))
@@ -38,18 +38,18 @@ pub(super) async fn self_test(
     let mut unloaded = None;
     for script in &scripts {
         let load = [b"SCRIPT".as_slice(), b"LOAD", script.text.as_bytes()];
-        if let Err(fault) = unless_silent(console.query(&load).await)? {
-            unloaded.get_or_insert((script.name, fault));
+        if let Err(redis_error) = unless_silent(connection.query(&load).await)? {
+            unloaded.get_or_insert((script.name, redis_error));
         }
     }
     let record = format!("{prefix}:record");
-    let self_test = console.self_test(record.as_bytes()).await;
-    if let Some(fault) = self_test.as_ref().err().and_then(redis_error_of)
-        && fault.is_silence()
+    let self_test = connection.self_test(record.as_bytes()).await;
+    if let Some(redis_error) = self_test.as_ref().err().and_then(redis_error_of)
+        && redis_error.is_silence()
     {
-        return Err(SilentServer(fault.clone()));
+        return Err(SilentServer(redis_error.clone()));
     }
-    let _removed_or_expires = unless_silent(console.query(&[b"DEL", record.as_bytes()]).await)?;
+    let _removed_or_expires = unless_silent(connection.query(&[b"DEL", record.as_bytes()]).await)?;
     Ok(ScriptCheck {
         total: scripts.len(),
         cached: known,
@@ -60,9 +60,9 @@ pub(super) async fn self_test(
 
 pub(super) fn scripts(check_result: &ScriptCheck, info: &ProbeResult<ServerInfo>) -> DoctorFinding {
     let check = "scripts";
-    if let Some((name, fault)) = &check_result.unloaded {
-        let found = format!("`{name}` cannot be loaded: {}", fault.problem());
-        return DoctorFinding::fail(check, found, cure_of(fault));
+    if let Some((name, redis_error)) = &check_result.unloaded {
+        let found = format!("`{name}` cannot be loaded: {}", redis_error.problem());
+        return DoctorFinding::fail(check, found, cure_of(redis_error));
     }
     match &check_result.self_test {
         Ok(true) => DoctorFinding::ok(check, describe_cache(check_result, info)),
@@ -70,13 +70,16 @@ pub(super) fn scripts(check_result: &ScriptCheck, info: &ProbeResult<ServerInfo>
             let found = "a limit of one did not allow one request and deny the next";
             DoctorFinding::fail(check, found, "please report this")
         }
-        Err(error) if redis_error_of(error).is_some_and(|fault| fault.code() == "READONLY") => {
+        Err(error)
+            if redis_error_of(error)
+                .is_some_and(|redis_error| redis_error.code() == "READONLY") =>
+        {
             let found = "cannot be tried on a replica";
             DoctorFinding::warn(check, found, "connect to the primary")
         }
         Err(error) => {
             let (reason, cure) = match redis_error_of(error) {
-                Some(fault) => (fault.problem(), cure_of(fault)),
+                Some(redis_error) => (redis_error.problem(), cure_of(redis_error)),
                 None => (error.to_string(), "please report this"),
             };
             DoctorFinding::fail(check, format!("cannot be run: {reason}"), cure)
@@ -85,10 +88,10 @@ pub(super) fn scripts(check_result: &ScriptCheck, info: &ProbeResult<ServerInfo>
 }
 
 /// A missing permission is described by its own check.
-fn cure_of(fault: &RedisStoreError) -> &'static str {
-    match fault.missing_permission() {
+fn cure_of(redis_error: &RedisStoreError) -> &'static str {
+    match redis_error.missing_permission() {
         Some(_) => "see permissions",
-        None => fault.cure(),
+        None => redis_error.cure(),
     }
 }
 

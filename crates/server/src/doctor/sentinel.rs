@@ -17,8 +17,8 @@ pub(super) fn agreement(sentinels: &[SentinelReport], primary: Option<&str>) -> 
             .iter()
             .filter_map(|one| one.primary.as_ref().err())
     };
-    let cure = match errors().find(|fault| !fault.is_silence()) {
-        Some(fault) => fault.cure(),
+    let cure = match errors().find(|error| !error.is_silence()) {
+        Some(error) => error.cure(),
         None => "see whether each runs, can be reached and watches this primary, or write another",
     };
     match primary {
@@ -44,8 +44,8 @@ fn disagreement(report: &SentinelReport, primary: Option<&str>) -> Option<String
         Ok(Some(named)) if Some(named.as_str()) == primary => None,
         Ok(Some(named)) => Some(format!("names {named}")),
         Ok(None) => Some("knows none of that name".to_owned()),
-        Err(fault) if fault.is_silence() => Some("does not reply".to_owned()),
-        Err(fault) => Some(format!("rejects the query ({})", fault.problem())),
+        Err(error) if error.is_silence() => Some("does not reply".to_owned()),
+        Err(error) => Some(format!("rejects the query ({})", error.problem())),
     }
 }
 
@@ -55,11 +55,11 @@ mod tests {
 
     #[track_caller]
     fn check(names: &[Option<&str>], primary: Option<&str>, want: &str) {
-        let witness = |(turn, names): (usize, &Option<&str>)| SentinelReport {
+        let report = |(turn, names): (usize, &Option<&str>)| SentinelReport {
             sentinel: format!("s{turn}"),
             primary: Ok(names.map(str::to_owned)),
         };
-        let sentinels: Vec<_> = names.iter().enumerate().map(witness).collect();
+        let sentinels: Vec<_> = names.iter().enumerate().map(report).collect();
         let line = agreement(&sentinels, primary).line();
         assert!(line.starts_with(want), "{line}");
     }

@@ -51,12 +51,12 @@ pub(super) fn version(info: &ProbeResult<ServerInfo>) -> DoctorFinding {
 }
 
 /// The round trip times of some pings.
-pub(super) async fn pings(console: &AdminConnection) -> Result<Vec<Duration>, SilentServer> {
+pub(super) async fn pings(connection: &AdminConnection) -> Result<Vec<Duration>, SilentServer> {
     let began = Instant::now();
     let mut times = Vec::with_capacity(MAX_PINGS);
     while times.is_empty() || (times.len() < MAX_PINGS && began.elapsed() < PING_TIME) {
         let sent = Instant::now();
-        let _reply_or_error = unless_silent(console.query(&[b"PING"]).await)?;
+        let _reply_or_error = unless_silent(connection.query(&[b"PING"]).await)?;
         times.push(sent.elapsed());
     }
     Ok(times)
@@ -89,14 +89,14 @@ pub(super) fn round_trip(mut times: Vec<Duration>, budget: Duration) -> DoctorFi
 
 /// Compares the server's clock with this machine's.
 pub(super) async fn clock_exchanges(
-    console: &AdminConnection,
+    connection: &AdminConnection,
     tolerance: ClockTolerance,
 ) -> Result<ProbeResult<Option<ClockReading>>, SilentServer> {
     let mut watch = ClockWatch::new(tolerance);
     for _ in 0..CLOCK_EXCHANGES {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH);
         let sent = Instant::now();
-        let at = match unless_silent(console.time().await)? {
+        let at = match unless_silent(connection.time().await)? {
             Ok(Some(at)) => at,
             Ok(None) => return Ok(Ok(None)),
             Err(error) => return Ok(Err(error)),

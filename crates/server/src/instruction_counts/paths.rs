@@ -18,7 +18,7 @@ pub(super) const REQUESTS: usize = 2_000;
 /// Requests before that: what a first request allocates is not what a request costs.
 const WARM_UP: usize = 200;
 
-/// Keys that the library paths go through in turn.
+/// Keys that the library paths use in turn.
 const KEYS: usize = 1_000;
 
 const BATCH: usize = 16;
@@ -56,7 +56,7 @@ fn http_check_allowed() {
 
 #[test]
 fn http_check_denied() {
-    // The first request takes the one unit there is.
+    // The first request charges the only unit of the limit.
     let body = r#"{"attributes":{"ip":"203.0.113.9","path":"/once","method":"GET"}}"#;
     check_over_http(body, 1, "HTTP/1.1 429");
 }
@@ -193,7 +193,7 @@ fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
 fn throttle() {
     let throttle = Throttle::new("1000000/second burst 1000000").unwrap();
     let keys = keys();
-    go_through(&keys, |key| throttle.check(key).allows());
+    decide_in_turn(&keys, |key| throttle.check(key).allows());
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn decide_by_rules(rules: &str) {
     let clock = std::sync::Arc::new(SystemClock::new());
     let store = MemoryStore::new(std::sync::Arc::clone(&clock));
     let limiter = Limiter::new(store, policy, secret, clock);
-    go_through(&keys(), |key| {
+    decide_in_turn(&keys(), |key| {
         let mut request = Request::default().with("path", "/api/v1/search");
         request.ip = key.parse().ok();
         limiter.check_now(request).allowed()
@@ -254,7 +254,7 @@ fn keys() -> Vec<String> {
 
 /// Decides for each key once, and then where callgrind counts. 331 and the number of keys have no common factor:
 /// every key comes, none twice in a row.
-fn go_through(keys: &[String], decide: impl Fn(&str) -> bool) {
+fn decide_in_turn(keys: &[String], decide: impl Fn(&str) -> bool) {
     assert!(keys.iter().all(|key| decide(key)));
     let mut allowed = 0;
     counted_section(&mut || {

@@ -33,7 +33,7 @@ const RULES: &str = concat!(
 /// More than a request or response of any path takes.
 const PIPE_BYTES: usize = 256 << 10;
 
-/// A service on memory with the rules of this folder.
+/// A service with counters in memory and the rules of this folder.
 pub(super) struct InMemoryService {
     service: Arc<Service>,
     drain: ShutdownHandle,
@@ -49,8 +49,8 @@ impl InMemoryService {
         };
         let settings = layer.resolve().expect("settings that fit together");
         let (drain, idle) = ShutdownHandle::new();
-        let kept = NodeIdentity::open(None).expect("the system has randomness");
-        let service = cli::build_service(&settings, None, &kept, &drain);
+        let identity = NodeIdentity::open(None).expect("the system has randomness");
+        let service = cli::build_service(&settings, None, &identity, &drain);
         let Ok(service) = service else {
             panic!("the rules of this folder cannot be read")
         };
@@ -79,12 +79,12 @@ impl InMemoryService {
         self.connect(RespListener::new(service, None, Precision::Memory))
     }
 
-    fn connect(&self, door: impl ConnectionHandler) -> DuplexStream {
+    fn connect(&self, handler: impl ConnectionHandler) -> DuplexStream {
         let (client, server) = tokio::io::duplex(PIPE_BYTES);
         let metrics = Arc::clone(&self.service.metrics);
-        let room = Arc::new(Semaphore::new(1)).try_acquire_owned();
-        let guards = ConnectionContext {
-            _permit: room.expect("a permit that nobody has"),
+        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned();
+        let context = ConnectionContext {
+            _permit: permit.expect("a free permit"),
             peer_permit: None,
             _in_flight: self.drain.in_flight_guard(),
             phase: self.drain.subscribe(),
@@ -95,7 +95,7 @@ impl InMemoryService {
             silent: None,
             large: Arc::default(),
         };
-        let keeping = ConnectionLimits {
+        let limits = ConnectionLimits {
             idle: Duration::from_secs(60),
             age: None,
             first_request: None,
@@ -103,7 +103,7 @@ impl InMemoryService {
         let peer = EndpointAddress::Tcp(SocketAddr::from(([127, 0, 0, 1], 40_000)));
         let _served = self
             .runtime
-            .spawn(door.serve(server, peer, keeping, guards));
+            .spawn(handler.serve(server, peer, limits, context));
         client
     }
 

@@ -51,7 +51,7 @@ struct DenialLine<'d> {
     rule: String,
     view: Option<LimitView<'d>>,
     /// Lines of the rule that were skipped before this one.
-    missed: u64,
+    skipped: u64,
     kind: DenialKind,
 }
 
@@ -98,7 +98,7 @@ impl Service {
         Some(DenialLine {
             rule,
             view: decision.binding(),
-            missed: self.missed_before(line)?,
+            skipped: self.skipped_before(line)?,
             kind: DenialKind::Enforced,
         })
     }
@@ -116,10 +116,10 @@ impl Service {
             let line = self
                 .metrics
                 .with_named(rule, |series| series.log_throttle.admit(second));
-            denials.extend(self.missed_before(line).map(|missed| DenialLine {
+            denials.extend(self.skipped_before(line).map(|skipped| DenialLine {
                 rule: rule.to_owned(),
                 view: Some(view),
-                missed,
+                skipped,
                 kind: DenialKind::Shadow,
             }));
         }
@@ -127,9 +127,9 @@ impl Service {
     }
 
     /// The number of lines skipped before this one. `None` if this one is skipped too.
-    fn missed_before(&self, line: LogAction) -> Option<u64> {
+    fn skipped_before(&self, line: LogAction) -> Option<u64> {
         match line {
-            LogAction::Write { skipped: missed } => Some(missed),
+            LogAction::Write { skipped } => Some(skipped),
             LogAction::Skip => {
                 self.metrics.lines_skipped.inc();
                 None
@@ -150,8 +150,8 @@ impl Service {
         }
         let request = request().unwrap_or_default();
         for denial in denials {
-            if denial.missed > 0 {
-                log_missed_count(&denial.rule, denial.missed);
+            if denial.skipped > 0 {
+                log_missed_count(&denial.rule, denial.skipped);
             }
             self.write_denial(denial, id, edge, decision, &request);
         }
@@ -214,24 +214,24 @@ impl Service {
         &self,
         id: &DecisionId,
         edge: Edge,
-        full: &ConcurrencyDenial,
+        denial: &ConcurrencyDenial,
     ) {
-        let (rule, second) = (full.rule.as_str(), second(self.clock.now()));
+        let (rule, second) = (denial.rule.as_str(), second(self.clock.now()));
         let count_line = |series: &RuleSeries| series.log_throttle.admit(second);
-        let missed = match self.metrics.with_named(rule, count_line) {
-            LogAction::Write { skipped: missed } => missed,
+        let skipped = match self.metrics.with_named(rule, count_line) {
+            LogAction::Write { skipped } => skipped,
             LogAction::Skip => return self.metrics.lines_skipped.inc(),
         };
-        if missed > 0 {
-            log_missed_count(rule, missed);
+        if skipped > 0 {
+            log_missed_count(rule, skipped);
         }
         info!(
             id = id.as_str(),
             rule,
             edge = edge.name(),
-            source = full.source.name(),
-            limit = full.max_permits,
-            open = full.open,
+            source = denial.source.name(),
+            limit = denial.max_permits,
+            open = denial.open,
             "denied, too many permits are open"
         );
     }
@@ -240,12 +240,12 @@ impl Service {
     pub(crate) fn log_keyed_denial(&self, edge: Edge, family: &str, outcome: &SingleOutcome) {
         let second = second(outcome.at);
         let count_line = |series: &RuleSeries| series.log_throttle.admit(second);
-        let missed = match self.metrics.with_family(family, count_line) {
-            LogAction::Write { skipped: missed } => missed,
+        let skipped = match self.metrics.with_family(family, count_line) {
+            LogAction::Write { skipped } => skipped,
             LogAction::Skip => return self.metrics.lines_skipped.inc(),
         };
-        if missed > 0 {
-            log_missed_count(family, missed);
+        if skipped > 0 {
+            log_missed_count(family, skipped);
         }
         let retry_after_ms = match outcome.reading.verdict {
             Verdict::Deny {

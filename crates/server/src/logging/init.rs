@@ -1,7 +1,7 @@
 //! Log lines to standard error: text on a terminal, JSON otherwise.
 //!
 //! Text from clients is shown through [`SanitizedText`], so that no line break, escape sequence or change of writing
-//! direction reaches a log. `RUST_LOG` selects levels. Lines go through [`log_writer`], so that a log without a reader
+//! direction reaches a log. `RUST_LOG` selects levels. Lines go through [`writer`], so that a log without a reader
 //! delays no decision.
 
 use std::fmt::{self, Write};

@@ -79,8 +79,8 @@ struct BlockRemaining {
 }
 
 impl FrameScanner {
-    /// A scanner for a connection of a listener whose unfinished heads are counted in `listener`. The blocks that its
-    /// heads hold are recorded in `connection`.
+    /// A scanner for one connection. `unfinished_permits` are the permits of its listener for unfinished heads. The
+    /// blocks that its heads hold are recorded in `connection`.
     pub(super) fn new(
         authority: AuthorityUse,
         unfinished_permits: Arc<Semaphore>,

@@ -6,10 +6,10 @@
 //! hold unused memory.
 //!
 //! Invariant: a listener has at most [`LargeKind::max`] connections of each kind, and [`LargeConnections::MAX_LEAVING`]
-//! that are leaving. One more makes the connection of its kind leave that has been silent longest. A connection with
-//! requests in flight leaves only if all have some. A leaving connection serves the requests in flight and then ends.
-//! One more leaving connection closes the one that has been silent longest. So a client that does not leave gains
-//! nothing.
+//! that are leaving. When there is one more of a kind, the connection of that kind that has been silent longest has to
+//! leave. A connection with requests in flight has to leave only if all of its kind have some. A leaving connection
+//! serves the requests in flight and then ends. When one more has to leave, the leaving connection that has been silent
+//! longest is closed. So a client that does not leave gains nothing.
 //!
 //! Connections that stay small take no lock here.
 

@@ -364,7 +364,7 @@ impl ConnectionAdmission {
                     "connection closed, the remaining ones are reserved for trusted peers"
                 }
             };
-            warn!(address = %self.local_address, %peer, max, rejected, "{what}");
+            warn!(address = %self.local_address, %peer, max, refused = rejected, "{what}");
         }
         None
     }
@@ -386,7 +386,7 @@ async fn handshake_and_serve<I, D>(
         return handler.serve(io, peer, limits, context).await;
     };
     let handshake = tokio::select! {
-        greeted = tls.accept(io) => greeted,
+        accepted = tls.accept(io) => accepted,
         () = wait_closing(&mut context.phase) => return,
     };
     match handshake {

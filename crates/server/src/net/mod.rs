@@ -6,7 +6,7 @@
 //! | connections | `--max-connections`, and the limit on open files | the next one waits in the backlog |
 //! | connections of a small listener | [`listener::SMALL_CONNECTIONS`], [`listener::SMALL_CONNECTIONS_PER_PEER`] | the connection that has been silent longest is closed |
 //! | first request of a connection of a small listener | [`listener::SMALL_FIRST_REQUEST`] | closed |
-//! | connections of all peers that are not trusted | seven eighths of that | the next one is closed |
+//! | connections of all peers that are not trusted | seven eighths of `--max-connections` | the next one is closed |
 //! | connections of one such peer | `--max-connections-per-peer` | the next one is closed |
 //! | idle or trickling input, unread responses | `--idle-timeout` | closed |
 //! | header bytes and fields of a request | [`connection::MAX_HEAD_BYTES`], [`request_heads::MAX_FIELDS`] | 431 |

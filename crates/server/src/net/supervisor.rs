@@ -175,12 +175,12 @@ impl Activity {
     }
 
     /// Ends a turn of a connection that may be evicted.
-    fn end_turn(&self, place: &SilentGuard, waker: &Waker) -> TurnEnd {
+    fn end_turn(&self, guard: &SilentGuard, waker: &Waker) -> TurnEnd {
         let progress = TurnProgress {
             requests: self.begun.load(Relaxed),
             sent: self.unread.progress(),
         };
-        place.end_turn(progress, self.in_flight.load(Relaxed) > 0, waker)
+        guard.end_turn(progress, self.in_flight.load(Relaxed) > 0, waker)
     }
 
     /// Whether the service is shutting down and clients should reconnect elsewhere.
@@ -332,13 +332,13 @@ pub(crate) async fn supervise<C: Future>(
                     return Poll::Ready(Eviction::Streams);
                 }
                 eviction_state.update_size(activity, &context.large);
-                let (place, eviction) = match &eviction_state {
+                let (guard, eviction) = match &eviction_state {
                     EvictionState::Unplaced => return Poll::Pending,
-                    EvictionState::Small(place) => (place, Eviction::Silent),
-                    EvictionState::Large(_, place) => (place, Eviction::Large),
-                    EvictionState::Leaving(place) => (place, Eviction::Leaving),
+                    EvictionState::Small(guard) => (guard, Eviction::Silent),
+                    EvictionState::Large(_, guard) => (guard, Eviction::Large),
+                    EvictionState::Leaving(guard) => (guard, Eviction::Leaving),
                 };
-                if activity.end_turn(place, cx.waker()) == TurnEnd::Evicted {
+                if activity.end_turn(guard, cx.waker()) == TurnEnd::Evicted {
                     return Poll::Ready(eviction);
                 }
                 Poll::Pending

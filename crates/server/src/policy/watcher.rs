@@ -134,7 +134,7 @@ impl PolicyWatcher {
                 let (observer, known) = (Arc::clone(service), Arc::clone(&status));
                 let policy = Arc::clone(service.limiter.policy());
                 let observed_files = Arc::clone(&ignored_files);
-                let costs = Arc::clone(&reload_warnings);
+                let file_warnings = Arc::clone(&reload_warnings);
                 let on_event = move |event: PolicyEvent<'_>| {
                     on_file_event(&observer, &known, event);
                     if let PolicyEvent::Rules(_) = event {
@@ -143,7 +143,7 @@ impl PolicyWatcher {
                     if let PolicyEvent::Rules(FileState::Current)
                     | PolicyEvent::Keys(FileState::Current) = event
                     {
-                        costs.warn(&observer);
+                        file_warnings.warn(&observer);
                     }
                 };
                 Some(PolicyFollower::start(policy, path, on_event)?)
@@ -171,8 +171,8 @@ impl PolicyWatcher {
 
     /// Waits for the first message of the control plane, if there is one.
     pub(crate) async fn wait_for_control_plane(&self) {
-        if let Some(following) = &self.control_plane {
-            following.wait_for_first_response().await;
+        if let Some(subscription) = &self.control_plane {
+            subscription.wait_for_first_response().await;
         }
     }
 
@@ -264,11 +264,11 @@ fn on_file_event(service: &Service, status: &Mutex<PolicyStatus>, event: PolicyE
 
 /// Puts the limits from a control plane in force, beside the files.
 fn xds_applier(service: &Arc<Service>) -> xds::ApplyResources {
-    let live = Arc::clone(service.limiter.policy());
+    let policy = Arc::clone(service.limiter.policy());
     Arc::new(move |resources| {
         let domains = xds::decode_domains(resources)?;
-        let replaced = live.replace_with(|| live.load().with_domains(domains));
-        replaced.map(drop).map_err(|faults| faults.to_string())
+        let replaced = policy.replace_with(|| policy.load().with_domains(domains));
+        replaced.map(drop).map_err(|errors| errors.to_string())
     })
 }
 

@@ -34,8 +34,8 @@ const MAX_REPLY_TIME: Duration = Duration::from_secs(5);
 /// How long to wait before the secret is requested from the store again.
 const SECRET_RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// How often to check that the store still has the secret. Often enough that a new node waits for it
-/// (`Redis::awaits_secret`).
+/// How often to check that the store still has the secret. A deleted secret is restored so soon that a new node can
+/// wait for it (`Redis::awaits_secret`).
 const SECRET_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// How long a node waits for a connection before it reports why it has none.
 const CONNECT_REPORT_DELAY: Duration = Duration::from_secs(1);

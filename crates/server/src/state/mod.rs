@@ -1,6 +1,6 @@
-//! What a node keeps: its store of counters, and what survives a restart in `--data-dir`.
+//! The state of a node: its store of counters, and the files in `--data-dir` that survive a restart.
 //!
-//! `any_store` is the store that was configured, `store_events`, `store_health` and `store_error_log` report its condition.
+//! `any_store` is the configured store. `store_events`, `store_health` and `store_error_log` report its condition.
 //! `data_dir`, `secret_file`, `membership_file`, `node_identity` and `pending_file` are the files of a node. Knows no edge.
 
 pub(crate) mod any_store;

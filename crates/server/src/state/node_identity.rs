@@ -19,7 +19,7 @@ use crate::state::pending_file::PendingFile;
 
 /// How often to check whether the list of nodes has changed. It is needed only after the next start.
 const MEMBERSHIP_POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// How often pending charges are written.
+/// Pause between two writes of pending charges. With the write itself it is about 100 ms.
 const PENDING_WRITE_INTERVAL: Duration = Duration::from_millis(90);
 
 /// The identity of this node, and the nodes it knew before the restart.
@@ -125,7 +125,7 @@ fn lock_membership_file(folder: &Path) -> Result<Option<MembershipFile>, Members
     }
 }
 
-/// Writes pending charges every 100 ms while there are any, and once more when there are none left. A long list is
+/// Writes pending charges about every 100 ms while there are any, and once more when there are none left. A long list is
 /// written less often, so that writing takes no more than a tenth of the time.
 async fn persist_pending(service: Arc<Service>, file: Arc<PendingFile>) {
     // The file may hold charges from before a restart that are in the store by now.

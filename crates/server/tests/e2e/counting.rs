@@ -35,12 +35,14 @@ fn wait_source(client: &mut HttpClient, path: &str, source: &str) -> Value {
 fn adds_up(server: &TestServer) -> bool {
     let page = server.admin_get("/metrics").body;
     let used = r#"tidegate_decisions_total{rule="hot",edge="http",outcome="allow",source="lease"}"#;
-    let lease = |name: &str| metric(&page, &format!("tidegate_lease_{name} "));
-    let gone = metric(&page, used) + lease("units_returned_total") + lease("units_lapsed_total");
-    lease("grants_total") > 0
+    let sample = |name: &str| metric(&page, &format!("tidegate_{name} "));
+    let accounted = metric(&page, used)
+        + sample("lease_units_returned_total")
+        + sample("lease_units_lapsed_total");
+    sample("leases_drawn_total") > 0
         && metric(&page, used) > 0
-        && lease("held_units") == 0
-        && lease("units_granted_total") == gone
+        && sample("lease_outstanding_units") == 0
+        && sample("lease_units_granted_total") == accounted
 }
 
 #[test]

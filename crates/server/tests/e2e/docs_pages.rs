@@ -28,18 +28,18 @@ struct PageRunner {
 
 impl PageRunner {
     fn of(folder: &str) -> Self {
-        let reader = PageRunner {
+        let runner = PageRunner {
             folder: tempfile::tempdir().unwrap(),
             ports: PORTS.map(|_| free_port()),
             running: Vec::new(),
         };
-        let here = reader.folder.path();
-        reader.edited(|edits| copy_edited(folder, here, edits));
+        let here = runner.folder.path();
+        runner.edited(|edits| copy_edited(folder, here, edits));
         std::os::unix::fs::symlink(BINARY, here.join("tidegate")).unwrap();
         // The files of the backend: the page that is requested, and one that no rule matches.
         std::fs::write(here.join("docs/rules.md"), "rules").unwrap();
         std::fs::write(here.join("ready"), "ready").unwrap();
-        reader
+        runner
     }
 
     /// Calls `with` the texts that are to be replaced.
@@ -155,13 +155,13 @@ fn follow(page: &str, section: &str, folder: &str) {
 }
 
 /// Runs each step of a block and counts those that show an output; none if a program has ended.
-fn steps(block: &str, mut reader: PageRunner) -> Option<usize> {
+fn steps(block: &str, mut runner: PageRunner) -> Option<usize> {
     let mut shown_steps = 0;
     for (line, shown) in lines(block) {
         if let Some(line) = line.strip_suffix(" &") {
-            reader.start(line);
+            runner.start(line);
         } else {
-            assert_eq!(masked(&reader.run(line)?), masked(shown), "{line}");
+            assert_eq!(masked(&runner.run(line)?), masked(shown), "{line}");
             shown_steps += 1;
         }
     }
@@ -200,12 +200,12 @@ fn envoy_denies_as_the_page_shows() {
 fn envoy_charges_what_responses_used_as_the_page_shows() {
     let block = block(ENVOY, "Costs known only after the response");
     wait_for("usage of responses, as the page shows it", || {
-        let mut reader = PageRunner::of("docs/envoy");
+        let mut runner = PageRunner::of("docs/envoy");
         let mut same = true;
         for (line, shown) in lines(block) {
             match line.strip_suffix(" &") {
-                Some(line) => reader.start(line),
-                None => same &= masked(&reader.run(line)?) == masked(shown),
+                Some(line) => runner.start(line),
+                None => same &= masked(&runner.run(line)?) == masked(shown),
             }
         }
         same.then_some(())

@@ -208,13 +208,13 @@ fn a_server_out_of_descriptors_goes_on_and_recovers() {
         assert_eq!(
             first.request("GET", "/healthz", &[], "").status,
             200,
-            "those inside are served"
+            "open connections are served"
         );
     }
     drop(crowd);
     let reply = server.client().request("GET", "/healthz", &[], "");
     assert_eq!(
         reply.status, 200,
-        "those outside come in once there is room"
+        "waiting connections are accepted once there is room"
     );
 }

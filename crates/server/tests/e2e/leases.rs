@@ -6,8 +6,8 @@ use crate::http::check_body;
 use crate::server::{TestServer, wait_for};
 use crate::window::window;
 
-/// What refills during a lease. It has the maximum duration, and half of that is more than any test needs between a
-/// request and the end of a node: unused units are returned by then.
+/// The units that refill during a lease. The lease has the maximum duration. Unused units are returned after half of
+/// it, which is longer than any test needs between a request and the end of a node.
 const LEASE: u64 = 60 * 50;
 
 /// Fifty in a second, in the window of the tests.

@@ -25,8 +25,8 @@ pub(crate) fn exact(node: &TestServer) {
     });
 }
 
-fn limit(most: u32) -> String {
-    UPLOADS.replace("concurrent: 2", &format!("concurrent: {most}"))
+fn limit(max_permits: u32) -> String {
+    UPLOADS.replace("concurrent: 2", &format!("concurrent: {max_permits}"))
 }
 
 pub(crate) fn ada(ttl_ms: u64) -> String {
@@ -205,7 +205,7 @@ fn permits_of_a_dead_caller_expire_and_those_of_a_dead_node_are_renewed_elsewher
     let redis = Redis::redis7();
     let nodes = [node(&redis, UPLOADS), node(&redis, UPLOADS)];
     let [first, second] = nodes;
-    let kept = permit_body(&acquire(&mut first.client(), 3_600_000));
+    let lasting = permit_body(&acquire(&mut first.client(), 3_600_000));
     let brief = permit_body(&acquire(&mut first.client(), 3_600_000));
     assert_eq!(acquire(&mut second.client(), 3_000).status, 429);
     assert_eq!(first.post("/v1/release", &brief).status, 200);
@@ -215,7 +215,7 @@ fn permits_of_a_dead_caller_expire_and_those_of_a_dead_node_are_renewed_elsewher
     first.signal("KILL");
     first.wait_end();
     assert!(
-        is_renewed(&second, &kept),
+        is_renewed(&second, &lasting),
         "the node is gone, the permit is not"
     );
     let next = wait_for("the permit of the dead caller", || {
@@ -227,9 +227,9 @@ fn permits_of_a_dead_caller_expire_and_those_of_a_dead_node_are_renewed_elsewher
     second.signal("TERM");
     second.wait_end();
     let third = node(&redis, UPLOADS);
-    assert!(is_renewed(&third, &kept) && is_renewed(&third, &permit_body(&next)));
+    assert!(is_renewed(&third, &lasting) && is_renewed(&third, &permit_body(&next)));
     assert_eq!(acquire(&mut third.client(), 3_000).status, 429);
-    assert_eq!(third.post("/v1/release", &kept).status, 200);
+    assert_eq!(third.post("/v1/release", &lasting).status, 200);
     assert_eq!(acquire(&mut third.client(), 3_000).status, 200);
 }
 

@@ -22,7 +22,7 @@ rules:
 /// The key on the block list.
 const STOLEN: &str = "k-of-a-stolen-laptop";
 
-const MAKES: [ProxyProduct; 4] = [
+const PRODUCTS: [ProxyProduct; 4] = [
     ProxyProduct::Nginx,
     ProxyProduct::Caddy,
     ProxyProduct::Traefik,
@@ -138,41 +138,41 @@ impl ProxyTestbed {
 
 /// What the page documents for each: whether an allowed response carries our headers, and the status of a request
 /// that cannot be parsed.
-fn documented_behaviour(make: ProxyProduct) -> (bool, u16) {
-    match make {
+fn documented_behaviour(product: ProxyProduct) -> (bool, u16) {
+    match product {
         ProxyProduct::Traefik => (false, 400),
         ProxyProduct::Nginx => (true, 403),
         _ => (true, 400),
     }
 }
 
-fn limits(make: ProxyProduct) {
-    for release in make.releases() {
+fn limits(product: ProxyProduct) {
+    for release in product.releases() {
         limits_of(release);
     }
 }
 
 fn limits_of(release: ProxyRelease) {
-    let (make, testbed) = (
+    let (product, testbed) = (
         release.product,
         ProxyTestbed::edited(release, &plan_sent(release.product)),
     );
-    let (headers_pass, unreadable) = documented_behaviour(make);
+    let (headers_pass, unreadable) = documented_behaviour(product);
     for left in ["1", "0"] {
         let reply = testbed.passes(2, "POST", "/api/x?y=1", &[]);
         let policy = headers_pass.then_some("\"api\";q=2;w=3600");
-        assert_eq!(reply.header("ratelimit-policy"), policy, "{make:?}");
+        assert_eq!(reply.header("ratelimit-policy"), policy, "{product:?}");
         let wanted = headers_pass.then(|| format!("\"api\";r={left};"));
         let ratelimit = reply.header("ratelimit").map(|it| it[..10].to_owned());
-        assert_eq!(ratelimit, wanted, "{make:?}");
+        assert_eq!(ratelimit, wanted, "{product:?}");
         assert_eq!(reply.header("retry-after"), None);
     }
     let denied = testbed.fails(429, 2, "POST", "/api/x", &[]);
     let wait: u64 = denied.header("retry-after").unwrap().parse().unwrap();
-    assert!((1_700..=2_400).contains(&wait), "{make:?}: {wait}");
+    assert!((1_700..=2_400).contains(&wait), "{product:?}: {wait}");
     let ratelimit = denied.header("ratelimit").unwrap();
     assert!(ratelimit.starts_with("\"api\";r=0;"), "{ratelimit}");
-    assert_eq!(denied.json()["error"], "rate_limit_exceeded", "{make:?}");
+    assert_eq!(denied.json()["error"], "rate_limit_exceeded", "{product:?}");
     let deny = r#"tidegate_decisions_total{rule="api",edge="auth",outcome="deny",source="exact"}"#;
     assert_eq!(testbed.server.metric(deny), 1);
     // Another path, another method and another address are not denied.
@@ -218,10 +218,10 @@ fn hides_no_host(testbed: &ProxyTestbed) {
 }
 
 /// Caddy sends only the headers that its file names.
-fn plan_sent(make: ProxyProduct) -> Vec<(&'static str, &'static str)> {
+fn plan_sent(product: ProxyProduct) -> Vec<(&'static str, &'static str)> {
     let line = "header_up X-API-Key";
     let lines = "header_up X-Plan {header.X-Plan}\n\t\theader_up X-API-Key";
-    match make {
+    match product {
         ProxyProduct::Caddy => vec![(line, lines)],
         _ => Vec::new(),
     }
@@ -258,10 +258,13 @@ fn the_page_claims_the_releases_that_are_tested() {
         let row = format!("| {row} release that is tested |");
         let row = page.lines().find_map(|line| line.strip_prefix(&row));
         let cells: Vec<&str> = row.unwrap().split('|').map(str::trim).collect();
-        for (make, claimed) in MAKES.into_iter().zip(cells) {
-            let version = make.releases()[at].version();
+        for (product, claimed) in PRODUCTS.into_iter().zip(cells) {
+            let version = product.releases()[at].version();
             let is_it = version.starts_with(&format!("{claimed}."));
-            assert!(is_it, "{make:?} {version}, and the page claims {claimed}");
+            assert!(
+                is_it,
+                "{product:?} {version}, and the page claims {claimed}"
+            );
         }
     }
 }
@@ -346,12 +349,12 @@ fn freeze(server: &TestServer) {
 
 #[test]
 fn nginx_caddy_and_haproxy_pass_everything_without_tidegate() {
-    for make in [
+    for product in [
         ProxyProduct::Nginx,
         ProxyProduct::Caddy,
         ProxyProduct::Haproxy,
     ] {
-        make.releases().into_iter().for_each(opens);
+        product.releases().into_iter().for_each(opens);
     }
 }
 
@@ -359,8 +362,8 @@ fn nginx_caddy_and_haproxy_pass_everything_without_tidegate() {
 /// it out of service, everything would pass.
 #[test]
 fn no_proxy_passes_anything_while_tidegate_has_no_configuration() {
-    for make in MAKES {
-        for release in make.releases() {
+    for product in PRODUCTS {
+        for release in product.releases() {
             let ProxyTestbed {
                 server,
                 proxy,
@@ -374,14 +377,14 @@ fn no_proxy_passes_anything_while_tidegate_has_no_configuration() {
                 backend,
             };
             testbed.backend.take();
-            if make == ProxyProduct::Haproxy {
+            if product == ProxyProduct::Haproxy {
                 // A probe begins when the one before it was evaluated.
                 let sample = r#"tidegate_http_responses_total{edge="http",status="503"}"#;
                 wait_for("probes", || {
                     (testbed.server.metric(sample) > 2).then_some(())
                 });
             }
-            let status = if make == ProxyProduct::Nginx {
+            let status = if product == ProxyProduct::Nginx {
                 500
             } else {
                 503
@@ -413,8 +416,8 @@ fn a_proxy_configured_to_fail_closed_passes_nothing_without_tidegate() {
         // This one has no other mode.
         (ProxyProduct::Traefik, ("web", "web"), 500),
     ];
-    for (make, edit, status) in closed {
-        for release in make.releases() {
+    for (product, edit, status) in closed {
+        for release in product.releases() {
             stays_closed(release, edit, status);
         }
     }
@@ -433,8 +436,8 @@ fn stays_closed(release: ProxyRelease, edit: (&str, &str), status: u16) {
 }
 
 /// One of two Tidegates may end at any time: denied clients stay denied.
-fn survives(make: ProxyProduct, line: &str, two: &str) {
-    for release in make.releases() {
+fn survives(product: ProxyProduct, line: &str, two: &str) {
+    for release in product.releases() {
         survives_in(release, line, two);
     }
 }

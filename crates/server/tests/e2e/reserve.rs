@@ -147,7 +147,7 @@ fn an_abandoned_reservation_expires() {
     let server = TestServer::start(&rules(1_000));
     let mut client = server.client();
     let reserved = token(&reserve(&mut client, 1_000, 60));
-    until("the estimate to come back", || used(&server) == 0);
+    until("the refund of the estimate", || used(&server) == 0);
     let returned = r#"tidegate_reservations_total{outcome="returned"}"#;
     until("a metric", || server.metric(returned) == 1);
     // Long after twice its time a settlement has no effect.
@@ -239,7 +239,7 @@ fn reservations_of_a_killed_node_expire_on_another() {
     until("the estimate of a dead node", || {
         reserve(&mut client, 900, 600_000).status == 200
     });
-    assert_eq!(used(&second), 900, "600 came back");
+    assert_eq!(used(&second), 900, "600 were refunded");
     // The client may still settle for a while; then it is charged as a whole.
     let settled = settle(&mut client, &late, 100);
     match settled.as_str().unwrap() {

@@ -21,15 +21,15 @@ const BATCH: usize = 250;
 struct SeededRng(u64);
 
 impl SeededRng {
-    fn below(&mut self, most: u64) -> u64 {
+    fn below(&mut self, end: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        self.0 % most
+        self.0 % end
     }
 
-    fn between(&mut self, least: u64, most: u64) -> u64 {
-        least + self.below(most - least + 1)
+    fn between(&mut self, min: u64, max: u64) -> u64 {
+        min + self.below(max - min + 1)
     }
 }
 
@@ -43,8 +43,8 @@ struct ThrottleCall {
 }
 
 impl ThrottleCall {
-    fn draw(chance: &mut SeededRng) -> Self {
-        let key = chance.below(KEYS);
+    fn draw(rng: &mut SeededRng) -> Self {
+        let key = rng.below(KEYS);
         let mut own = SeededRng(0x5eed + key * 7_919);
         own.below(2);
         let burst = i64::try_from(own.below(40)).unwrap() - 2;
@@ -55,12 +55,12 @@ impl ThrottleCall {
             burst,
             count,
             period_secs: count * own.between(7_200, 200_000) + own.below(count),
-            quantity: match chance.below(10) {
+            quantity: match rng.below(10) {
                 0 => Some(0),
-                1 => Some(chance.between(2, 5)),
+                1 => Some(rng.between(2, 5)),
                 2 => Some(limit),
                 3 => Some(limit + 1),
-                4 => Some(chance.below(1_000)),
+                4 => Some(rng.below(1_000)),
                 5 => Some(1),
                 _ => None,
             },
@@ -184,12 +184,10 @@ fn a_hundred_thousand_calls_get_the_replies_of_the_module() {
     let server = TestServer::with_resp("version: 1\nrules: []\n", &[]);
     let mut theirs = OracleSide::new(RespClient::connect(original.address()), f64::floor);
     let mut ours = OracleSide::new(server.redis(), f64::ceil);
-    let mut chance = SeededRng(0x0c3a);
+    let mut rng = SeededRng(0x0c3a);
     let (mut allowed, mut denied, mut never) = (0, 0, 0);
     for _ in 0..CALLS / BATCH {
-        let calls: Vec<_> = (0..BATCH)
-            .map(|_| ThrottleCall::draw(&mut chance))
-            .collect();
+        let calls: Vec<_> = (0..BATCH).map(|_| ThrottleCall::draw(&mut rng)).collect();
         let replies = theirs
             .run_batch(&calls)
             .into_iter()

@@ -171,8 +171,8 @@ impl TestServer {
     /// Waits for the end and returns the whole log.
     pub(crate) fn wait_end(mut self) -> (ExitStatus, Vec<Value>) {
         let status = wait_for("the process to end", || self.child.try_wait().unwrap());
-        let (lines, rang) = &*self.log.0;
-        let lines = rang
+        let (lines, changed) = &*self.log.0;
+        let lines = changed
             .wait_while(lines.lock().unwrap(), |lines| !lines.ended)
             .unwrap();
         let lines = lines.lines.iter().map(|(_, line)| line.clone());
@@ -206,21 +206,21 @@ impl Drop for TestServer {
 
 impl ServerLog {
     fn fill(&self, from: impl std::io::Read) {
-        let (lines, rang) = &*self.0;
+        let (lines, changed) = &*self.0;
         for line in BufReader::new(from).lines().map_while(Result::ok) {
             let line = serde_json::from_str(&line).unwrap_or(Value::String(line));
             lines.lock().unwrap().lines.push((SystemTime::now(), line));
-            rang.notify_all();
+            changed.notify_all();
         }
         lines.lock().unwrap().ended = true;
-        rang.notify_all();
+        changed.notify_all();
     }
 
     fn wait(&self, is: impl Fn(&Value) -> bool) -> Value {
-        let (lines, rang) = &*self.0;
+        let (lines, changed) = &*self.0;
         let missing =
             |lines: &mut LogLines| !lines.ended && !lines.lines.iter().any(|(_, line)| is(line));
-        let (lines, _) = rang
+        let (lines, _) = changed
             .wait_timeout_while(lines.lock().unwrap(), DEADLINE, missing)
             .unwrap();
         let found = lines

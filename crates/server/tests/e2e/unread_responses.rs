@@ -39,13 +39,13 @@ fn others_are_served(server: &TestServer) {
 /// Each sends fifty requests on one connection, with 10 MiB of responses; all together half a gigabyte.
 #[test]
 fn a_connection_with_unread_responses_holds_one_response() {
-    const READERS: u64 = 50;
+    const CLIENTS: u64 = 50;
     let server = TestServer::start(RULES);
     others_are_served(&server);
     let (before, responses) = (peak_rss(&server), response_count(&server));
     let list = list();
     std::thread::scope(|scope| {
-        let clients: Vec<HttpClient> = (0..READERS).map(|_| server.client()).collect();
+        let clients: Vec<HttpClient> = (0..CLIENTS).map(|_| server.client()).collect();
         for mut client in clients {
             let list = &list;
             // At some point the server stops reading from it; it is closed when the server ends.
@@ -55,12 +55,12 @@ fn a_connection_with_unread_responses_holds_one_response() {
             });
         }
         wait_for("one response to each", || {
-            (response_count(&server) >= responses + READERS).then_some(())
+            (response_count(&server) >= responses + CLIENTS).then_some(())
         });
         others_are_served(&server);
         let held = peak_rss(&server).saturating_sub(before);
         assert!(
-            held <= READERS << 20,
+            held <= CLIENTS << 20,
             "{held} bytes for clients that never read"
         );
         server.signal("KILL");

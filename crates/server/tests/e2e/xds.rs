@@ -29,8 +29,8 @@ async fn start_with_configs(
 ) -> (TestServer, XdsStream) {
     let server = start(command(&format!("xds://{}?node=gate", plane.address())));
     let first = async {
-        let mut talk = plane.accept_stream().await;
-        let hello = talk.receive().await;
+        let mut stream = plane.accept_stream().await;
+        let hello = stream.receive().await;
         assert_eq!(
             (hello.version_info.as_str(), hello.response_nonce.as_str()),
             ("", "")
@@ -39,12 +39,12 @@ async fn start_with_configs(
             (hello.type_url.as_str(), hello.node.unwrap().id.as_str()),
             (KIND, "gate")
         );
-        let reply = talk.send_and_receive("1", configs).await;
+        let reply = stream.send_and_receive("1", configs).await;
         assert_eq!(
             (reply.version_info.as_str(), &reply.error_detail),
             ("1", &None)
         );
-        talk
+        stream
     };
     tokio::join!(server, first)
 }
@@ -64,7 +64,7 @@ fn rejection_message(reply: &XdsRequest) -> &str {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_configuration_of_a_control_plane_is_in_force_and_acknowledged() {
     let plane = TestControlPlane::open().await;
-    let (server, mut talk) = start_with_configs(&plane, &[yearly("shop", "k", 1)]).await;
+    let (server, mut stream) = start_with_configs(&plane, &[yearly("shop", "k", 1)]).await;
     assert_eq!(
         [
             check_status(&server, "shop", "a"),
@@ -78,7 +78,7 @@ async fn the_configuration_of_a_control_plane_is_in_force_and_acknowledged() {
         "an unknown domain"
     );
 
-    let reply = talk
+    let reply = stream
         .send_and_receive("2", &[yearly("shop", "k", 3), yearly("other", "k", 0)])
         .await;
     assert_eq!(
@@ -92,7 +92,7 @@ async fn the_configuration_of_a_control_plane_is_in_force_and_acknowledged() {
     );
     assert_eq!(check_status(&server, "other", "a"), 429);
 
-    let reply = talk.send_and_receive("3", &[]).await;
+    let reply = stream.send_and_receive("3", &[]).await;
     assert_eq!(
         (reply.version_info.as_str(), reply.error_detail),
         ("3", None)
@@ -117,7 +117,7 @@ async fn a_domain_without_limits_is_reported_once() {
     let plane = TestControlPlane::open().await;
     let mut empty = yearly("shop", "k", 1);
     empty.descriptors[0].rate_limit = None;
-    let (server, mut talk) = start_with_configs(&plane, &[empty.clone()]).await;
+    let (server, mut stream) = start_with_configs(&plane, &[empty.clone()]).await;
     let is_warning = |line: &serde_json::Value| {
         let message = line["message"].as_str().unwrap_or_default();
         line["level"] == "WARN" && message.contains("has no limits in the domain `shop`")
@@ -126,7 +126,8 @@ async fn a_domain_without_limits_is_reported_once() {
     let message = line["message"].as_str().unwrap();
     assert!(message.starts_with("xds/shop: "), "{message}");
     for version in ["2", "3"] {
-        talk.send_and_receive(version, &[empty.clone(), yearly("other", "k", 1)])
+        stream
+            .send_and_receive(version, &[empty.clone(), yearly("other", "k", 1)])
             .await;
     }
     // The warnings of version 2 come before this line.
@@ -139,11 +140,11 @@ async fn a_domain_without_limits_is_reported_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_resource_is_rejected_with_every_fault_and_the_old_ones_stay() {
     let plane = TestControlPlane::open().await;
-    let (server, mut talk) = start_with_configs(&plane, &[yearly("shop", "k", 1)]).await;
+    let (server, mut stream) = start_with_configs(&plane, &[yearly("shop", "k", 1)]).await;
     let mut no_unit = yearly("no-unit", "k", 9);
     no_unit.descriptors[0].rate_limit.as_mut().unwrap().unit = 0;
     let bad = [yearly("shop", "k", 9), yearly("no-key", "", 9), no_unit];
-    let reply = talk.send_and_receive("2", &bad).await;
+    let reply = stream.send_and_receive("2", &bad).await;
     assert_eq!(reply.version_info, "1", "what is in force");
     for part in ["xds/no-key", "xds/no-unit"] {
         assert!(
@@ -153,7 +154,7 @@ async fn a_bad_resource_is_rejected_with_every_fault_and_the_old_ones_stay() {
         );
     }
     let twice = [yearly("shop", "k", 9), yearly("shop", "j", 9)];
-    let reply = talk.send_and_receive("3", &twice).await;
+    let reply = stream.send_and_receive("3", &twice).await;
     assert!(
         rejection_message(&reply).contains("shop"),
         "{}",
@@ -169,7 +170,9 @@ async fn a_bad_resource_is_rejected_with_every_fault_and_the_old_ones_stay() {
     let stale = server.admin_get("/v1/rules").json()["stale"].to_string();
     assert!(stale.contains("xds: "), "{stale}");
 
-    let reply = talk.send_and_receive("4", &[yearly("shop", "k", 2)]).await;
+    let reply = stream
+        .send_and_receive("4", &[yearly("shop", "k", 2)])
+        .await;
     assert_eq!(
         (reply.version_info.as_str(), reply.error_detail),
         ("4", None)
@@ -187,10 +190,10 @@ async fn a_bad_resource_is_rejected_with_every_fault_and_the_old_ones_stay() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_stream_leaves_limits_in_force_and_is_resumed_with_their_version() {
     let plane = TestControlPlane::open().await;
-    let (server, talk) = start_with_configs(&plane, &[yearly("shop", "k", 1)]).await;
-    drop(talk);
-    let mut talk = plane.accept_stream().await;
-    let hello = talk.receive().await;
+    let (server, stream) = start_with_configs(&plane, &[yearly("shop", "k", 1)]).await;
+    drop(stream);
+    let mut stream = plane.accept_stream().await;
+    let hello = stream.receive().await;
     assert_eq!(
         (hello.version_info.as_str(), hello.response_nonce.as_str()),
         ("1", "")
@@ -209,14 +212,16 @@ async fn a_lost_stream_leaves_limits_in_force_and_is_resumed_with_their_version(
     );
 
     // After an invalid message the node reconnects.
-    talk.send_bytes(b"\xff");
-    let mut talk = plane.accept_stream().await;
-    assert_eq!(talk.receive().await.version_info, "1");
+    stream.send_bytes(b"\xff");
+    let mut stream = plane.accept_stream().await;
+    assert_eq!(stream.receive().await.version_info, "1");
     // The same after an oversized one: the rest of it is not awaited.
-    talk.send_bytes(&vec![0; (4 << 20) + 1]);
-    let mut talk = plane.accept_stream().await;
-    assert_eq!(talk.receive().await.version_info, "1");
-    let reply = talk.send_and_receive("2", &[yearly("shop", "k", 2)]).await;
+    stream.send_bytes(&vec![0; (4 << 20) + 1]);
+    let mut stream = plane.accept_stream().await;
+    assert_eq!(stream.receive().await.version_info, "1");
+    let reply = stream
+        .send_and_receive("2", &[yearly("shop", "k", 2)])
+        .await;
     assert_eq!(reply.version_info, "2");
     assert_eq!(
         [
@@ -241,12 +246,14 @@ async fn native_rules_apply_beside_a_control_plane_and_each_changes_alone() {
     command.arg("--rules").arg(dir.path().join("rules.yaml"));
     let server = tokio::task::spawn_blocking(move || TestServer::spawn(command, dir));
     let first = async {
-        let mut talk = plane.accept_stream().await;
-        talk.receive().await;
-        talk.send_and_receive("1", &[yearly("shop", "k", 1)]).await;
-        talk
+        let mut stream = plane.accept_stream().await;
+        stream.receive().await;
+        stream
+            .send_and_receive("1", &[yearly("shop", "k", 1)])
+            .await;
+        stream
     };
-    let (server, mut talk) = tokio::join!(server, first);
+    let (server, mut stream) = tokio::join!(server, first);
     let server = server.unwrap();
     let names = || server.admin_get("/v1/rules").json()["rules"].to_string();
     assert!(
@@ -257,7 +264,9 @@ async fn native_rules_apply_beside_a_control_plane_and_each_changes_alone() {
     server.write("rules.yaml", &rules(6).replace("all", "every"));
     wait_for("the new file", || names().contains("every").then_some(()));
     assert!(names().contains("shop"), "{}", names());
-    talk.send_and_receive("2", &[yearly("mall", "k", 1)]).await;
+    stream
+        .send_and_receive("2", &[yearly("mall", "k", 1)])
+        .await;
     assert!(
         names().contains("every") && names().contains("mall"),
         "{}",
@@ -289,12 +298,14 @@ async fn the_connection_to_a_control_plane_can_use_mutual_tls() {
         ours.key.display()
     );
     let first = async {
-        let mut talk = plane.accept_stream().await;
-        talk.receive().await;
-        talk.send_and_receive("1", &[yearly("shop", "k", 1)]).await;
-        talk
+        let mut stream = plane.accept_stream().await;
+        stream.receive().await;
+        stream
+            .send_and_receive("1", &[yearly("shop", "k", 1)])
+            .await;
+        stream
     };
-    let (server, _talk) = tokio::join!(start(command(&url)), first);
+    let (server, _stream) = tokio::join!(start(command(&url)), first);
     assert_eq!(
         [
             check_status(&server, "shop", "a"),
@@ -311,8 +322,8 @@ async fn a_node_that_waits_for_its_control_plane_can_be_stopped() {
     let mut command = command(&format!("xds://{}", plane.address()));
     command.args(["--http", "127.0.0.1:0", "--grpc", "off", "--admin", "off"]);
     let mut child = command.stderr(std::process::Stdio::null()).spawn().unwrap();
-    let mut talk = plane.accept_stream().await;
-    talk.receive().await;
+    let mut stream = plane.accept_stream().await;
+    stream.receive().await;
     assert!(child.try_wait().unwrap().is_none(), "it waits");
     let pid = child.id().to_string();
     assert!(
@@ -348,10 +359,10 @@ async fn after_a_forced_start_every_call_gets_an_error_until_there_is_a_configur
         400,
         "as the reference responds without a configuration"
     );
-    let mut talk = plane.accept_stream().await;
-    assert_eq!(talk.headers["x-token"], "secret");
-    assert_eq!(talk.receive().await.node.unwrap().id, "gate");
-    let reply = talk.send_and_receive("1", &[yearly("shop", "", 1)]).await;
+    let mut stream = plane.accept_stream().await;
+    assert_eq!(stream.headers["x-token"], "secret");
+    assert_eq!(stream.receive().await.node.unwrap().id, "gate");
+    let reply = stream.send_and_receive("1", &[yearly("shop", "", 1)]).await;
     assert!(reply.error_detail.is_some() && reply.version_info.is_empty());
     assert_eq!(check_status(&server, "shop", "a"), 400, "a bad one is none");
     let check = || {
@@ -365,7 +376,9 @@ async fn after_a_forced_start_every_call_gets_an_error_until_there_is_a_configur
         (503, 503),
         "nor does any other edge decide"
     );
-    talk.send_and_receive("2", &[yearly("shop", "k", 1)]).await;
+    stream
+        .send_and_receive("2", &[yearly("shop", "k", 1)])
+        .await;
     assert_eq!(
         [
             check_status(&server, "shop", "a"),
@@ -428,15 +441,17 @@ async fn native_rules_do_not_replace_a_control_plane_that_has_sent_nothing() {
     assert_eq!(line["message"], want);
     assert_eq!(check_status(&server, "shop", "a"), 400);
 
-    let mut talk = plane.accept_stream().await;
-    talk.receive().await;
-    talk.send_and_receive("1", &[yearly("shop", "k", 1)]).await;
+    let mut stream = plane.accept_stream().await;
+    stream.receive().await;
+    stream
+        .send_and_receive("1", &[yearly("shop", "k", 1)])
+        .await;
     assert_eq!(
         [1, 2].map(|_| check_status(&server, "shop", "a")),
         [200, 429]
     );
     assert_eq!(ready()["status"], "ready");
-    drop(talk);
+    drop(stream);
     let lost = "the control plane is lost, what it sent last stays in force";
     server.wait_log(|line| line["message"] == lost);
     assert_eq!(check_status(&server, "shop", "b"), 200);

@@ -83,7 +83,7 @@ fn setting_a_clock_admits_no_more_than_one_extra_limit_and_locks_no_client_out()
             history.at_least(rate, 95, settled, |_| true);
         }
         eprintln!(
-            "{} by clocks that are set: {} hundredths at most",
+            "{} by clocks that are set: {} % at most",
             rate.name,
             history.percent(rate)
         );

@@ -63,7 +63,7 @@ fn turning_leases_on_and_off_under_load_holds_every_limit() {
         let all = || history.of_rule(rate.name);
         eprintln!(
             "counting changes, {}: {turns} reloads, {} decisions, {} by leases, {} by the store; {} passed, at most \
-             {} hundredths",
+             {} %",
             rate.name,
             all().count(),
             all().filter(|r| r.leased()).count(),

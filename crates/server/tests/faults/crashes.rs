@@ -69,21 +69,21 @@ impl CrashEvent {
 
 /// A random schedule of crashes in which every kind occurs.
 pub(crate) struct CrashSchedule {
-    dice: FuzzRng,
+    rng: FuzzRng,
     remaining: Vec<CrashKind>,
 }
 
 impl CrashSchedule {
     pub(crate) fn from_seed(seed: u64) -> CrashSchedule {
         CrashSchedule {
-            dice: FuzzRng::of(seed, 0),
+            rng: FuzzRng::of(seed, 0),
             remaining: Vec::new(),
         }
     }
 
     /// A random duration from `from` to `to` milliseconds.
     pub(crate) fn millis(&mut self, from: usize, to: usize) -> Duration {
-        let millis = from + self.dice.below(to - from);
+        let millis = from + self.rng.below(to - from);
         Duration::from_millis(millis as u64)
     }
 
@@ -96,7 +96,7 @@ impl CrashSchedule {
                 CrashKind::Both,
             ];
         }
-        let at = self.dice.below(self.remaining.len());
+        let at = self.rng.below(self.remaining.len());
         self.remaining.swap_remove(at)
     }
 }
@@ -107,7 +107,7 @@ pub(crate) fn crash(
     fleet: &mut Fleet,
     schedule: &mut CrashSchedule,
 ) -> CrashEvent {
-    let (kind, node) = (schedule.next_kind(), schedule.dice.below(fleet.nodes.len()));
+    let (kind, node) = (schedule.next_kind(), schedule.rng.below(fleet.nodes.len()));
     let away = schedule.millis(0, 1_500);
     let began = now();
     if kind != CrashKind::Node {

@@ -71,7 +71,10 @@ fn tickets(lists: &[ListReply], per: Nanos) -> BTreeMap<u64, Vec<u64>> {
             || used_up
                 .get(&window(list.sent))
                 .is_some_and(|at| *at <= list.sent);
-        assert!(sure || passed.is_empty(), "of which window is not known");
+        assert!(
+            sure || passed.is_empty(),
+            "the window of an admission is unknown"
+        );
         tickets
             .entry(window(list.received))
             .or_default()

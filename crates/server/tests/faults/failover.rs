@@ -92,7 +92,7 @@ fn ten_failovers_fail_no_decision_and_lose_no_count() {
 
     let admitted = history.of_rule("ledger").filter(|r| r.admitted()).count() as u64;
     eprintln!(
-        "failovers: {} decisions, {} without the store; at most {} and {} hundredths; exact after {recoveries:?}; \
+        "failovers: {} decisions, {} without the store; at most {} and {} %; exact after {recoveries:?}; \
          {} charged for {admitted} admissions; trusted early {} times",
         history.records.len(),
         history.records.iter().filter(|r| r.local()).count(),

@@ -168,7 +168,7 @@ impl RequestHistory {
     ) {
         let spans = self.spans(rate.name, which);
         if let Err(violation) = surely_within_bound(&rate.limit(percent), &spans) {
-            panic!("{} at {percent} hundredths: {violation}", rate.name);
+            panic!("{} at {percent} %: {violation}", rate.name);
         }
     }
 

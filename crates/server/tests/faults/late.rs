@@ -69,10 +69,10 @@ fn half_of_all_replies_late_admit_the_limit() {
     ));
     for (ip, path) in [("192.0.2.1", "/window"), ("192.0.2.2", "/bucket")] {
         let allowed = storm(&nodes, ip, path, 4 * LIMIT);
-        let most = LIMIT * 102 / 100 + NODES as u64;
+        let max = LIMIT * 102 / 100 + NODES as u64;
         eprintln!("{path}: {allowed} of {LIMIT}");
         assert!(allowed >= LIMIT * 9 / 10, "{path}: {allowed}");
-        assert!(allowed <= most, "{path}: {allowed}");
+        assert!(allowed <= max, "{path}: {allowed}");
     }
     let allowed = storm(&nodes, "192.0.2.3", "/money", 4 * LIMIT);
     eprintln!("/money: {allowed} of {LIMIT}");

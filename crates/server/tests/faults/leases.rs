@@ -160,7 +160,7 @@ impl FaultRun {
         eprintln!(
             "leases, {}: {} decisions, {} by leases, {} by the store, {} without it; {admitted} \
              admitted of {allowed}; outside the faults, {lasted} in all, {found} of {due}; at most {} \
-             hundredths",
+             %",
             rate.name,
             all().count(),
             all().filter(|r| r.leased()).count(),
@@ -200,7 +200,7 @@ fn two_minutes_of_crashes_admit_no_more_than_is_stated_and_hardly_less() {
         let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         u64::from(time.unwrap().subsec_nanos())
     });
-    let mut chance = CrashSchedule::from_seed(seed);
+    let mut schedule = CrashSchedule::from_seed(seed);
     let mut store = Redis::redis7();
     let mut fleet = Fleet::start(&rates, &store.url());
     let per_second: Vec<_> = rates.iter().map(|rate| (rate.name, OFFERED)).collect();
@@ -210,8 +210,8 @@ fn two_minutes_of_crashes_admit_no_more_than_is_stated_and_hardly_less() {
     std::thread::sleep(Duration::from_secs(1));
     let begun = now();
     while since.elapsed() < lasts {
-        std::thread::sleep(chance.millis(5_000, 9_000));
-        faults.push(crash(&mut store, &mut fleet, &mut chance));
+        std::thread::sleep(schedule.millis(5_000, 9_000));
+        faults.push(crash(&mut store, &mut fleet, &mut schedule));
     }
     std::thread::sleep(Duration::from_secs(5));
     let ended = now();
@@ -221,8 +221,8 @@ fn two_minutes_of_crashes_admit_no_more_than_is_stated_and_hardly_less() {
         begun,
         ended,
     };
-    let blows: Vec<CrashKind> = run.faults.iter().map(|fault| fault.kind).collect();
-    eprintln!("leases: seed {seed}, {blows:?}");
+    let kinds: Vec<CrashKind> = run.faults.iter().map(|fault| fault.kind).collect();
+    eprintln!("leases: seed {seed}, {kinds:?}");
     run.failed_only_at_dead_nodes();
     rates.iter().for_each(|rate| run.judge(rate));
 }

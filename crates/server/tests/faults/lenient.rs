@@ -50,11 +50,11 @@ fn play(fleet: &Fleet, rate: &TestRate) {
         r#"tidegate_lenient_overshoot_bound_units{{rule="{}"}}"#,
         rate.name
     );
-    let mut remaining = 0;
+    let mut reported_bound = 0;
     let used_up = |fleet: &Fleet| fleet.used(0, rate) == rate.count;
     wait_for("the end of the limit", || {
         let each = fleet.nodes.iter().map(|node| node.metric(&sample));
-        remaining = each.max().unwrap_or(0).max(remaining);
+        reported_bound = each.max().unwrap_or(0).max(reported_bound);
         used_up(fleet).then_some(())
     });
     // Nodes that do not know of it yet receive it meanwhile.
@@ -68,7 +68,7 @@ fn play(fleet: &Fleet, rate: &TestRate) {
     let bound = within(MAX_SYNC_DELAY);
     eprintln!(
         "lenient, {}: {admitted} admitted of {COUNT}, {bound} more at most, {} by what one admits while \
-         its counts are fresh; nodes reported {remaining} at most; {lenient} lenient decisions",
+         its counts are fresh; nodes reported a bound of {reported_bound} at most; {lenient} lenient decisions",
         rate.name,
         within(FRESH),
     );

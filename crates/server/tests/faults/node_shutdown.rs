@@ -16,8 +16,8 @@ use crate::scene::at_once;
 use crate::server::{TestServer, wait_for};
 use crate::window::window;
 
-/// Rules per round, and the number of rounds. Rounds run at the same time.
-const SHARED_RULES: u64 = 4;
+/// Lanes run at the same time. Each has this many rounds, one after another.
+const LANES: u64 = 4;
 const ROUNDS: u64 = 5;
 const CLIENTS: usize = 4;
 /// Requests that have passed before a node is shut down.
@@ -105,7 +105,7 @@ fn a_node_that_shuts_down_under_load_loses_no_unit() {
     let stays = TestServer::with(&text, &["--store", &redis.url(), "--store-budget", "30000"]);
     wait_exact(&stays);
     let here: Vec<AtomicU64> = rates.iter().map(|_| AtomicU64::new(0)).collect();
-    at_once(&Vec::from_iter(0..SHARED_RULES), |lane| {
+    at_once(&Vec::from_iter(0..LANES), |lane| {
         for turn in 0..ROUNDS {
             let number = lane * ROUNDS + turn;
             let subject = format!("192.0.2.{number}");
@@ -113,7 +113,7 @@ fn a_node_that_shuts_down_under_load_loses_no_unit() {
             for (place, [admitted, by_itself, used]) in each.into_iter().enumerate() {
                 let name = rates[place].name;
                 eprintln!(
-                    "parting {number}, {name}: {admitted} admitted, {by_itself} of them without the store; \
+                    "shutdown {number}, {name}: {admitted} admitted, {by_itself} of them without the store; \
                      {used} charged"
                 );
                 assert_eq!(used, admitted, "round {number}, {name}");

@@ -51,7 +51,7 @@ fn outage(kind: OutageKind) {
     let mut opened_at = Nanos::ZERO;
     let played = scene.run(CALM, |scene| {
         kind.begin(scene);
-        wait_for("every node to give up", || {
+        wait_for("every breaker to open", || {
             let opened = scene.fleet.count_logged(OPENED);
             opened.iter().all(|times| *times > 0).then_some(())
         });

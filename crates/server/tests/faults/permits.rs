@@ -123,7 +123,7 @@ fn a_node_that_shuts_down_under_load_keeps_no_permit_and_loses_none() {
             }
             assert_eq!(open(), 2, "{user}: this one and the one before");
             eprintln!(
-                "parting, {user}: {} permits acquired, {} open as it left",
+                "shutdown, {user}: {} permits acquired, {} open as it left",
                 seen.taken.load(Relaxed),
                 left.len()
             );

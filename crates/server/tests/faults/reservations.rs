@@ -132,7 +132,7 @@ fn a_node_that_shuts_down_under_load_loses_no_reservation_and_no_settlement() {
                 assert_eq!(reply.json()["settled"], "done", "{user}");
             }
             assert_eq!(used(&stays, &user), taken * USED, "{user}");
-            eprintln!("parting, {user}: {taken} reserved, {open} open as it left");
+            eprintln!("shutdown, {user}: {taken} reserved, {open} open as it left");
         }
     });
 }

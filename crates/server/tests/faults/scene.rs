@@ -104,8 +104,8 @@ impl FaultScenario {
         let history = &played.history;
         let last = history.last_local().unwrap_or(played.ended);
         eprintln!(
-            "{name}: {} decisions, {} without the store; at most {} and {} hundredths; exact {} after; \
-             {} charged for {} admissions, {} more at most; given up {:?}",
+            "{name}: {} decisions, {} without the store; at most {} and {} %; exact {} after; \
+             {} charged for {} admissions, {} more at most; breakers opened {:?}",
             history.records.len(),
             history.records.iter().filter(|r| r.local()).count(),
             history.percent(&self.window),

@@ -44,7 +44,7 @@ struct AdmissionLedger<'a> {
     limit: Limit,
     /// Admissions in the order of their charges.
     admitted: Vec<Timed<'a>>,
-    /// Every admission is charged at the time of its reply.
+    /// Every admission is charged at the time that its decision carries.
     by_reply: TrueCounter,
     /// Every admission is charged at the earliest time at which the store may have charged it.
     earliest: TrueCounter,
@@ -80,7 +80,7 @@ impl TrueCounter {
             let at = limit.advance(state, charged);
             limit.spend(state, at, Cost::ONE);
         };
-        // A prefix of admissions with replies stays one.
+        // A reply stays, so this prefix only grows.
         while let Some((charged, _)) = self.charges.get(self.known).filter(replied) {
             spend(&self.limit, &mut self.state, *charged);
             self.known += 1;
@@ -90,7 +90,7 @@ impl TrueCounter {
         } else {
             self.state.clone()
         };
-        // No reply arrives more than this before its charge.
+        // No charge is dated more than this after its reply.
         let soon = snapshot.store_time.plus(Nanos::from_secs(2));
         let rest = self.charges[self.known..].iter();
         for (charged, _) in rest.take_while(|charge| charge.0 <= soon).filter(replied) {
@@ -289,16 +289,16 @@ impl<'a> AdmissionLedger<'a> {
     }
 }
 
-/// How much earlier than its reply the store may have charged an admission whose reply is late. Its own
-/// charge is in flight for a budget. A credit that pays for it was charged before its own late reply, and
-/// lasts.
+/// How much earlier than the decision the store may have charged an admission whose reply is late. The charge
+/// that pays for it, its own or that of a credit, is outstanding for at most [`lateness`]. A credit then lasts
+/// for 250 ms or a twentieth of the window.
 fn max_early_charge(case: &CheckCase<'_>, limit: &Limit) -> Nanos {
     let window = limit.full_window();
     let credit = Nanos::from_millis(250).min(Nanos::new(window.get() / 20));
     lateness(case).plus(credit).min(window)
 }
 
-/// The maximum time that a reply which does arrive is outstanding.
+/// The maximum time from a call to its reply, for replies that arrive.
 fn lateness(case: &CheckCase<'_>) -> Nanos {
     let budget = case.budget().get();
     match case.scenario.fault {

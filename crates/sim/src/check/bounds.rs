@@ -253,7 +253,7 @@ fn shares_of_all_nodes(capacity: u64) -> u64 {
     division.total(capacity)
 }
 
-/// The same limit at `percent` of the rate, with `units` of its capacity.
+/// The same limit at `percent` of the rate, with the capacity that `units` computes from its own.
 pub(super) fn scaled(spec: &Spec, percent: u64, units: impl Fn(u64) -> u64) -> Limit {
     let mut scaled = spec.clone();
     scaled.lease_ttl = None;
@@ -277,7 +277,7 @@ fn lost_units(case: &CheckCase<'_>, counter: usize) -> u64 {
     let exact = |r: &&DecisionRecord| r.admitted && r.source == Source::Exact;
     let mut lost = 0;
     for at in &history.losses {
-        let noticed = |record: &&DecisionRecord| {
+        let undetected = |record: &&DecisionRecord| {
             let until = match case.scenario.fault {
                 SimFault::Flush | SimFault::Chaos => Nanos::from_millis(230),
                 _ => Nanos::from_millis(5),
@@ -287,7 +287,7 @@ fn lost_units(case: &CheckCase<'_>, counter: usize) -> u64 {
         lost += case
             .records_of(counter)
             .filter(exact)
-            .filter(noticed)
+            .filter(undetected)
             .count();
     }
     if case.scenario.fault == SimFault::DeathWithStore {
@@ -314,7 +314,8 @@ fn lost_units(case: &CheckCase<'_>, counter: usize) -> u64 {
 /// The maximum one-way time of a call within a zone.
 const MAX_LOCAL_TRIP: Nanos = Nanos::from_millis(1);
 
-/// The same with leases, by the charges of the store: which of the units were used is unknown.
+/// The same for runs that count ahead, by the charges of the store: which units of a lease were used is
+/// unknown.
 pub(super) fn unseen_charges(case: &CheckCase<'_>, counter: usize) -> u64 {
     let units = |entry: &StoreOp| match entry.kind {
         OpKind::Charged(units) | OpKind::Drawn(units) if entry.at.is_some() => units,

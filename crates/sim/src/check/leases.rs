@@ -81,7 +81,7 @@ enum LeaseEvent {
     Died,
     Drawn(StoreOp),
     Returned(u64, Nanos),
-    /// With the store's true time, and the time of the charge that the node reports.
+    /// The store's true time, and the time of the charge as the node reports it.
     Used(Nanos, Nanos),
     Drained,
 }
@@ -191,7 +191,7 @@ impl<'a> NodeLeases<'a> {
         let (OpKind::Drawn(units), Some(at)) = (entry.kind, entry.at) else {
             return None;
         };
-        // A lease that expired long ago can neither be used nor counts as held.
+        // A lease that expired long ago is neither used nor held.
         let far = Nanos::from_secs(70);
         self.leases.retain(|lease| lease.deadline.plus(far) > now);
         let until = self.limit.lease_until(at);
@@ -241,7 +241,7 @@ impl<'a> NodeLeases<'a> {
         if lease.remaining < units {
             let remaining = lease.remaining;
             if self.charged.contains(&charged) {
-                return None; // by a paused node, at the same instant
+                return None; // a refund of a single charge that a paused node made at the same instant
             }
             return Some((
                 RETURNED_TWICE,

@@ -37,7 +37,7 @@ pub(super) fn judge(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
     }
 }
 
-/// Admissions of a calm bout, in the order of use.
+/// Admissions of a calm period, in the order of use.
 fn admitted<'a>(case: &'a CheckCase<'_>, counter: usize, period: LoadPeriod) -> Vec<Timed<'a>> {
     let within = |timed: &Timed<'_>| period.0 <= timed.record.sent && timed.record.done < period.1;
     let mut admitted = case.admitted(counter);

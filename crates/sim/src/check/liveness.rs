@@ -178,7 +178,7 @@ fn called_while_open(case: &CheckCase<'_>, shard: usize) -> Option<String> {
     None
 }
 
-/// Where the breaker opened twice it rightly takes longer.
+/// Not judged if a breaker opened twice: then the recovery rightly takes longer.
 fn not_exact(case: &CheckCase<'_>) -> Option<String> {
     let fault = case.scenario.fault;
     if matches!(fault, SimFault::Pause | SimFault::Chaos | SimFault::Gray) {
@@ -219,7 +219,8 @@ fn premature_denial(case: &CheckCase<'_>) -> Option<String> {
         return None;
     }
     let calm_until = match fault {
-        // A charge that a paused node sent too late is refunded, and the deny cache is not updated.
+        // Not `Pause`: a charge that a paused node sent too late is refunded, and the deny cache is not
+        // updated.
         SimFault::None | SimFault::NodeDeath => case.scenario.ends,
         SimFault::Drift => Nanos::ZERO,
         _ => case.scenario.fault_begins,
@@ -237,8 +238,9 @@ fn premature_denial(case: &CheckCase<'_>) -> Option<String> {
     Some(format!("{:?}", premature?))
 }
 
-/// With leases, a denial is cached for 20 ms, so that the store is left alone while its counter is nearly
-/// used up. A refund by another node does not end a cached denial.
+/// With leases, a denial is held for up to 20 ms even if a unit arrives sooner, so that the store is left
+/// alone while its counter is nearly used up. A refund by another node does not end a cached denial, which
+/// lasts for at most a second.
 fn is_deny_cached(case: &CheckCase<'_>, record: &DecisionRecord) -> bool {
     let since = |span| {
         record
@@ -304,8 +306,8 @@ fn unnoticed_loss(case: &CheckCase<'_>) -> Option<String> {
                     && (r.sent >= lost || r.done <= lost)
             })
         };
-        let hundredth = Nanos::new(limit.per().get() / limit.count().max(1) / 2);
-        let before = recent(lost.since(hundredth), lost, None);
+        let half_interval = Nanos::new(limit.per().get() / limit.count().max(1) / 2);
+        let before = recent(lost.since(half_interval), lost, None);
         let after = |node| recent(lost, lost.plus(Nanos::from_millis(60)), Some(node));
         before.is_some_and(|record| after(record.node).is_some())
     });

@@ -174,10 +174,10 @@ fn expiry_of(session: &PermitSession, until: Nanos) -> Nanos {
 /// died together with the store is lost.
 fn lost_at(case: &CheckCase<'_>, session: &PermitSession) -> Nanos {
     let begins = case.scenario.fault_begins;
-    let was_in = session.done.is_some_and(|done| done <= begins);
+    let held_before = session.done.is_some_and(|done| done <= begins);
     match case.scenario.fault {
-        fault if fault.steps_clock() && was_in => begins,
-        SimFault::DeathWithStore if was_in => {
+        fault if fault.steps_clock() && held_before => begins,
+        SimFault::DeathWithStore if held_before => {
             let dead = case.history.deaths.last().map(|(_, node)| *node);
             let seen = |call: &&PermitCall| call.done.is_some_and(|done| done <= begins);
             let last = session.calls.iter().rfind(seen);

@@ -233,7 +233,7 @@ fn lost_units(case: &CheckCase<'_>, counter: usize) -> u64 {
 
 /// By the store's log: the used units are charged once, and the estimate is refunded at most once.
 fn settled_twice(case: &CheckCase<'_>) -> Option<String> {
-    // How often each reservation was corrected to its used units, and to nothing because it expired.
+    // How often each reservation was settled with its used units, and how often it was refunded at its expiry.
     let mut corrected: BTreeMap<u128, (u32, u32)> = BTreeMap::new();
     let mut losses = case.history.losses.iter().peekable();
     for event in &case.history.reservation_events {
@@ -519,7 +519,7 @@ fn charge_range(case: &CheckCase<'_>, call: &ReservationCall) -> (u64, u64) {
     ) {
         (false, true) => (0, 0),
         // Retried, or too late: then the estimate is refunded. Where replies are lost, a few seeds end with
-        // more. Which of that is right has not been determined yet.
+        // more. Whether that is right has not been determined yet.
         (true, _) if exact && waits_on && case.scenario.fault != SimFault::Gray => (0, call.used),
         _ => any,
     }

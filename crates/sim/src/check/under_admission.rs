@@ -11,7 +11,7 @@ use super::{BrokenPromise, CheckCase, is_exact, leases, lenient};
 use crate::history::{DecisionRecord, StoreSnapshot};
 use crate::scenario::SimFault;
 
-/// How long a denial is cached with leases, and a little more.
+/// How long a denial is held with leases (20 ms), and a little more.
 const DENIAL_HOLD: Nanos = Nanos::from_millis(25);
 
 pub(super) fn judge(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
@@ -143,7 +143,7 @@ fn unused_leases(case: &CheckCase<'_>, from: Nanos, to: Nanos) -> u64 {
     case.counters().filter(leased).map(of).sum()
 }
 
-/// The ends of windows, earlier by the time for which a denial is cached.
+/// The ends of windows, earlier by [`DENIAL_HOLD`].
 fn window_ends(case: &CheckCase<'_>, counter: usize, from: Nanos, to: Nanos) -> Vec<Nanos> {
     let limit = case.scenario.limit(counter);
     let fixed = limit.algorithm() == Algorithm::FixedWindow;

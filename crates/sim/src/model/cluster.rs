@@ -1,7 +1,7 @@
 //! A cluster of model stores. Counters are distributed over shards by hash slot.
 //!
 //! [`ModelCluster`] has the true assignment of hash slots. Each node has a map of its own, which it refreshes
-//! periodically. A store that no longer owns a hash slot answers with a redirect, which corrects the map.
+//! periodically. A store that no longer owns a hash slot replies with a redirect, which corrects the map.
 //! [`ModelShards`] is one node's connection to the cluster.
 
 use std::collections::BTreeMap;

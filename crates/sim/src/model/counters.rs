@@ -291,7 +291,7 @@ impl ModelCounters {
         let at = limit.advance(&mut state, now);
         let units = limit.draw(&mut state, at, charge.cost);
         let figures = limit.figures(&state, at);
-        let seen = CounterSnapshot {
+        let snapshot = CounterSnapshot {
             state: state.clone(),
             existed,
         };
@@ -299,7 +299,7 @@ impl ModelCounters {
         LeaseReply {
             units,
             figures,
-            snapshot: Some(seen),
+            snapshot: Some(snapshot),
             at: now,
         }
     }

@@ -141,7 +141,7 @@ impl ModelLink {
         }
     }
 
-    /// A round trip for a call that names subjects. A shard that does not own them answers with a redirect.
+    /// A round trip for a call that names subjects. A shard that does not own them replies with a redirect.
     pub(super) async fn call_for<T>(
         &self,
         subjects: Vec<Fingerprint>,

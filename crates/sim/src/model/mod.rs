@@ -38,7 +38,7 @@ const HEARTBEAT_TTL: Nanos = Nanos::from_secs(3);
 pub struct NetworkConditions {
     /// Connections are refused.
     pub down: bool,
-    /// Requests are accepted and never answered.
+    /// Requests are accepted and get no reply.
     pub hung: bool,
     /// The minimum one-way latency.
     pub min_latency: Nanos,
@@ -233,14 +233,14 @@ impl Model {
             last_saved_heartbeat: self.found_heartbeat,
         };
         let point = self.restore_points.entry(heartbeat.node).or_default();
-        let whole_until = point.record(heartbeat.restored, &reply);
+        let complete_until = point.record(heartbeat.restored, &reply);
         self.heartbeats.insert(heartbeat.node, (heartbeat, now));
         self.heartbeats
             .retain(|_, (_, seen_at)| now.since(*seen_at) < HEARTBEAT_TTL);
         StoreStatus {
             epoch: Epoch(self.store_epoch),
             at,
-            complete_until: whole_until,
+            complete_until,
             heartbeats: self
                 .heartbeats
                 .values()

@@ -11,9 +11,9 @@ pub enum SimFault {
     KillEmpty,
     /// The store restarts within milliseconds, empty.
     Restart,
-    /// The store accepts requests and answers none.
+    /// The store accepts requests and replies to none.
     Hang,
-    /// The store answers too late.
+    /// The store replies too late.
     Slow,
     /// All messages to the store are lost.
     BlackHole,

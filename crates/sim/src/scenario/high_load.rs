@@ -1,8 +1,8 @@
 //! Runs with enough traffic for leases: large limits, load from half to three times the limit, nodes with
 //! very different shares of it, and long rests.
 //!
-//! Every run has three bouts of load. The fault hits one of them, so the others show a cluster before any
-//! fault and one after recovery.
+//! Every run has three load periods. The fault hits one of them, so the others show a cluster before any fault
+//! and one after recovery.
 
 use tidegate_core::algorithms::{Algorithm, Spec};
 use tidegate_core::store::Counting;
@@ -210,7 +210,7 @@ impl Scenario {
         self
     }
 
-    /// The same run with longer rests between the bouts, until `ends`.
+    /// The same run with longer rests between the load periods, until `ends`.
     #[must_use]
     pub fn stretched(mut self, ends: Nanos) -> Self {
         let more = ends.since(self.ends).get();
@@ -296,7 +296,7 @@ fn subject(spec: &Spec, mean_interval: Nanos, rng: &mut Rng) -> SimSubject {
     }
 }
 
-/// Three bouts with a second between them, and the fault in the second bout; for a late store, in the first.
+/// Three load periods with a second between them, and the fault in the second; for a late store, in the first.
 fn schedule(scenario: &mut Scenario, rng: &mut Rng) {
     let window = scenario.spec.window.length();
     let span = |least, max, rng: &mut Rng| Nanos::from_millis(rng.between(least, max));

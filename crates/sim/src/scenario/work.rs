@@ -1,5 +1,5 @@
 //! The work of the clients: checks, reservations or permits; and the schedule of runs that need rests between
-//! bouts.
+//! load periods.
 
 use tidegate_core::units::Nanos;
 
@@ -41,10 +41,10 @@ pub struct PermitWork {
 }
 
 impl Scenario {
-    /// Three bouts with a rest after each, in which permits and reservations expire. The fault is in the
-    /// second bout; for a late store, in the first.
+    /// Three load periods with a rest after each, in which permits and reservations expire. The fault is in the
+    /// second period; for a late store, in the first.
     pub(super) fn schedule_with_rests(&mut self, rest: Nanos, rng: &mut Rng) {
-        let span = |least, most, rng: &mut Rng| Nanos::from_millis(rng.between(least, most));
+        let span = |min, max, rng: &mut Rng| Nanos::from_millis(rng.between(min, max));
         let lasts = match self.fault_ends.since(self.fault_begins) {
             Nanos::ZERO => Nanos::ZERO,
             // Long enough for every breaker to open.

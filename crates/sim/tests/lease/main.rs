@@ -148,13 +148,13 @@ fn idle_leases_are_returned_and_used_ones_stay() {
     assert_eq!(setup.used_units(&own), 16);
     setup.pass(MS(10));
     assert_eq!(setup.used_units(&own), 10);
-    let facts = setup.lease.stats();
-    assert_eq!((facts.leases_drawn, facts.units_drawn), (1, 8));
+    let stats = setup.lease.stats();
+    assert_eq!((stats.leases_drawn, stats.units_drawn), (1, 8));
     assert_eq!(
         (
-            facts.units_returned,
-            facts.units_lapsed,
-            facts.units_outstanding
+            stats.units_returned,
+            stats.units_lapsed,
+            stats.units_outstanding
         ),
         (6, 0, 0)
     );
@@ -479,12 +479,12 @@ fn units_of_a_past_epoch_are_used_but_not_returned() {
     setup.store.calls();
     setup.pass(MS(60));
     assert_eq!(setup.store.calls(), []);
-    let facts = setup.lease.stats();
+    let stats = setup.lease.stats();
     assert_eq!(
         (
-            facts.units_returned,
-            facts.units_lapsed,
-            facts.units_outstanding
+            stats.units_returned,
+            stats.units_lapsed,
+            stats.units_outstanding
         ),
         (0, 6, 0)
     );
@@ -498,12 +498,12 @@ fn a_return_counts_only_if_the_store_confirms_it() {
         .store
         .behave(|behaviour| behaviour.refunds_lapse = true);
     setup.pass(MS(60));
-    let facts = setup.lease.stats();
+    let stats = setup.lease.stats();
     assert_eq!(
         (
-            facts.units_returned,
-            facts.units_lapsed,
-            facts.units_outstanding
+            stats.units_returned,
+            stats.units_lapsed,
+            stats.units_outstanding
         ),
         (0, 7, 0)
     );
@@ -594,8 +594,8 @@ fn draining_returns_all_leases_and_draws_no_more() {
         (setup.used_units(&own), setup.used_units(&other)),
         (admitted, 8)
     );
-    let facts = setup.lease.stats();
-    assert_eq!((facts.units_outstanding, facts.units_lapsed), (0, 0));
+    let stats = setup.lease.stats();
+    assert_eq!((stats.units_outstanding, stats.units_lapsed), (0, 0));
     setup
         .store
         .behave(|behaviour| behaviour.one_way = Nanos::ZERO);
@@ -609,8 +609,8 @@ fn draining_waits_for_draws_in_flight() {
     setup.flood(&own, 8);
     setup.pass(MS(5));
     setup.sim.block_on(setup.lease.return_all());
-    let facts = setup.lease.stats();
-    assert_eq!((facts.units_drawn, facts.units_returned), (8, 8));
+    let stats = setup.lease.stats();
+    assert_eq!((stats.units_drawn, stats.units_returned), (8, 8));
     assert_eq!(setup.used_units(&own), 8);
 }
 
@@ -646,13 +646,13 @@ fn draining_waits_for_requests_that_may_return_units() {
         .store
         .behave(|behaviour| behaviour.epoch = Some(Epoch(1)));
     setup.sim.block_on(setup.lease.return_all());
-    let facts = setup.lease.stats();
-    assert_eq!((facts.units_returned, facts.units_lapsed), (held, 0));
+    let stats = setup.lease.stats();
+    assert_eq!((stats.units_returned, stats.units_lapsed), (held, 0));
     assert_eq!(setup.used_units(&own), 9);
 }
 
 #[test]
-fn draining_does_not_wait_for_a_store_that_does_not_answer() {
+fn draining_does_not_wait_for_a_store_that_does_not_reply() {
     let (setup, own) = (LeaseTestbed::new(), roomy(1));
     setup.stream(&own, 9, Nanos::ZERO);
     setup

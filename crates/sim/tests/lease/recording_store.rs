@@ -180,8 +180,8 @@ impl Store for RecordingStore {
         self.round_trip(self.0.memory.settle(settle)).await
     }
 
-    async fn restore(&self, seeds: &[Restore<'_>]) -> StoreResult<()> {
-        self.round_trip(self.0.memory.restore(seeds)).await
+    async fn restore(&self, snapshots: &[Restore<'_>]) -> StoreResult<()> {
+        self.round_trip(self.0.memory.restore(snapshots)).await
     }
 
     async fn acquire(&self, request: &PermitRequest<'_>) -> StoreResult<PermitReply> {

@@ -194,6 +194,6 @@ fn waiting_requests_are_decided_when_the_node_drains() {
     setup.pass(MS(2));
     assert_eq!(*decided.lock(), "l".repeat(8) + &"e".repeat(4));
     assert_eq!(setup.used_units(&own), 8 + 12);
-    let facts = setup.lease.stats();
-    assert_eq!((facts.units_outstanding, facts.units_lapsed), (0, 0));
+    let stats = setup.lease.stats();
+    assert_eq!((stats.units_outstanding, stats.units_lapsed), (0, 0));
 }

@@ -56,9 +56,9 @@ impl ShardObserver for EventLog {
 impl ShardedTestbed {
     /// With shards that the node has reached.
     pub(crate) fn new() -> Self {
-        let bench = ShardedTestbed::with_shards(SHARDS);
-        bench.events.0.lock().clear();
-        bench
+        let testbed = ShardedTestbed::with_shards(SHARDS);
+        testbed.events.0.lock().clear();
+        testbed
     }
 
     /// Without any shard.
@@ -92,10 +92,10 @@ impl ShardedTestbed {
         }
     }
 
-    /// A limit on a shard, with `named_by` values in its subjects.
-    pub(crate) fn limit(&self, shard: usize, count: u64, named_by: u8) -> ShardLimit {
+    /// A limit on a shard, with `specificity` values in its subjects.
+    pub(crate) fn limit(&self, shard: usize, count: u64, specificity: u8) -> ShardLimit {
         let options = RuleOptions {
-            specificity: named_by,
+            specificity,
             ..RuleOptions::DEFAULT
         };
         self.with(shard, count, Role::Enforce, options)
@@ -123,11 +123,17 @@ impl ShardedTestbed {
     }
 
     /// `count` per second, and `burst` at once.
-    pub(crate) fn bucket(&self, shard: usize, count: u64, burst: u64, named_by: u8) -> ShardLimit {
+    pub(crate) fn bucket(
+        &self,
+        shard: usize,
+        count: u64,
+        burst: u64,
+        specificity: u8,
+    ) -> ShardLimit {
         let mut spec = Spec::new(Algorithm::TokenBucket, count, Nanos::from_secs(1));
         spec.burst = Some(burst);
         let options = RuleOptions {
-            specificity: named_by,
+            specificity,
             ..RuleOptions::DEFAULT
         };
         self.own(shard, &spec, Role::Enforce, options)

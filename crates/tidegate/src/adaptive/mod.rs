@@ -128,13 +128,13 @@ impl Adaptive {
 
     /// Releases the permit of a finished request, and samples its duration.
     pub(crate) fn release(&self, rule: &RuleName, subject: Fingerprint, holder: u128, now: Nanos) {
-        let learnt = self.find(rule, subject, |entry| {
+        let sampled = self.find(rule, subject, |entry| {
             let in_flight = entry.len();
             let open = entry.open.remove(&holder)?;
             entry.gradient.sample(now.since(open.since), in_flight);
             Some(())
         });
-        let _released_before_or_expired = learnt;
+        let _released_before_or_expired = sampled;
     }
 
     /// Releases the permit of a request that never started.
@@ -180,8 +180,8 @@ impl Adaptive {
         mut with: impl FnMut(&mut AdaptiveLimit) -> Option<T>,
     ) -> Option<T> {
         let table = &mut *self.0.lock();
-        counters_of(rule, subject).iter().find_map(|place| {
-            let entry = table.limits.get_mut(place)?;
+        counters_of(rule, subject).iter().find_map(|counter| {
+            let entry = table.limits.get_mut(counter)?;
             let before = entry.open.len();
             let found = with(entry)?;
             table.permits -= before - entry.open.len();
@@ -273,12 +273,12 @@ impl AdaptiveTable {
         now: Nanos,
         until: Nanos,
     ) -> bool {
-        let of = counters_of(rule, subject);
+        let counters = counters_of(rule, subject);
         let has_counted = |entry: &&mut AdaptiveLimit| entry.counted_permits(now).count() > 0;
-        let own = of
+        let own = counters
             .iter()
-            .find(|place| self.limits.get_mut(place).filter(has_counted).is_some());
-        let Some(entry) = own.and_then(|place| self.limits.get_mut(place)) else {
+            .find(|counter| self.limits.get_mut(counter).filter(has_counted).is_some());
+        let Some(entry) = own.and_then(|counter| self.limits.get_mut(counter)) else {
             return false;
         };
         self.permits -= entry.drop_ended(now);

@@ -27,7 +27,7 @@ use super::{Keys, Limiter, LimiterView};
 /// TTL of a permit if the caller sets none.
 pub const DEFAULT_PERMIT_TTL: Nanos = Nanos::from_secs(10);
 
-/// By then a cancelled call has reached its store, or never will.
+/// How long after a cancel to cancel again: by then the cancelled call has reached its store, or never will.
 pub const CANCEL_RETRY_AFTER: Nanos = Nanos::from_secs(2);
 
 /// The result of an acquire.
@@ -330,7 +330,7 @@ impl<S: Store> LimiterView<'_, S> {
         for limit in self.concurrency_limits(&keys, &request) {
             guard.add_permit(ticket_permit_of(&limit));
             let (max_permits, reply) = match self.acquire_one(&limit, guard.ticket()).await {
-                Ok(taken) => taken,
+                Ok(acquired) => acquired,
                 Err(error) => {
                     self.abort(guard).await;
                     return Err(error.into());

@@ -54,7 +54,7 @@ impl KeyFamily {
     pub fn new(name: &str) -> Self {
         KeyFamily {
             name: RuleName::new(name),
-            // Subjects of rules are in `tidegate`, which this string can never equal.
+            // Subjects of rules have the namespace `tidegate`, which this string can never equal.
             namespace: format!("keyed {name}"),
         }
     }

@@ -62,7 +62,7 @@ impl OpenPermitGauge {
             return;
         }
         let table = &mut *self.table.lock();
-        // More than one call adds, so that tickets that are never released make room.
+        // A call adds one ticket and drops up to four, so that tickets that are never released make room.
         table.drop_ended(now, 4);
         let entries = ticket.permits.iter();
         let permits =

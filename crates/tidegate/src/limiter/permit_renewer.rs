@@ -175,7 +175,7 @@ async fn run_renewals<S: Store + 'static, R: Runtime>(
 const MAX_CONCURRENT_RENEWALS: usize = 512;
 
 impl<S: Store + 'static, R: Runtime> RenewerInner<S, R> {
-    /// In rows that run concurrently, so that a slow renewal holds up its own row alone.
+    /// Renews permits in rows that run concurrently, so that a slow renewal holds up its own row alone.
     async fn renew_all(&self, states: &[Arc<PermitState>]) {
         let rows = (0..MAX_CONCURRENT_RENEWALS.min(states.len())).map(|first| async move {
             for state in states.iter().skip(first).step_by(MAX_CONCURRENT_RENEWALS) {

@@ -79,7 +79,7 @@ impl Debouncer {
 
     /// Records that something may have changed.
     pub fn hint(&mut self, now: Nanos) {
-        let first = self.hints.map_or(now, |heard| heard.first);
+        let first = self.hints.map_or(now, |hints| hints.first);
         self.hints = Some(HintTimes { first, last: now });
     }
 

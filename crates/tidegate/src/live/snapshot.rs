@@ -52,7 +52,7 @@ impl FileSnapshot {
     pub(super) fn is_torn(&self) -> bool {
         self.files
             .iter()
-            .any(|part| part.torn.load(Ordering::Relaxed))
+            .any(|file| file.torn.load(Ordering::Relaxed))
     }
 }
 
@@ -202,8 +202,8 @@ mod tests {
     use std::fs;
 
     fn snapshot(path: &Path) -> FileSnapshot {
-        let shape = PathKind::FileOrFolder(FileFilter::Rules);
-        FileSnapshot::read(&FileScan::of(path, shape, SizeLimits::RULES).unwrap()).unwrap()
+        let kind = PathKind::FileOrFolder(FileFilter::Rules);
+        FileSnapshot::read(&FileScan::of(path, kind, SizeLimits::RULES).unwrap()).unwrap()
     }
 
     #[test]

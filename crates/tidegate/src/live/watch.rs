@@ -19,7 +19,8 @@ use super::reloader::{LookMode, LookOutcome, Reloader};
 use super::scan::{FileFilter, FileScan, PathKind, SizeLimits};
 use super::snapshot::FileSnapshot;
 
-/// Scans take at most one part in this many of the time, however many files there are.
+/// Scans take at most a twentieth of the time, however many files there are: after a scan there is a pause of this
+/// many times its duration.
 const SCAN_TIME_SHARE: u64 = 20;
 
 /// The path to watch, and how.
@@ -147,7 +148,8 @@ impl Watch {
     /// Looks now and loads even unchanged contents, because the result of a load may have changed (keys name tiers,
     /// and the rules define the tiers).
     pub fn reload(&self) {
-        self.shared.wake(|wake| wake.mode = Some(LookMode::Reload));
+        self.shared
+            .wake(|request| request.mode = Some(LookMode::Reload));
     }
 
     /// A handle to request a look from elsewhere, such as from another watch.
@@ -185,7 +187,7 @@ impl WatchHandle {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.shared.wake(|wake| wake.stop = true);
+        self.shared.wake(|request| request.stop = true);
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != thread::current().id()
         {
@@ -229,22 +231,22 @@ impl WatchShared {
     }
 
     fn poke(&self) {
-        self.wake(|wake| wake.mode = wake.mode.max(Some(LookMode::Requested)));
+        self.wake(|request| request.mode = request.mode.max(Some(LookMode::Requested)));
     }
 
     fn look(&self, timeout: Duration) -> bool {
-        let mut request = 0;
-        self.wake(|wake| {
-            wake.mode = wake.mode.max(Some(LookMode::Requested));
-            wake.requests += 1;
-            request = wake.requests;
+        let mut number = 0;
+        self.wake(|request| {
+            request.mode = request.mode.max(Some(LookMode::Requested));
+            request.requests += 1;
+            number = request.requests;
         });
-        let waiting = |status: &mut WatchStatus| status.looks < request;
+        let waiting = |status: &mut WatchStatus| status.looks < number;
         let waited = self
             .looked
             .wait_timeout_while(self.status(), timeout, waiting);
         let (status, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        status.looks >= request
+        status.looks >= number
     }
 
     fn finish_looks(&self, requests: u64) {
@@ -254,16 +256,18 @@ impl WatchShared {
 
     /// Waits until the thread is woken or `span` has passed, and takes the request.
     fn wait(&self, span: Nanos) -> WakeRequest {
-        let wake = self
+        let request = self
             .wake_request
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let silent = |wake: &mut WakeRequest| wake.mode.is_none() && !wake.stop;
-        let waited = self.wake.wait_timeout_while(wake, span.duration(), silent);
-        let (mut wake, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        let requests = wake.requests;
-        let taken = std::mem::take(&mut *wake);
-        wake.requests = requests;
+        let is_idle = |request: &mut WakeRequest| request.mode.is_none() && !request.stop;
+        let waited = self
+            .wake
+            .wait_timeout_while(request, span.duration(), is_idle);
+        let (mut request, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let requests = request.requests;
+        let taken = std::mem::take(&mut *request);
+        request.requests = requests;
         taken
     }
 

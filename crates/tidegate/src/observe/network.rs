@@ -12,13 +12,13 @@ pub struct NetworkMetrics {
     pub rejected_by_peer_cap: Counter,
     /// Connections beyond the common cap of untrusted peers.
     pub rejected_by_listener_cap: Counter,
-    /// Connections of a small listener, and large ones of any listener, closed to make room for others.
+    /// Silent connections closed to make room: those of a small listener, and large HTTP/2 ones of any listener.
     pub silent_evicted: Counter,
     /// HTTP/2 streams whose head exceeds the memory for heads.
     pub heads_rejected: Counter,
     /// HTTP/2 streams that were reset to make room for newer ones.
     pub streams_evicted: Counter,
-    /// Bytes of responses that peers have not read, of connections that have some KiB of them.
+    /// Bytes of responses that peers have not read. Only connections with some KiB of them are counted.
     pub unread_bytes: Gauge,
     /// Connections closed because others needed the memory of their unread responses.
     pub unread_evicted: Counter,
@@ -42,7 +42,7 @@ impl NetworkMetrics {
         page.single(
             "tidegate_silent_connections_closed_total",
             MetricKind::Counter,
-            "Silent connections closed to make room: of the admin and metrics listeners, and with many streams once.",
+            "Silent connections closed to make room: those of the admin and metrics listeners, and large HTTP/2 ones.",
             self.silent_evicted.get(),
         );
         let mut family = |name, help, label, samples: &[(&str, &Counter)]| {

@@ -36,7 +36,7 @@ impl Metrics {
         page.family(
             "tidegate_decisions_total",
             MetricKind::Counter,
-            "Decisions, each once under the rule that binds; shadow_deny beside them.",
+            "Decisions, each once under the rule that binds; shadow_deny is counted in addition.",
         );
         for series in self.all() {
             for edge in Edge::ALL {

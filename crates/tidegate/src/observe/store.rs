@@ -298,7 +298,7 @@ fn expose_memory(page: &mut Exposition, store: &MemoryFacts) {
     page.single(
         "tidegate_store_swept_total",
         MetricKind::Counter,
-        "Counters freed because they were full again.",
+        "Counters evicted because they had expired.",
         store.swept,
     );
     page.single(

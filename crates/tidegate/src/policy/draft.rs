@@ -170,17 +170,17 @@ impl PolicyDraft {
 /// Each field is preceded by its length, so that no two sets of files hash alike.
 fn digest(files: &[SourceFile<'_>], domains: &[DomainConfig]) -> [u8; 32] {
     let mut hash = Sha256::new();
-    let mut part = |bytes: &[u8]| {
+    let mut add_field = |bytes: &[u8]| {
         hash.update((bytes.len() as u64).to_be_bytes());
         hash.update(bytes);
     };
     for file in files {
         let name = Path::new(file.name).file_name().unwrap_or_default();
-        part(name.as_encoded_bytes());
-        part(file.text.as_bytes());
+        add_field(name.as_encoded_bytes());
+        add_field(file.text.as_bytes());
     }
     for domain in domains {
-        part(format!("{domain:?}").as_bytes());
+        add_field(format!("{domain:?}").as_bytes());
     }
     hash.finalize().into()
 }

@@ -80,15 +80,15 @@ impl PolicyFollower {
     }
 
     /// As `poke`, and waits until the look has finished: first of the rules, then of their keys file. Each may take
-    /// up to `patience`. Returns whether both have finished; the states then describe the result.
-    pub fn look(&self, patience: Duration) -> bool {
+    /// up to `timeout`. Returns whether both have finished; the states then describe the result.
+    pub fn look(&self, timeout: Duration) -> bool {
         self.poke();
-        let rules = self.rules.handle().look(patience);
+        let rules = self.rules.handle().look(timeout);
         let keys = {
             let watches = self.keys.watches.lock();
             watches.in_force.as_ref().map(|(_, watch)| watch.handle())
         };
-        rules && keys.is_none_or(|keys| keys.look(patience))
+        rules && keys.is_none_or(|keys| keys.look(timeout))
     }
 
     /// Whether the rules on disk are in force, and if not, why.

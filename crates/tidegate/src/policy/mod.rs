@@ -169,7 +169,8 @@ impl Policy {
     }
 
     /// The digest of these rules: a SHA-256 over the names and texts of their files, wherever the files are
-    /// stored. Nodes with equal digests decide by equal rules.
+    /// stored, and over the domains from another source. Nodes of one version with equal digests decide by equal
+    /// rules.
     pub fn digest(&self) -> &[u8; 32] {
         &self.digest
     }

@@ -166,7 +166,7 @@ impl ClockWatch {
     }
 
     /// The level, if it has changed. It falls only when the offset is a fifth below the tolerance that raised it, so
-    /// that an offset at the edge does not flicker.
+    /// that the level does not flicker at the edge.
     fn change(&mut self) -> Option<ClockEvent> {
         let offset = self.offset()?;
         let disagreement = offset.min_disagreement();

@@ -63,8 +63,8 @@ mod tests {
     /// `record` indexes the counts by the discriminant, so `ALL` must be in that order.
     #[test]
     fn every_kind_has_its_own_index() {
-        for (place, kind) in FailureKind::ALL.into_iter().enumerate() {
-            assert_eq!(kind as usize, place, "{kind}");
+        for (index, kind) in FailureKind::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, index, "{kind}");
         }
     }
 }

@@ -442,7 +442,7 @@ impl<S: Store + Probe + 'static, R: Runtime> FallbackStore<S, R> {
     }
 }
 
-/// A lease as the charge that it is.
+/// A drawn lease as a charge and its outcome.
 fn as_charge<'a>(charge: &Charge<'a>, lease: &LeaseReply) -> (ChargeSet<'a>, Outcome) {
     let units = Cost::new(lease.units);
     let set = ChargeSet::of_one(Charge {
@@ -665,13 +665,13 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for FallbackStore<S, R> {
     /// Local state is removed only after the store has replied: after an error nothing is lost.
     async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
         let (supervisor, node_state) = (&self.supervisor, &self.supervisor.node_state);
-        let there = supervisor.guard.reset(set).await?;
+        let in_store = supervisor.guard.reset(set).await?;
         for charge in &set.charges {
             node_state.mirror.forget(charge.counter());
             node_state.permits.forget(charge.counter());
         }
         node_state.reservations.forget(set);
-        Ok(there.max(
+        Ok(in_store.max(
             node_state
                 .local_fallback
                 .reset(set, supervisor.store_time()),

@@ -33,7 +33,7 @@ enum LocalCharge<'a> {
     Denied,
 }
 
-/// Whether the cost is spent.
+/// What a decision does with the cost.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LocalIntent {
     Charge,

@@ -48,11 +48,13 @@ impl LocalReservations {
         }
     }
 
+    /// Closes a reservation. Returns its state for each charge, as it was before.
     pub(super) fn close(&self, settle: &Settle<'_>) -> Vec<ReservationState> {
         self.state.lock().ledger.close(settle)
     }
 
-    /// Does the same for a client, which may send the settle again.
+    /// As `close`, for a client: remembers that the reservation is settled, because the client may send the settle
+    /// again.
     pub(super) fn settle(&self, settle: &Settle<'_>, now: Nanos) -> Vec<ReservationState> {
         let mut state = self.state.lock();
         let found = state.ledger.close(settle);

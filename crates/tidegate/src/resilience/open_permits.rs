@@ -166,9 +166,9 @@ impl OpenPermits {
     /// The permits of all holders of a counter were freed.
     pub(super) fn forget(&self, counter: u128) {
         let mut table = self.table.lock();
-        if let Some(owners) = table.by_counter.remove(&counter) {
-            table.count -= owners.permits.len();
-            for (holder, _, _) in owners.permits.iter() {
+        if let Some(of_counter) = table.by_counter.remove(&counter) {
+            table.count -= of_counter.permits.len();
+            for (holder, _, _) in of_counter.permits.iter() {
                 table.unsynced.remove(&(counter, holder));
             }
         }
@@ -193,13 +193,13 @@ impl OpenPermits {
         now: Nanos,
     ) -> Vec<PermitUpdate> {
         let table = self.table.lock();
-        let owners = table
+        let of_counter = table
             .by_counter
             .values()
-            .filter(|owners| in_store(owners.subject));
-        let updates = owners.flat_map(|owners| {
-            let holders = owners.permits.iter().map(|(holder, ..)| holder);
-            holders.filter_map(|holder| owners.update_of(holder, now))
+            .filter(|of_counter| in_store(of_counter.subject));
+        let updates = of_counter.flat_map(|of_counter| {
+            let holders = of_counter.permits.iter().map(|(holder, ..)| holder);
+            holders.filter_map(|holder| of_counter.update_of(holder, now))
         });
         updates.filter(|update| !update.releasing).collect()
     }
@@ -212,11 +212,11 @@ impl OpenPermits {
     ) -> Vec<PermitUpdate> {
         let table = self.table.lock();
         let updates = table.unsynced.iter().filter_map(|(counter, holder)| {
-            let owners = table
+            let of_counter = table
                 .by_counter
                 .get(counter)
-                .filter(|own| in_store(own.subject))?;
-            owners.update_of(*holder, now)
+                .filter(|known| in_store(known.subject))?;
+            of_counter.update_of(*holder, now)
         });
         updates.collect()
     }
@@ -241,18 +241,18 @@ impl PermitTable {
     fn find(&mut self, permit: &PermitRequest<'_>, now: Nanos) -> (u32, Option<OwnPermit>) {
         let counter = permit.counter();
         self.expire_counter(counter, now);
-        let Some(owners) = self.by_counter.get(&counter) else {
+        let Some(of_counter) = self.by_counter.get(&counter) else {
             return (0, None);
         };
-        let own = owners.permits.get(permit.holder);
+        let own = of_counter.permits.get(permit.holder);
         let own = own.map(|(until, sync)| OwnPermit { until, sync: *sync });
-        (owners.open_count(), own)
+        (of_counter.open_count(), own)
     }
 
     /// Removes the expired permits of a counter.
     fn expire_counter(&mut self, counter: u128, now: Nanos) {
-        while let Some(owners) = self.by_counter.get_mut(&counter)
-            && let Some((holder, sync)) = owners.permits.pop_ended(now)
+        while let Some(of_counter) = self.by_counter.get_mut(&counter)
+            && let Some((holder, sync)) = of_counter.permits.pop_ended(now)
         {
             self.on_removed(counter, holder, sync);
         }
@@ -271,14 +271,14 @@ impl PermitTable {
         let has = self
             .by_counter
             .get(&counter)
-            .is_some_and(|own| own.permits.get(holder).is_some());
+            .is_some_and(|known| known.permits.get(holder).is_some());
         if !has && self.sweep.is_due(self.count, max, now) {
             self.sweep_ended(now);
         }
         if !has && self.count >= max {
             return false;
         }
-        let owners = self
+        let of_counter = self
             .by_counter
             .entry(counter)
             .or_insert_with(|| CounterPermits {
@@ -288,11 +288,11 @@ impl PermitTable {
                 permits: PermitSet::default(),
                 releasing: 0,
             });
-        match owners.permits.put(holder, until, sync) {
-            Some(before) => owners.releasing -= usize::from(before == PermitSync::Releasing),
+        match of_counter.permits.put(holder, until, sync) {
+            Some(before) => of_counter.releasing -= usize::from(before == PermitSync::Releasing),
             None => self.count += 1,
         }
-        owners.releasing += usize::from(sync == PermitSync::Releasing);
+        of_counter.releasing += usize::from(sync == PermitSync::Releasing);
         if sync == PermitSync::Synced {
             self.unsynced.remove(&(counter, holder));
         } else {
@@ -304,8 +304,8 @@ impl PermitTable {
 
     fn remove(&mut self, permit: &PermitRequest<'_>) {
         let (counter, holder) = (permit.counter(), permit.holder);
-        let owners = self.by_counter.get_mut(&counter);
-        if let Some(sync) = owners.and_then(|own| own.permits.remove(holder)) {
+        let of_counter = self.by_counter.get_mut(&counter);
+        if let Some(sync) = of_counter.and_then(|known| known.permits.remove(holder)) {
             self.on_removed(counter, holder, sync);
         }
     }
@@ -314,9 +314,9 @@ impl PermitTable {
     fn on_removed(&mut self, counter: u128, holder: u128, sync: PermitSync) {
         self.count -= 1;
         self.unsynced.remove(&(counter, holder));
-        if let Some(owners) = self.by_counter.get_mut(&counter) {
-            owners.releasing -= usize::from(sync == PermitSync::Releasing);
-            if owners.permits.is_empty() {
+        if let Some(of_counter) = self.by_counter.get_mut(&counter) {
+            of_counter.releasing -= usize::from(sync == PermitSync::Releasing);
+            if of_counter.permits.is_empty() {
                 self.by_counter.remove(&counter);
             }
         }
@@ -330,7 +330,7 @@ impl PermitTable {
         let left = self
             .by_counter
             .values()
-            .flat_map(|owners| owners.permits.iter());
+            .flat_map(|of_counter| of_counter.permits.iter());
         self.sweep.swept(left.map(|(_, until, _)| until), now);
     }
 }

@@ -268,10 +268,10 @@ impl RecoveryState {
                 heartbeat.node == *node && heartbeat.restored == Some(status.epoch)
             })
         };
-        let here = || status.heartbeats.iter().map(|heartbeat| heartbeat.node);
+        let listed = || status.heartbeats.iter().map(|heartbeat| heartbeat.node);
         let others = |node: &NodeId| *node != self.me;
         if self.members.is_empty() {
-            return here().filter(others).filter(unrestored).count();
+            return listed().filter(others).filter(unrestored).count();
         }
         let members = self.members.iter().map(|(node, _)| node);
         members
@@ -293,9 +293,10 @@ impl RecoveryState {
             *missing = (!listed(*node)).then_some(since);
         }
         let me = self.me;
-        let here = |missing: Option<Nanos>| missing.is_none_or(|at| now.since(at) < MEMBER_TIMEOUT);
+        let still_counts =
+            |missing: Option<Nanos>| missing.is_none_or(|at| now.since(at) < MEMBER_TIMEOUT);
         self.members
-            .retain(|(node, missing)| *node == me || here(*missing));
+            .retain(|(node, missing)| *node == me || still_counts(*missing));
         let own = Heartbeat {
             node: me,
             restored: None,
@@ -431,15 +432,15 @@ mod tests {
     #[test]
     fn hash_slots_that_may_lack_counts_are_restored_in_every_phase() {
         let all = status(8, &[(1, Some(8)), (2, Some(8))]);
-        let (old, slot, other) = (Nanos::new(1), HashSlot(5), HashSlot(6));
+        let (old, hash_slot, other) = (Nanos::new(1), HashSlot(5), HashSlot(6));
         let mut state = exact_state();
         assert_eq!(
             state.on_status(&all, SECOND, || false),
             RecoveryStep::Restore
         );
         let began = state.loss_count();
-        assert!(!state.mark_slots_missing(vec![slot], SECOND));
-        assert!(state.missing_counts().includes(slot, old));
+        assert!(!state.mark_slots_missing(vec![hash_slot], SECOND));
+        assert!(state.missing_counts().includes(hash_slot, old));
         assert!(!state.missing_counts().includes(other, old));
         assert!(state.missing_counts().includes(other, Nanos::new(8)));
         state.mark_restored(Epoch(8), began);
@@ -454,23 +455,23 @@ mod tests {
         assert!(state.mark_slots_missing(vec![other], SECOND), "was trusted");
         assert!(state.missing_counts().includes(other, old));
         assert!(
-            !state.missing_counts().includes(slot, SECOND),
+            !state.missing_counts().includes(hash_slot, SECOND),
             "lost nothing"
         );
         state.on_status(&status(9, &[]), SECOND, || false);
         assert!(
-            state.missing_counts().includes(slot, old),
+            state.missing_counts().includes(hash_slot, old),
             "not restored yet"
         );
 
-        let mut unmet = RecoveryState::new(NodeId(1), &ResilienceSettings::default());
-        unmet.mark_slots_missing(vec![slot], SECOND);
+        let mut unknown = RecoveryState::new(NodeId(1), &ResilienceSettings::default());
+        unknown.mark_slots_missing(vec![hash_slot], SECOND);
         assert_eq!(
-            unmet.on_status(&all, SECOND, || true),
+            unknown.on_status(&all, SECOND, || true),
             RecoveryStep::Restore
         );
-        assert!(unmet.missing_counts().includes(slot, old));
-        assert!(!unmet.missing_counts().includes(other, old));
+        assert!(unknown.missing_counts().includes(hash_slot, old));
+        assert!(!unknown.missing_counts().includes(other, old));
     }
 
     #[test]

@@ -20,7 +20,8 @@ pub struct ResilienceSettings {
     /// How long a call waits that follows a decision: a refund, a settle, a renew, a release. No request waits for
     /// it, and only the store knows the result.
     pub follow_up_budget: Nanos,
-    /// The maximum number of calls in flight. Beyond it the store counts as down. Bounds what a hang can pile up.
+    /// The maximum number of calls in flight. Beyond it no call is sent: charges and peeks are decided as if their
+    /// replies were late, all other calls as if the store were down. Bounds what a hang can pile up.
     pub max_in_flight: usize,
     /// Counts failures of the store. Clones of the settings share the counts.
     pub failures: Arc<FailureCounts>,

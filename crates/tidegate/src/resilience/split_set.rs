@@ -15,7 +15,7 @@ pub(super) struct SplitSet<'a> {
 }
 
 impl<'a> SplitSet<'a> {
-    /// Separates the enforced charges of `set` that `decides_locally`.
+    /// Separates the enforced charges of `set` for which `decides_locally` is true.
     pub(super) fn of(set: &ChargeSet<'a>, decides_locally: impl Fn(&Charge<'_>) -> bool) -> Self {
         let is_local =
             |charge: &Charge<'_>| charge.role == Role::Enforce && decides_locally(charge);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     /// Readings whose `remaining` is the index of their charge.
-    fn outcome_of(of: impl Iterator<Item = usize>, admitted: bool) -> Outcome {
+    fn outcome_of(charges: impl Iterator<Item = usize>, admitted: bool) -> Outcome {
         let verdict = if admitted {
             Verdict::Allow { delay: Nanos::ZERO }
         } else {
@@ -156,7 +156,7 @@ mod tests {
         };
         Outcome {
             admitted,
-            readings: of.map(reading).collect(),
+            readings: charges.map(reading).collect(),
             snapshots: Vec::new(),
             at: Nanos::from_secs(1),
             source: Source::Exact,

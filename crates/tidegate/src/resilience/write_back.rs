@@ -1,8 +1,8 @@
 //! The write-back queue: units that were admitted locally and are not charged to the store yet.
 //!
 //! Per counter, units are pending or in flight, and either this node's share or the store decides. Events: `add`
-//! (admitted by the share, which decides from then on), `add_late` (admitted while a reply was late; the store decides
-//! on), `begin_push` (pending to in flight), then `push_done` (removed; the store decides), `push_partly_lost`,
+//! (admitted by the share, which decides from then on), `add_late` (admitted while a reply was late; the store still
+//! decides), `begin_push` (pending to in flight), then `push_done` (removed; the store decides), `push_partly_lost`,
 //! `push_failed` or `push_rejected` (pending again). `cancel` and `refund` remove pending units.
 //!
 //! The queue is separate from the state of the shares: that state started from the mirror, and charging it would
@@ -429,7 +429,7 @@ mod tests {
         )
     }
 
-    /// They were dropped without a report.
+    /// Units that found no room were dropped without a report.
     #[test]
     fn units_that_find_no_room_are_reported_once() {
         let queue = WriteBackQueue::new(16);

@@ -31,8 +31,8 @@ pub trait Runtime: Clone + Send + Sync + 'static {
 
     /// A random span from 0 to `max`.
     fn jitter(&self, max: Nanos) -> Nanos {
-        let part = (u128::from(max.get()) * u128::from(self.random())) >> 64;
-        Nanos::new(u64::try_from(part).unwrap_or(0))
+        let span = (u128::from(max.get()) * u128::from(self.random())) >> 64;
+        Nanos::new(u64::try_from(span).unwrap_or(0))
     }
 }
 

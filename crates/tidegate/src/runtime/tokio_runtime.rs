@@ -48,9 +48,9 @@ impl Runtime for TokioRuntime {
 
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         match Handle::try_current() {
-            Ok(here) => {
-                let _handle = self.handle.get_or_init(|| here.clone());
-                here.spawn(task);
+            Ok(current) => {
+                let _handle = self.handle.get_or_init(|| current.clone());
+                current.spawn(task);
             }
             Err(_) => {
                 let handle = self.handle.get();

@@ -103,11 +103,11 @@ fn every_prefix_has_counters_of_its_own() {
     };
     let fixture = DescriptorFixture::new(&text("d"));
     let counted_by = |prefix: &str, domain: &str, want: &str| {
-        let dialect = ParseOptions {
+        let options = ParseOptions {
             prefix: prefix.into(),
             ..Capabilities::MEMORY.into()
         };
-        let next = || policy_in(dialect.clone(), &[&text(domain)]);
+        let next = || policy_in(options.clone(), &[&text(domain)]);
         fixture.limiter.policy().replace_with(next).unwrap();
         fixture.check(&format!("{domain}: a=x"), want);
         fixture.check(&format!("{domain}: a=y limit=1/minute"), want);

@@ -232,7 +232,7 @@ fn hash_slots_that_move_after_a_rollback_refund_nothing_twice() {
 
 /// Counts that a node has not restored where they were lost, it must restore where the hash slots go.
 #[test]
-fn hash_slots_that_move_on_unrestored_may_lack_counts() {
+fn hash_slots_that_move_before_they_are_restored_may_lack_counts() {
     on_runtime(async {
         let receipts = Arc::new(ClusterReceipts::new().await);
         let node = receipts.node().await;

@@ -44,24 +44,22 @@ impl LedgerFixture {
 
     fn check_room(&mut self, subject: u128) -> Result<(), LedgerFullError> {
         let set = ChargeSet::of_one(charge(&self.rule, &self.limit, subject));
-        let (id, lasts) = (0, TTL);
-        self.ledger.make_room(
-            &Reserve {
-                id,
-                ttl: lasts,
-                set,
-            },
-            START,
-        )
+        let (id, ttl) = (0, TTL);
+        self.ledger.make_room(&Reserve { id, ttl, set }, START)
     }
 
-    fn settle(&mut self, subject: u128, id: u128, charged: Nanos, used: Used) -> ReservationState {
+    fn settle(
+        &mut self,
+        subject: u128,
+        id: u128,
+        charged_at: Nanos,
+        used: Used,
+    ) -> ReservationState {
         let set = ChargeSet::of_one(charge(&self.rule, &self.limit, subject));
-        let until = charged.plus(TTL);
         let settle = Settle {
             id,
-            charged_at: charged,
-            expires_at: until,
+            charged_at,
+            expires_at: charged_at.plus(TTL),
             set,
             used,
         };

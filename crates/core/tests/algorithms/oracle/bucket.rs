@@ -32,10 +32,10 @@ impl BucketOracle {
 
     pub(super) fn queue(case: &LimitCase) -> Self {
         let level = BucketOracle::new(case);
-        let longest = case.spec.max_delay;
-        let longest = longest.map_or(i128::MAX, |most| ticks(level.tick, most));
+        let max_delay = case.spec.max_delay;
+        let max_delay = max_delay.map_or(i128::MAX, |max| ticks(level.tick, max));
         BucketOracle {
-            max_delay: Some(longest),
+            max_delay: Some(max_delay),
             ..level
         }
     }
@@ -67,7 +67,7 @@ impl LimitOracle for BucketOracle {
         let backlog = self.backlog(self.effective(now));
         let too_late = self
             .max_delay
-            .is_some_and(|most| self.drains_in(backlog) > most);
+            .is_some_and(|max| self.drains_in(backlog) > max);
         if too_late {
             return 0;
         }

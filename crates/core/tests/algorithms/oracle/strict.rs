@@ -59,7 +59,7 @@ impl LimitOracle for StrictWindowOracle {
 
     fn set_back(&mut self, now: Nanos) {
         let newest = newest(&self.list).unwrap_or(0);
-        let parts = self.sub_window_of(newest) - self.sub_window_of(ticks(self.tick, now));
-        shift(&mut self.list, parts * self.sub_window);
+        let sub_windows = self.sub_window_of(newest) - self.sub_window_of(ticks(self.tick, now));
+        shift(&mut self.list, sub_windows * self.sub_window);
     }
 }

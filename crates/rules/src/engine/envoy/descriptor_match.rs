@@ -102,16 +102,16 @@ impl<'r> Search<'r, '_> {
         let limited = hit.limit;
         let names = limited.replaces.iter().map(|name| &**name);
         self.replaced.extend(names);
-        let Some(quantity) = limited.counted else {
+        let Some(counted) = limited.counted else {
             return DescriptorMatch::Unlimited;
         };
-        let rule = &self.rules.rules()[quantity.rule as usize];
+        let rule = &self.rules.rules()[counted.rule as usize];
         DescriptorMatch::Limited(MatchedLimit {
             subject: self.subject(entries, &hit.shared_patterns),
             requests: limited.requests_per_unit,
-            unit: quantity.unit,
+            unit: counted.unit,
             limit: Cow::Borrowed(&rule.rates(RateClass::default()).limits()[0]),
-            rule: quantity.rule,
+            rule: counted.rule,
             name: limited.name.as_deref(),
             shadow: limited.shadow_mode,
             quota: limited.quota_mode,

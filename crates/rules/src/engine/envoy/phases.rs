@@ -26,21 +26,21 @@ pub enum StoreCall<'a, 'r> {
 impl<'r> DescriptorDecision<'r> {
     /// The refunds, made before any other call: each on its own.
     pub fn refunds(&self) -> impl Iterator<Item = &ChargeSet<'r>> {
-        self.refunds.iter().map(|refunding| &refunding.set)
+        self.refunds.iter().map(|refund| &refund.set)
     }
 
     /// Records the state before and after the `at`-th refund.
     pub fn record_refund(&mut self, at: usize, before: &Outcome, after: &Outcome) {
         self.interim.record(after);
-        let remaining = |outcome: &Outcome| outcome.readings.first().map(|r| r.figures);
-        let refunding = &mut self.refunds[at];
-        refunding.remaining_before = remaining(before).map_or(0, |figures| figures.remaining);
-        refunding.figures = remaining(after).unwrap_or(NO_FIGURES);
+        let figures = |outcome: &Outcome| outcome.readings.first().map(|r| r.figures);
+        let refund = &mut self.refunds[at];
+        refund.remaining_before = figures(before).map_or(0, |figures| figures.remaining);
+        refund.figures = figures(after).unwrap_or(NO_FIGURES);
     }
 
     /// The first call: a peek for descriptors that only check whether any units are left.
     pub fn peek_phase(&self) -> StoreCall<'_, 'r> {
-        match self.select_charges(|entry, _| entry.phase == ChargePhase::Peek) {
+        match self.select_charges(|progress, _| progress.phase == ChargePhase::Peek) {
             None => StoreCall::None,
             Some(set) => StoreCall::Peek(set),
         }
@@ -49,7 +49,11 @@ impl<'r> DescriptorDecision<'r> {
     /// Records the reply to [`DescriptorDecision::peek_phase`].
     pub fn record_peek(&mut self, outcome: &Outcome) {
         self.interim.record(outcome);
-        self.apply_outcome(outcome, |entry, _| entry.phase == ChargePhase::Peek, false);
+        self.apply_outcome(
+            outcome,
+            |progress, _| progress.phase == ChargePhase::Peek,
+            false,
+        );
     }
 
     /// The second call: all charges. If the request is denied already, only a peek.
@@ -57,7 +61,8 @@ impl<'r> DescriptorDecision<'r> {
         self.interim.admitted = self.may_still_pass();
         let has_passing_quota =
             self.has_passing_quota || self.quotas(ChargePhase::Peek).any(|allows| allows);
-        let Some(mut set) = self.select_charges(|entry, _| entry.phase == ChargePhase::Charge)
+        let Some(mut set) =
+            self.select_charges(|progress, _| progress.phase == ChargePhase::Charge)
         else {
             return StoreCall::None;
         };
@@ -80,7 +85,7 @@ impl<'r> DescriptorDecision<'r> {
         self.interim.admitted = charged;
         self.apply_outcome(
             outcome,
-            |entry, _| entry.phase == ChargePhase::Charge,
+            |progress, _| progress.phase == ChargePhase::Charge,
             charged,
         );
     }
@@ -114,27 +119,30 @@ impl<'r> DescriptorDecision<'r> {
 
     /// The limits of descriptors that deny because nothing is left of them, and the indexes of their charges.
     fn exhausted_limits(&self) -> impl Iterator<Item = (usize, &MatchedLimit<'r>)> {
-        self.descriptors.iter().filter_map(|case| {
+        self.descriptors.iter().filter_map(|descriptor| {
             let (DescriptorMatch::Limited(limited), FiguresIndex::Charge(at)) =
-                (&case.matched, case.figures_at)
+                (&descriptor.matched, descriptor.figures_at)
             else {
                 return None;
             };
-            let entry = &self.progress[at];
-            let is_exhausted =
-                entry.phase == ChargePhase::Charge && !entry.charged && entry.remaining_before == 0;
+            let progress = &self.progress[at];
+            let is_exhausted = progress.phase == ChargePhase::Charge
+                && !progress.charged
+                && progress.remaining_before == 0;
             is_exhausted.then_some((at, limited))
         })
     }
 
     /// The last call: charges that are made even beyond the limit.
     pub fn force_phase(&self) -> Option<Cow<'_, ChargeSet<'r>>> {
-        self.select_charges(|entry, at| self.is_force_charged(entry, at))
+        self.select_charges(|progress, at| self.is_force_charged(progress, at))
     }
 
-    /// Records the reply to [`DescriptorDecision::force_phase`]. It is newer than a denial from the deny cache. But a
-    /// limit that passed in the charge phase is reported with its figures of then, less the present charge: a charge
-    /// that a store with shards made for it and refunds may still be counted in this reply.
+    /// Records the reply to [`DescriptorDecision::force_phase`].
+    ///
+    /// It replaces the reading of a limit that denied, and every reading from the deny cache, which is older. A limit
+    /// that passed in the charge phase keeps the units left of that phase, less the forced charge: a store with shards
+    /// may have charged it then and not refunded it yet, so this reply may count the request twice.
     pub fn record_force(&mut self, outcome: &Outcome) {
         let remembered = self.interim.source == Source::DenyCache;
         let mut readings = outcome.readings.iter();
@@ -143,21 +151,23 @@ impl<'r> DescriptorDecision<'r> {
                 && let Some(reading) = readings.next()
             {
                 let cost = self.plan.set.charges[at].cost.get();
-                let entry = &mut self.progress[at];
-                if remembered || !entry.reading.verdict.allows() {
-                    entry.reading = *reading;
+                let progress = &mut self.progress[at];
+                if remembered || !progress.reading.verdict.allows() {
+                    progress.reading = *reading;
                 } else {
-                    let figures = &mut entry.reading.figures;
-                    figures.remaining = entry.remaining_before.saturating_sub(cost);
+                    let figures = &mut progress.reading.figures;
+                    figures.remaining = progress.remaining_before.saturating_sub(cost);
                     figures.reset_after = reading.figures.reset_after;
                 }
             }
         }
     }
 
-    /// A limit of which nothing is left stays over whatever is added, unless it must be distinguished from one that is
-    /// exceeded. Writing it under the smaller of two limits would lose units counted under the larger, which exceed
-    /// this limit.
+    /// Whether the force phase charges this limit.
+    ///
+    /// An exhausted limit is not charged: it stays over whatever is added. The exception is a counter that is known to
+    /// be exactly at its limit, because the charge puts it above. A counter above this limit is never written: it may
+    /// have been counted under a larger limit, and writing it under this one would lose units.
     fn is_force_charged(&self, progress: &ChargeProgress, at: usize) -> bool {
         let fits = progress.reading.verdict.allows();
         let left = progress.remaining_before > 0 || progress.at_limit;
@@ -171,12 +181,13 @@ impl<'r> DescriptorDecision<'r> {
             }
     }
 
-    /// Whether no peeked limit and no limit that denies everything stands in the way.
+    /// Whether no limit has denied the request before the charge phase: neither a peeked one nor one that denies
+    /// everything.
     fn may_still_pass(&self) -> bool {
         let charges = self.plan.set.charges.iter().zip(&self.progress);
-        let mut before = charges.filter(|(_, entry)| entry.phase != ChargePhase::Charge);
-        let denied =
-            before.any(|(c, entry)| c.role == Role::Enforce && !entry.reading.verdict.allows());
+        let mut before = charges.filter(|(_, progress)| progress.phase != ChargePhase::Charge);
+        let denied = before
+            .any(|(c, progress)| c.role == Role::Enforce && !progress.reading.verdict.allows());
         let mut quotas = [ChargePhase::Never, ChargePhase::Peek].into_iter();
         let is_quota = |charge: &Charge<'_>| charge.role == Role::Quota;
         let any_quota = self.plan.set.charges.iter().any(is_quota);
@@ -190,8 +201,8 @@ impl<'r> DescriptorDecision<'r> {
     fn quotas(&self, phase: ChargePhase) -> impl Iterator<Item = bool> {
         let charges = self.plan.set.charges.iter().zip(&self.progress);
         charges
-            .filter(move |(charge, entry)| charge.role == Role::Quota && entry.phase == phase)
-            .map(|(_, entry)| entry.reading.verdict.allows())
+            .filter(move |(charge, progress)| charge.role == Role::Quota && progress.phase == phase)
+            .map(|(_, progress)| progress.reading.verdict.allows())
     }
 
     /// The charges for which `selects` is true; `None` if there are none.
@@ -220,16 +231,20 @@ impl<'r> DescriptorDecision<'r> {
     ) {
         let mut readings = outcome.readings.iter();
         let charges = self.plan.set.charges.iter();
-        for (at, (entry, charge)) in self.progress.iter_mut().zip(charges).enumerate() {
-            if selects(entry, at)
+        for (at, (progress, charge)) in self.progress.iter_mut().zip(charges).enumerate() {
+            if selects(progress, at)
                 && let Some(reading) = readings.next()
             {
-                entry.reading = *reading;
-                let remaining = &mut entry.reading.figures.remaining;
-                *remaining = remaining.saturating_sub(entry.extra_capacity);
-                entry.charged = charged && reading.verdict.allows();
-                let cost = if entry.charged { charge.cost.get() } else { 0 };
-                entry.remaining_before = entry.reading.figures.remaining.saturating_add(cost);
+                progress.reading = *reading;
+                let remaining = &mut progress.reading.figures.remaining;
+                *remaining = remaining.saturating_sub(progress.extra_capacity);
+                progress.charged = charged && reading.verdict.allows();
+                let cost = if progress.charged {
+                    charge.cost.get()
+                } else {
+                    0
+                };
+                progress.remaining_before = progress.reading.figures.remaining.saturating_add(cost);
             }
         }
     }

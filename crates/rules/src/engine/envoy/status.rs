@@ -44,14 +44,17 @@ impl<'r> DescriptorDecision<'r> {
         now: impl FnOnce() -> Nanos,
     ) -> DescriptorResponse<'r> {
         let at = self.interim.at.unwrap_or_else(now);
-        let mut readings: SmallVec<[LimitReading; 4]> =
-            self.progress.iter().map(|entry| entry.reading).collect();
-        for case in &self.descriptors {
-            if let (DescriptorMatch::Limited(limited), FiguresIndex::Charge(entry)) =
-                (&case.matched, case.figures_at)
+        let mut readings: SmallVec<[LimitReading; 4]> = self
+            .progress
+            .iter()
+            .map(|progress| progress.reading)
+            .collect();
+        for descriptor in &self.descriptors {
+            if let (DescriptorMatch::Limited(limited), FiguresIndex::Charge(charge)) =
+                (&descriptor.matched, descriptor.figures_at)
                 && limited.denies_all()
             {
-                readings[entry].figures.reset_after = limited.unit.time_left_at(at);
+                readings[charge].figures.reset_after = limited.unit.time_left_at(at);
             }
         }
         let outcome = Outcome {
@@ -63,12 +66,14 @@ impl<'r> DescriptorDecision<'r> {
             clock_stepped: self.interim.clock_stepped,
         };
         let mut decision = decide(Arc::clone(rules), &self.plan, &outcome, ChargedAs::Nothing);
-        let cases = self.descriptors.iter().map(|case| self.status(case, at));
-        let mut statuses: SmallVec<[Status<'r>; 4]> = cases.collect();
-        let shadowed = self.options.all_shadow && self.would_deny(&statuses);
+        let descriptors = self.descriptors.iter();
+        let mut statuses: SmallVec<[Status<'r>; 4]> = descriptors
+            .map(|descriptor| self.status(descriptor, at))
+            .collect();
+        let shadow_denied = self.options.all_shadow && self.would_deny(&statuses);
         let mut descriptors = self.descriptors.iter();
         if let Some(unmatched) =
-            descriptors.position(|case| matches!(case.matched, DescriptorMatch::Unmatched))
+            descriptors.position(|each| matches!(each.matched, DescriptorMatch::Unmatched))
             && let Some(status) = native_status(rules, &decision, self.native_count)
         {
             statuses[unmatched] = status;
@@ -79,7 +84,7 @@ impl<'r> DescriptorDecision<'r> {
         DescriptorResponse {
             over_limit: !matches!(decision.kind, DecisionKind::Allow | DecisionKind::Delay(_)),
             decision,
-            shadow_denied: shadowed,
+            shadow_denied,
             domain_known: self.domain_known,
             statuses,
         }
@@ -110,20 +115,20 @@ impl<'r> DescriptorDecision<'r> {
         let (denied, left, left_before, capacity) = match descriptor.figures_at {
             FiguresIndex::None => (false, 0, 0, 0),
             FiguresIndex::Refund(at) => {
-                let refunding = &self.refunds[at];
-                let capacity = refunding.set.charges[0].limit.capacity();
-                let left = refunding.figures.remaining;
-                (false, left, refunding.remaining_before, capacity)
+                let refund = &self.refunds[at];
+                let capacity = refund.set.charges[0].limit.capacity();
+                let left = refund.figures.remaining;
+                (false, left, refund.remaining_before, capacity)
             }
             FiguresIndex::Charge(at) => {
-                let (entry, charge) = (&self.progress[at], &self.plan.set.charges[at]);
-                let denied = !entry.reading.verdict.allows();
-                let left = entry.reading.figures.remaining;
+                let (progress, charge) = (&self.progress[at], &self.plan.set.charges[at]);
+                let denied = !progress.reading.verdict.allows();
+                let left = progress.reading.figures.remaining;
                 (
                     denied,
                     left,
-                    entry.remaining_before,
-                    charge.limit.capacity() - entry.extra_capacity,
+                    progress.remaining_before,
+                    charge.limit.capacity() - progress.extra_capacity,
                 )
             }
         };

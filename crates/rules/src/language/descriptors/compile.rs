@@ -167,7 +167,7 @@ impl DescriptorCompiler<'_> {
             keys: &keys,
         };
         let limit = config.limit.as_ref();
-        let limited = limit.map(|limit| self.compile_limit(config, limit, &context));
+        let limit = limit.map(|limit| self.compile_limit(config, limit, &context));
         let mut children = DescriptorLevel::default();
         self.compile_level(&config.descriptors, &context, &mut children);
         DescriptorNode {
@@ -177,7 +177,7 @@ impl DescriptorCompiler<'_> {
                 line: config.line,
                 ..context.location.clone()
             },
-            limit: limited,
+            limit,
             children,
             value_to_metric: config.value_to_metric,
             share_threshold: config.share_threshold,
@@ -216,13 +216,13 @@ impl DescriptorCompiler<'_> {
             self.error(context.location, config.line, format!("{at} {message}"));
         }
         let unit = unit.filter(|_| !config.unlimited);
-        let quantity = unit.map(|unit| CountedLimit {
+        let counted = unit.map(|unit| CountedLimit {
             unit,
             rule: self.add_limit_rule(node, config.requests_per_unit, unit, context),
         });
         NodeLimit {
             path: context.path.into(),
-            counted: quantity,
+            counted,
             requests_per_unit: config.requests_per_unit,
             name: (!config.name.is_empty()).then(|| config.name.as_str().into()),
             replaces: config

@@ -31,9 +31,9 @@ pub struct DescriptorConfig {
     pub shadow_mode: bool,
     /// Whether the node is one of several budgets.
     pub quota_mode: bool,
-    /// Whether the statistics name has the request's value of every entry.
+    /// Whether the stats key has the request's value of every entry.
     pub detailed_metric: bool,
-    /// Whether the statistics name has the request's value of this entry.
+    /// Whether the stats key has the request's value of this entry.
     pub value_to_metric: bool,
     /// Whether all values that match the pattern share one counter.
     pub share_threshold: bool,

@@ -31,7 +31,7 @@ fn write_level(level: &DescriptorLevel, f: &mut fmt::Formatter<'_>) -> fmt::Resu
 fn write_limit(limited: &NodeLimit, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let unit = limited
         .counted
-        .map_or("unknown", |quantity| quantity.unit.name());
+        .map_or("unknown", |counted| counted.unit.name());
     writeln!(
         f,
         "{}: unit={} requests_per_unit={}, shadow_mode: {}, quota_mode: {}",

@@ -1,4 +1,4 @@
-//! Names under which the reference service counts the outcomes of descriptors.
+//! Stats keys: the names under which the reference service counts the outcomes of descriptors.
 
 use std::borrow::Cow;
 

@@ -113,9 +113,9 @@ pub(crate) struct LimitMatch<'r> {
     pub(crate) limit: &'r NodeLimit,
     /// Patterns that replace values in the counter's name, by entry.
     pub(crate) shared_patterns: SmallVec<[(usize, &'r str); 2]>,
-    /// Metadata of the node, unless the name under which it is counted loses it.
+    /// Metadata of the node, unless the reference service drops it because of the stats key.
     pub(crate) metadata: Option<&'r Metadata>,
-    /// The name under which it is counted, if that is not its path.
+    /// Its stats key, if that is not its path.
     pub(crate) stat_key: Option<String>,
 }
 
@@ -234,12 +234,12 @@ impl Domain {
 #[derive(Default)]
 struct DescriptorWalk<'r> {
     shared_patterns: SmallVec<[(usize, &'r str); 2]>,
-    /// The value that the statistics name has for each entry.
+    /// The value that the stats key has for each entry.
     stat_values: SmallVec<[StatValue<'r>; 4]>,
     renamed: bool,
 }
 
-/// The value that the statistics name has for one entry.
+/// The value that the stats key has for one entry.
 #[derive(Clone, Copy)]
 enum StatValue<'r> {
     /// No value, only the key.
@@ -304,7 +304,7 @@ impl<'r> DescriptorWalk<'r> {
         } else {
             None
         };
-        // The reference service creates a new limit for the name it counts under, and drops the metadata.
+        // The reference service creates a new limit for such a stats key, and drops the metadata.
         let leaf = node.children.nodes.is_empty();
         let lost = if limited.detailed_metric {
             leaf

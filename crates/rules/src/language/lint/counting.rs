@@ -17,7 +17,7 @@ const MIN_UNITS_PER_LEASE: u128 = 8;
 
 fn never_leased(rule: &Rule, warn: &mut impl FnMut(String)) {
     let hot = |limit: &Limit| {
-        let duration = limit.lease_ttl().map_or(0, |lasts| lasts.get());
+        let duration = limit.lease_ttl().map_or(0, |ttl| ttl.get());
         let units = u128::from(limit.count()) * u128::from(duration);
         units >= MIN_UNITS_PER_LEASE * u128::from(limit.per().get())
     };

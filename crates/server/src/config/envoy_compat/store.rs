@@ -73,8 +73,8 @@ fn warn_of_ignored(values: &mut EnvValues<'_>) {
     }
     if values.flag("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION") {
         values.warn(
-            "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION is ignored: certificates are always verified; use one for the store \
-             that has its name",
+            "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION is ignored: certificates are always verified; give the store a \
+             certificate with its name",
         );
     }
 }

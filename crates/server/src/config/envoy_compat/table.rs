@@ -149,7 +149,7 @@ pub(crate) const VARIABLES: &[EnvoyVariable] = &[
     ),
     honoured(
         "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT",
-        "a denied request charges only the limits that deny it, otherwise all",
+        "if set, a denied request charges only the limits that deny it; otherwise all of its limits",
     ),
     honoured(
         "LIMIT_RESPONSE_HEADERS_ENABLED",

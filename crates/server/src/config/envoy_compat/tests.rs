@@ -78,7 +78,11 @@ fn ignored_variables_are_reported_by_name() {
             assert_ne!(known.support, VariableSupport::Ignored, "{}", known.name);
             continue;
         };
-        let ignored: Vec<_> = compat.ignored.iter().map(|idle| idle.name).collect();
+        let ignored: Vec<_> = compat
+            .ignored
+            .iter()
+            .map(|variable| variable.name)
+            .collect();
         let is_ignored = ignored == [known.name];
         assert_eq!(
             is_ignored,

@@ -268,7 +268,7 @@ mod tests {
     /// Only the hits that a limit in shadow mode would have denied.
     #[test]
     fn shadow_hits_are_the_hits_over_the_limit() {
-        let watched = |before, hits| {
+        let shadow_hits = |before, hits| {
             let descriptor = Descriptor {
                 entries: Default::default(),
                 limit_override: None,
@@ -281,7 +281,10 @@ mod tests {
             };
             HitDelta::of(&descriptor, &status, 10, 8).shadow
         };
-        assert_eq!([watched(7, 5), watched(10, 5), watched(9, 1)], [2, 5, 0]);
+        assert_eq!(
+            [shadow_hits(7, 5), shadow_hits(10, 5), shadow_hits(9, 1)],
+            [2, 5, 0]
+        );
     }
 
     #[test]

@@ -51,12 +51,12 @@ fn decode_domain(fields: ProtobufFields<'_>) -> DecodeResult<DomainConfig> {
         }
     }
     let file = format!("xds/{}", name.escape_default());
-    let place = SourceLocation {
+    let location = SourceLocation {
         file: file.into(),
         line: 0,
     };
     Ok(DomainConfig {
-        location: place,
+        location,
         domain,
         descriptors: nodes,
     })

@@ -10,8 +10,8 @@ const assert = require("assert");
   assert.deepEqual((await throttle()).slice(0, 4), [0, 5, 4, -1]);
   const pipe = client.pipeline();
   for (let i = 0; i < 5; i++) pipe.call("CL.THROTTLE", name, 4, 1, 3600);
-  const answers = (await pipe.exec()).map(([error, answer]) => error || answer[0]);
-  assert.deepEqual(answers, [0, 0, 0, 0, 1]);
+  const replies = (await pipe.exec()).map(([error, reply]) => error || reply[0]);
+  assert.deepEqual(replies, [0, 0, 0, 0, 1]);
   await client.quit();
   console.log("throttled");
 })().catch((error) => {

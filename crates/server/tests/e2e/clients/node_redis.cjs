@@ -13,8 +13,8 @@ const assert = require("assert");
   assert.equal(await client.ping(), "PONG");
   const throttle = () => client.sendCommand(["CL.THROTTLE", "node", "4", "1", "3600"]);
   assert.deepEqual((await throttle()).slice(0, 4), [0, 5, 4, -1]);
-  const answers = await Promise.all(Array.from({ length: 5 }, throttle));
-  assert.deepEqual(answers.map((answer) => answer[0]), [0, 0, 0, 0, 1]);
+  const replies = await Promise.all(Array.from({ length: 5 }, throttle));
+  assert.deepEqual(replies.map((reply) => reply[0]), [0, 0, 0, 0, 1]);
   await client.close();
   console.log("throttled");
 })().catch((error) => {

@@ -13,11 +13,11 @@ assert throttle("python")[:4] == [0, 5, 4, -1]
 pipe = client.pipeline(transaction=False)
 for _ in range(5):
     pipe.execute_command("CL.THROTTLE", "python", 4, 1, 3600)
-assert [answer[0] for answer in pipe.execute()] == [0, 0, 0, 0, 1]
+assert [reply[0] for reply in pipe.execute()] == [0, 0, 0, 0, 1]
 pipe = client.pipeline()
 for _ in range(3):
     pipe.execute_command("CL.THROTTLE", "whole", 1, 1, 3600)
-assert [answer[0] for answer in pipe.execute()] == [0, 0, 1]
+assert [reply[0] for reply in pipe.execute()] == [0, 0, 1]
 checked = client.execute_command("TG.CHECK", "user", "ada")
 if isinstance(checked, list):
     checked = dict(zip(checked[::2], checked[1::2]))

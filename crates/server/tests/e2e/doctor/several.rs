@@ -73,8 +73,8 @@ fn every_primary_of_a_cluster_is_examined() {
     });
     let report = wait_for("a node that is registered everywhere", || {
         let report = doctor(&url, &[]);
-        let signed = report.line("nodes").contains("each: 1 is registered");
-        signed.then_some(report)
+        let registered = report.line("nodes").contains("each: 1 is registered");
+        registered.then_some(report)
     });
     report.ends(0);
     for (_, port) in cluster.primaries() {

@@ -54,8 +54,8 @@ fn listeners(server: &TestServer) -> [Http2Listener; 2] {
 fn withstand(name: &str, attack: impl Fn(&mut RawHttp2, &Http2Listener) + Sync) {
     let server = TestServer::with(RULES, &["--idle-timeout", "600"]);
     for listener in &listeners(&server) {
-        let witness = (listener.background)(&server);
-        witness.wait_for_replies(50);
+        let background = (listener.background)(&server);
+        background.wait_for_replies(50);
         let before = peak_rss(&server);
         std::thread::scope(|scope| {
             for _ in 0..ATTACKERS {
@@ -67,7 +67,7 @@ fn withstand(name: &str, attack: impl Fn(&mut RawHttp2, &Http2Listener) + Sync) 
             }
         });
         let name = format!("{name} ({})", listener.edge);
-        witness.end(&name);
+        background.end(&name);
         let held = peak_rss(&server).saturating_sub(before);
         eprintln!("{name} made it hold {} KiB", held >> 10);
         assert!(held <= MAX_HELD_BYTES, "{name}: {held} bytes");
@@ -326,8 +326,8 @@ fn streams_of_many_connections_that_never_finish_take_little_memory_and_free_it(
     for at in 0..2 {
         let server = TestServer::with(RULES, &["--idle-timeout", "600"]);
         let listener = &listeners(&server)[at];
-        let witness = (listener.background)(&server);
-        witness.wait_for_replies(50);
+        let background = (listener.background)(&server);
+        background.wait_for_replies(50);
         let before = rss(&server);
         let head = post(listener.path);
         let begun = [&[0][..], &1_000_000_u32.to_be_bytes(), &[b'x'; 500]].concat();
@@ -346,7 +346,7 @@ fn streams_of_many_connections_that_never_finish_take_little_memory_and_free_it(
             // Everything sent is handled now, or the connection was closed.
             let _ = raw.wait_for_ping();
         }
-        witness.end(listener.edge);
+        background.end(listener.edge);
         let most = peak_rss(&server).saturating_sub(before);
         eprintln!("{}: {} KiB", listener.edge, most >> 10);
         assert!(most <= MAX_HELD, "{}: {most} bytes", listener.edge);
@@ -368,8 +368,8 @@ fn few_connections_that_have_had_many_streams_stay_open() {
     for at in 0..2 {
         let server = TestServer::with(RULES, &["--idle-timeout", "600"]);
         let listener = &listeners(&server)[at];
-        let witness = (listener.background)(&server);
-        witness.wait_for_replies(50);
+        let background = (listener.background)(&server);
+        background.wait_for_replies(50);
         let (begun, rest) = listener.body.split_at(listener.body.len() / 2);
         let head = post(listener.path);
         let all =
@@ -391,7 +391,7 @@ fn few_connections_that_have_had_many_streams_stay_open() {
         wait_for("the connections to be closed", || {
             (server.metric("tidegate_connections ") <= MAX_OPEN).then_some(())
         });
-        witness.end(listener.edge);
+        background.end(listener.edge);
     }
 }
 
@@ -411,8 +411,8 @@ fn paths_that_a_client_has_indexed_hold_little_memory() {
     for at in 0..2 {
         let server = TestServer::with(RULES, &["--idle-timeout", "600"]);
         let listener = &listeners(&server)[at];
-        let witness = (listener.background)(&server);
-        witness.wait_for_replies(50);
+        let background = (listener.background)(&server);
+        background.wait_for_replies(50);
         let before = peak_rss(&server);
         let mut strangers = Vec::new();
         for _ in 0..CONNECTIONS {
@@ -427,7 +427,7 @@ fn paths_that_a_client_has_indexed_hold_little_memory() {
             let _ = raw.wait_for_ping();
             strangers.push(raw);
         }
-        witness.end(listener.edge);
+        background.end(listener.edge);
         let most = peak_rss(&server).saturating_sub(before);
         eprintln!("{}: {} KiB", listener.edge, most >> 10);
         assert!(most <= MAX_HELD, "{}: {most} bytes", listener.edge);

@@ -55,21 +55,21 @@ fn may_open_many() {
 
 /// Each connection has had one request and one response, like those of clients with connection pools.
 fn check_idle_cost<T>(server: &TestServer, idle: &IdleCostCase, one: impl Fn() -> T) {
-    let witness = (idle.background_client)(server);
-    witness.wait_for_replies(50);
+    let background = (idle.background_client)(server);
+    background.wait_for_replies(50);
     let before = rss(server);
     let connections: Vec<T> = (0..idle.connections).map(|_| one()).collect();
-    witness.wait_for_replies(200);
+    background.wait_for_replies(200);
     let each = rss(server).saturating_sub(before) / idle.connections as u64;
     eprintln!("an idle connection of {} takes {each} bytes", idle.protocol);
-    witness.end(idle.protocol);
+    background.end(idle.protocol);
     assert!(
         each <= idle.max_bytes_each,
         "{}: {each} bytes each",
         idle.protocol
     );
     drop(connections);
-    wait_for("the crowd to be gone", || {
+    wait_for("the idle connections to be closed", || {
         (server.metric("tidegate_connections ") < 10).then_some(())
     });
 }
@@ -77,8 +77,13 @@ fn check_idle_cost<T>(server: &TestServer, idle: &IdleCostCase, one: impl Fn() -
 /// A server with one listener. Others would get their share of the open files.
 fn server(listeners: &[&str]) -> TestServer {
     may_open_many();
-    let most = (MAX_OPEN_FILES - 500).to_string();
-    let flags = ["--idle-timeout", "600", "--max-connections", &most];
+    let max_connections = (MAX_OPEN_FILES - 500).to_string();
+    let flags = [
+        "--idle-timeout",
+        "600",
+        "--max-connections",
+        &max_connections,
+    ];
     TestServer::with(RULES, &[&flags, listeners].concat())
 }
 
@@ -86,7 +91,7 @@ fn server(listeners: &[&str]) -> TestServer {
 fn ten_thousand_of_http_1() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let server = server(&["--grpc", "off"]);
-    let crowd = IdleCostCase {
+    let case = IdleCostCase {
         protocol: "HTTP/1",
         background_client: BackgroundClient::for_http,
         connections: 10_000,
@@ -95,7 +100,7 @@ fn ten_thousand_of_http_1() {
         max_bytes_each: 26 << 10,
     };
     let body = check_body("192.0.2.1", "/");
-    check_idle_cost(&server, &crowd, || {
+    check_idle_cost(&server, &case, || {
         let mut client = server.client();
         assert_eq!(client.post("/v1/check", &body).status, 200);
         client
@@ -106,14 +111,14 @@ fn ten_thousand_of_http_1() {
 fn ten_thousand_of_redis_clients() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let server = server(&["--resp", "127.0.0.1:0", "--http", "off", "--grpc", "off"]);
-    let crowd = IdleCostCase {
+    let case = IdleCostCase {
         protocol: "RESP",
         background_client: BackgroundClient::for_resp,
         connections: 10_000,
         max_bytes_each: 8 << 10,
     };
     let address = server.resp();
-    check_idle_cost(&server, &crowd, || {
+    check_idle_cost(&server, &case, || {
         let mut redis = RespClient::connect(address);
         let reply = redis.send_line("CL.THROTTLE user 15 30 60 0");
         assert_eq!(reply.integers()[0], 0);
@@ -126,14 +131,14 @@ fn ten_thousand_of_redis_clients() {
 fn three_thousand_of_http_2() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let server = server(&["--grpc", "off"]);
-    let crowd = IdleCostCase {
+    let case = IdleCostCase {
         protocol: "HTTP/2",
         background_client: BackgroundClient::for_http,
         connections: 3_000,
         max_bytes_each: 64 << 10,
     };
     let body = check_body("192.0.2.1", "/");
-    check_idle_cost(&server, &crowd, || {
+    check_idle_cost(&server, &case, || {
         connected_after_one_request(server.http, "/v1/check", body.as_bytes())
     });
 }
@@ -142,7 +147,7 @@ fn three_thousand_of_http_2() {
 fn three_thousand_of_grpc() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let server = server(&["--http", "off"]);
-    let crowd = IdleCostCase {
+    let case = IdleCostCase {
         protocol: "gRPC",
         background_client: BackgroundClient::for_grpc,
         connections: 3_000,
@@ -150,7 +155,7 @@ fn three_thousand_of_grpc() {
     };
     let address = server.grpc.parse().unwrap();
     let body = framed(&request("shop", &[&[("a", "b")]]));
-    check_idle_cost(&server, &crowd, || {
+    check_idle_cost(&server, &case, || {
         connected_after_one_request(address, SHOULD_RATE_LIMIT, &body)
     });
 }

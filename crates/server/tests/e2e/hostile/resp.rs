@@ -35,8 +35,8 @@ fn flood(stream: &mut TcpStream, bytes: &[u8], times: usize) {
 /// Several attackers, each with one connection after another; none reads replies.
 fn withstand(name: &str, attack: impl Fn(&mut TcpStream) + Sync) {
     let server = TestServer::with_resp(RULES, &["--idle-timeout", "600"]);
-    let witness = BackgroundClient::for_resp(&server);
-    witness.wait_for_replies(50);
+    let background = BackgroundClient::for_resp(&server);
+    background.wait_for_replies(50);
     let before = peak_rss(&server);
     std::thread::scope(|scope| {
         for _ in 0..ATTACKERS {
@@ -51,7 +51,7 @@ fn withstand(name: &str, attack: impl Fn(&mut TcpStream) + Sync) {
             });
         }
     });
-    witness.end(name);
+    background.end(name);
     let held = peak_rss(&server).saturating_sub(before);
     eprintln!("{name} made it hold {} KiB", held >> 10);
     assert!(held <= MAX_HELD_BYTES, "{name}: {held} bytes");
@@ -149,12 +149,12 @@ fn a_client_that_reads_late_loses_nothing() {
         });
         // Nothing is read until another client has had enough replies. By then all is sent or the server has
         // stopped reading; which of them is the kernel's choice and makes no difference.
-        let witness = BackgroundClient::for_resp(&server);
-        witness.wait_for_replies(200);
+        let background = BackgroundClient::for_resp(&server);
+        background.wait_for_replies(200);
         for n in 0..COMMANDS {
             assert_eq!(redis.receive().unwrap(), RespReply::Bulk(n.to_string()));
         }
-        witness.end("a client that reads late");
+        background.end("a client that reads late");
     });
 }
 
@@ -162,7 +162,7 @@ fn a_client_that_reads_late_loses_nothing() {
 #[test]
 fn a_client_that_never_reads_is_cut_off() {
     let server = TestServer::with_resp(RULES, &["--idle-timeout", "2"]);
-    let witness = BackgroundClient::for_resp(&server);
+    let background = BackgroundClient::for_resp(&server);
     let info = b"INFO\r\n".repeat(10_000);
     let mut streams: Vec<TcpStream> = (0..20).map(|_| connect(&server)).collect();
     for stream in &mut streams {
@@ -172,7 +172,7 @@ fn a_client_that_never_reads_is_cut_off() {
         (server.metric("tidegate_connections ") < 10).then_some(())
     });
     drop(RespClient::connect(server.resp()));
-    witness.end("clients that never read");
+    background.end("clients that never read");
 }
 
 /// 20,000 passwords were tried in 0.14 s, and the log had nothing about it.
@@ -213,8 +213,8 @@ fn commands_that_wait_for_their_rest_are_bounded_over_all_connections() {
     const CONNECTIONS: usize = 640;
     const MAX_LISTENER: u64 = 32 << 20;
     let server = TestServer::with_resp(RULES, &["--idle-timeout", "600"]);
-    let witness = BackgroundClient::for_resp(&server);
-    witness.wait_for_replies(50);
+    let background = BackgroundClient::for_resp(&server);
+    background.wait_for_replies(50);
     let queue = command(&["ECHO", &"x".repeat(6_000)]).repeat(10);
     let unfinished = &command(&["ECHO", &"x".repeat(60_000)])[..59_000];
     let attack = [&command(&["MULTI"])[..], &queue[..], unfinished].concat();
@@ -231,6 +231,6 @@ fn commands_that_wait_for_their_rest_are_bounded_over_all_connections() {
     });
     let held = server.metric("tidegate_unread_response_bytes");
     assert!(held <= MAX_LISTENER, "{held} bytes");
-    witness.end("unfinished commands");
+    background.end("unfinished commands");
     drop(opened);
 }

@@ -92,7 +92,7 @@ fn connect(address: SocketAddr) -> TcpStream {
 fn outlast(
     server: &TestServer,
     address: SocketAddr,
-    witness: BackgroundClient,
+    background: BackgroundClient,
     slow: &TricklingClient,
 ) {
     let before = peak_rss(server);
@@ -106,7 +106,7 @@ fn outlast(
         clients.retain_mut(|client| client.write_all(slow.then).is_ok());
         clients.is_empty().then_some(())
     });
-    witness.end(slow.what);
+    background.end(slow.what);
     let held = peak_rss(server).saturating_sub(before);
     assert!(held <= 16 << 20, "{}: {held} bytes", slow.what);
 }
@@ -150,7 +150,7 @@ fn trickling_clients_are_closed_over_grpc() {
 #[test]
 fn half_a_request_followed_by_a_half_close_is_closed() {
     let server = TestServer::with(RULES, &["--idle-timeout", "2"]);
-    let witness = BackgroundClient::for_http(&server);
+    let background = BackgroundClient::for_http(&server);
     for slow in &OVER_HTTP {
         let clients: Vec<TcpStream> = (0..CLIENTS).map(|_| connect(server.http)).collect();
         for mut client in &clients {
@@ -166,7 +166,7 @@ fn half_a_request_followed_by_a_half_close_is_closed() {
             assert!(closed, "{}", slow.what);
         }
     }
-    witness.end("half requests");
+    background.end("half requests");
 }
 
 /// How often connections were closed because nothing was read.
@@ -209,7 +209,7 @@ fn is_closed_although_it_sends(server: &TestServer, peer: &NonReadingPeer) {
 #[test]
 fn a_peer_that_sends_and_never_reads_is_closed_over_http_2() {
     let server = TestServer::with(RULES, &["--idle-timeout", "2"]);
-    let witness = BackgroundClient::for_http(&server);
+    let background = BackgroundClient::for_http(&server);
     // 0x82 is GET.
     let mut bare = post("/v1/auth");
     bare[0] = 0x82;
@@ -223,7 +223,7 @@ fn a_peer_that_sends_and_never_reads_is_closed_over_http_2() {
             bodiless: bare,
         },
     );
-    witness.end("a peer that never reads");
+    background.end("a peer that never reads");
     let line = server.wait_log(|line| line["why"] == "nothing was read for too long");
     assert!(
         line["peer"]
@@ -235,7 +235,7 @@ fn a_peer_that_sends_and_never_reads_is_closed_over_http_2() {
 #[test]
 fn a_peer_that_sends_and_never_reads_is_closed_over_grpc() {
     let server = TestServer::with(RULES, &["--idle-timeout", "2"]);
-    let witness = BackgroundClient::for_grpc(&server);
+    let background = BackgroundClient::for_grpc(&server);
     // A GET is not gRPC, which is 415.
     let mut bare = post(SHOULD_RATE_LIMIT);
     bare[0] = 0x82;
@@ -248,7 +248,7 @@ fn a_peer_that_sends_and_never_reads_is_closed_over_grpc() {
             bodiless: bare,
         },
     );
-    witness.end("a peer that never reads");
+    background.end("a peer that never reads");
 }
 
 /// A response that is larger than the socket buffers, of which the peer reads nothing.

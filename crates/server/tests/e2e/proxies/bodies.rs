@@ -99,13 +99,13 @@ fn sub_requests_omit_the_body(release: ProxyRelease, edits: &[(&str, &str)]) {
 
 #[test]
 fn sub_requests_have_no_body() {
-    for make in [
+    for product in [
         ProxyProduct::Nginx,
         ProxyProduct::Caddy,
         ProxyProduct::Traefik,
         ProxyProduct::Haproxy,
     ] {
-        for release in make.releases() {
+        for release in product.releases() {
             sub_requests_omit_the_body(release, &[]);
         }
     }
@@ -149,9 +149,9 @@ pub(super) fn break_no_limit(testbed: &ProxyTestbed) {
 
 /// One bad chunk a second, sent to the URL of the sub-request itself, made Caddy mark Tidegate as failed: all
 /// clients got 503, or passed without a limit. A counted failure lasts until the test ends.
-fn bodies_cause_no_outage(make: ProxyProduct) {
+fn bodies_cause_no_outage(product: ProxyProduct) {
     let lasting = ("fail_duration 1s", "fail_duration 1h");
-    for release in make.releases() {
+    for release in product.releases() {
         let testbed = ProxyTestbed::edited(release, &[lasting]);
         for _ in 0..2 {
             testbed.passes(2, "POST", "/api/x", &[]);

@@ -7,8 +7,8 @@ use crate::http::HttpClient;
 
 /// A head that was too long, or had too many fields, bypassed the limit: Tidegate closed the connection over it,
 /// Caddy went on without the check for all clients, and HAProxy 2.6 crashed.
-fn heads_cause_no_outage(make: ProxyProduct) {
-    for release in make.releases() {
+fn heads_cause_no_outage(product: ProxyProduct) {
+    for release in product.releases() {
         let mut testbed = ProxyTestbed::edited(release, &[]);
         for _ in 0..2 {
             testbed.passes(2, "POST", "/api/x", &[]);

@@ -29,7 +29,7 @@ impl RawApiKey {
 
 impl fmt::Debug for RawApiKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ApiKey(tg_…)")
+        f.write_str("RawApiKey(tg_…)")
     }
 }
 
@@ -68,6 +68,6 @@ mod tests {
         assert_eq!(a.expose().len(), 35);
         assert!(a.expose().starts_with("tg_"));
         assert_ne!(a.expose(), b.expose());
-        assert_eq!(format!("{a:?}"), "ApiKey(tg_…)");
+        assert_eq!(format!("{a:?}"), "RawApiKey(tg_…)");
     }
 }

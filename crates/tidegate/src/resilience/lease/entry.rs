@@ -117,7 +117,8 @@ impl LeaseEntry {
 
     pub(super) fn belongs_to(&self, charge: &Charge<'_>) -> bool {
         let leased = self.leased.as_ref();
-        leased.is_some_and(|t| t.counter == charge.counter() && t.limit == *charge.limit)
+        leased
+            .is_some_and(|known| known.counter == charge.counter() && known.limit == *charge.limit)
     }
 
     /// Takes units for a charge of the assigned counter, if there are enough.

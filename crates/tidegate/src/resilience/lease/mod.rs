@@ -314,7 +314,7 @@ impl<S: Lender + 'static, R: Runtime> LeasingStoreInner<S, R> {
         let PartialDecision {
             split,
             taken_leases,
-            in_flight: _until_they_are_back,
+            in_flight: _until_returned,
         } = partial;
         if rest.admitted {
             return split.merge(outcome(&taken_leases, |_, taken| taken.reading), rest);

@@ -47,11 +47,11 @@ impl<S: Lender + 'static, R: Runtime> LeasingStore<S, R> {
                 break;
             };
             let deadline = refill.sent.min(began).plus(Nanos::new(budget.get() / 2));
-            let patience = deadline.since(runtime.now());
-            if patience == Nanos::ZERO {
+            let wait = deadline.since(runtime.now());
+            if wait == Nanos::ZERO {
                 break; // a timer would take longer than that
             }
-            let ended = within(runtime, patience, pin!(refill.ended())).await;
+            let ended = within(runtime, wait, pin!(refill.ended())).await;
             if ended.is_none() {
                 break;
             }
@@ -119,7 +119,7 @@ impl<S: Lender + 'static, R: Runtime> LeasingStore<S, R> {
             Err(error) => {
                 let PartialDecision {
                     taken_leases,
-                    in_flight: _until_they_are_back,
+                    in_flight: _until_returned,
                     ..
                 } = partial;
                 self.0.return_taken(taken_leases);

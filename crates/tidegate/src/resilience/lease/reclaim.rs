@@ -19,7 +19,7 @@ use crate::runtime::Runtime;
 
 /// The longest time between two rounds: a lease drawn in between may expire before those that were there.
 const MAX_RECLAIM_INTERVAL: Nanos = Nanos::from_millis(5);
-/// The shortest: leases that expire within it are returned together.
+/// The shortest time between two rounds: leases that expire within it are returned together.
 const MIN_RECLAIM_INTERVAL: Nanos = Nanos::from_millis(1);
 /// How long the store remembers the id of a refund. It is sent once and soon.
 const REFUND_ID_TTL: Nanos = Nanos::from_secs(10);
@@ -40,8 +40,8 @@ impl<S: Lender + 'static, R: Runtime> LeasingStoreInner<S, R> {
         let mut queue = self.reclaim_queue.lock();
         let due = self.entries[index].lock().next_deadline();
         queue.deadlines.set(index, due);
-        let holds = queue.deadlines.next().is_some();
-        if holds && !std::mem::replace(&mut queue.is_running, true) {
+        let has_leases = queue.deadlines.next().is_some();
+        if has_leases && !std::mem::replace(&mut queue.is_running, true) {
             self.runtime.spawn(Arc::clone(self).run_reclaim());
         }
     }

@@ -187,8 +187,8 @@ impl LenientView {
             let moment = limit.advance(&mut state, at);
             limit.used(&state, moment)
         };
-        let (there, here) = (used(&seen.state), used(&self.state));
-        there.saturating_sub(here.saturating_sub(self.unsynced))
+        let (in_store, in_view) = (used(&seen.state), used(&self.state));
+        in_store.saturating_sub(in_view.saturating_sub(self.unsynced))
     }
 
     /// By how much all of `nodes` may exceed the limit before their next syncs. It is computed for every view in every

@@ -48,7 +48,7 @@ impl<P: Shards, R> Clone for ShardedStore<P, R> {
 struct ShardedStoreInner<P: Shards, R> {
     shards: P,
     known: ArcSwap<Vec<KnownShard<P::Shard, R>>>,
-    /// Decides for subjects that are in no shard, once there was one.
+    /// Decides for subjects that are in no shard. Created for the first of them.
     no_shard: ArcSwapOption<FallbackStore<P::Shard, R>>,
     /// Held while shards are added or removed.
     refresh_lock: Mutex<()>,

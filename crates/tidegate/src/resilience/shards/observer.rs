@@ -129,7 +129,7 @@ mod tests {
         StoreEvent::BreakerOpened { cause }
     }
 
-    /// Runs events as a shard number and a letter: `m` discovered, `g` removed, `o` opened, `c` closed, `e` exact, `l`
+    /// Runs events as a shard number and a letter: `d` discovered, `r` removed, `o` opened, `c` closed, `e` exact, `l`
     /// lost. Expects the events of the whole store, in the same letters.
     #[track_caller]
     fn check(words: &str, want: &str) {
@@ -155,8 +155,8 @@ mod tests {
             let (shard, what) = word.split_at(1);
             let shard = ShardId(shard.parse().unwrap());
             match what {
-                "m" => observer.discovered(shard),
-                "g" => observer.removed(shard),
+                "d" => observer.discovered(shard),
+                "r" => observer.removed(shard),
                 "o" => observer.changed(shard, opened()),
                 "c" => observer.changed(shard, StoreEvent::BreakerClosed),
                 "e" => observer.changed(shard, StoreEvent::Exact),
@@ -169,20 +169,20 @@ mod tests {
 
     #[test]
     fn a_single_shard_is_the_whole_store() {
-        check("1m 1e 1o 1c 1l 1e", "eocle");
+        check("1d 1e 1o 1c 1l 1e", "eocle");
     }
 
     #[test]
     fn the_store_is_exact_when_all_shards_are_and_open_when_one_is() {
-        check("1m 2m 1e 2e", "e");
-        check("1m 2m 1o 2o 1c 2c", "oc");
-        check("1m 2m 1e 2e 1l 2l 1e 2e", "elle");
+        check("1d 2d 1e 2e", "e");
+        check("1d 2d 1o 2o 1c 2c", "oc");
+        check("1d 2d 1e 2e 1l 2l 1e 2e", "elle");
     }
 
     #[test]
     fn a_removed_shard_has_no_effect_any_more() {
-        check("1m 2m 1e 2e 1o 1g 3m 3e", "eoce");
-        check("1m 2m 2e 1g", "e");
-        check("1m 1e 1g 1o", "e");
+        check("1d 2d 1e 2e 1o 1r 3d 3e", "eoce");
+        check("1d 2d 2e 1r", "e");
+        check("1d 1e 1r 1o", "e");
     }
 }

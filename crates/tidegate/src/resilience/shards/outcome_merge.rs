@@ -11,7 +11,7 @@ use crate::resilience::refund::Readings;
 /// The readings and snapshots of a request so far.
 pub(super) struct OutcomeMerge {
     readings: SmallVec<[Option<LimitReading>; 4]>,
-    seen: SmallVec<[Option<CounterSnapshot>; 4]>,
+    snapshots: SmallVec<[Option<CounterSnapshot>; 4]>,
     /// The earliest time of the steps.
     at: Option<Nanos>,
     source: Source,
@@ -35,7 +35,7 @@ impl OutcomeMerge {
     pub(super) fn new(charges: usize) -> Self {
         OutcomeMerge {
             readings: (0..charges).map(|_| None).collect(),
-            seen: (0..charges).map(|_| None).collect(),
+            snapshots: (0..charges).map(|_| None).collect(),
             at: None,
             source: Source::Exact,
             clock_stepped: false,
@@ -46,8 +46,8 @@ impl OutcomeMerge {
     /// earliest: a refund as of a later time would refund units that have drained.
     pub(super) fn add(&mut self, group: &ChargeGroup<'_>, outcome: &Outcome) {
         self.set_readings(group, &outcome.readings);
-        for (i, seen) in group.indices.iter().zip(&outcome.snapshots) {
-            self.seen[*i] = Some(seen.clone());
+        for (i, snapshot) in group.indices.iter().zip(&outcome.snapshots) {
+            self.snapshots[*i] = Some(snapshot.clone());
         }
         self.at = Some(self.at.map_or(outcome.at, |at| at.min(outcome.at)));
         self.clock_stepped |= outcome.clock_stepped;
@@ -76,14 +76,14 @@ impl OutcomeMerge {
     /// The merged outcome. It has snapshots only if the request was admitted: of a denied one, some charges are being
     /// refunded.
     pub(super) fn outcome(self, admitted: bool) -> Outcome {
-        let seen: Option<Vec<CounterSnapshot>> = self.seen.into_iter().collect();
+        let snapshots: Option<Vec<CounterSnapshot>> = self.snapshots.into_iter().collect();
         let readings = self.readings.into_iter();
         Outcome {
             admitted,
             readings: readings
                 .map(|reading| reading.unwrap_or(UNKNOWN_READING))
                 .collect(),
-            snapshots: seen.filter(|_| admitted).unwrap_or_default(),
+            snapshots: snapshots.filter(|_| admitted).unwrap_or_default(),
             at: self.at.unwrap_or(Nanos::ZERO),
             source: self.source,
             clock_stepped: self.clock_stepped,
@@ -101,11 +101,11 @@ mod tests {
     #[test]
     fn the_time_of_several_steps_is_the_earliest() {
         let mut merge = OutcomeMerge::new(3);
-        for (of, secs) in [(0, 7), (1, 5), (2, 9)] {
+        for (index, secs) in [(0, 7), (1, 5), (2, 9)] {
             let group = ChargeGroup {
-                location: of,
+                location: index,
                 set: ChargeSet::default(),
-                indices: smallvec![of],
+                indices: smallvec![index],
             };
             let step = Outcome {
                 admitted: true,

@@ -166,14 +166,14 @@ impl<C: Clock + 'static> Store for DiskStore<C> {
 
     async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
         let durable = check_set(set)?;
-        let forgotten = self.memory.reset(set).await?;
+        let reset_count = self.memory.reset(set).await?;
         if durable {
             let charges = durable_charges(set);
             let waited = max_wait(charges.iter().copied());
             let persisted = self.persist(charges).await;
             persisted.map_err(|why| unavailable(why, waited))?;
         }
-        Ok(forgotten)
+        Ok(reset_count)
     }
 }
 

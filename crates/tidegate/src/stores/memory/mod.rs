@@ -1,7 +1,7 @@
 //! Counters in this process's memory: the store that needs no installation.
 //!
 //! Invariant: a charge set is decided under the locks of all its counters, so it is charged as a whole or not at all.
-//! A denial writes nothing, a live counter is never forgotten, and memory stays below the cap. Time is injected. Knows
+//! A denial writes nothing, a live counter is never evicted, and memory stays below the cap. Time is injected. Knows
 //! nothing of rules: limits are passed by value, and a counter found under other parameters than it was made with is
 //! converted.
 //!

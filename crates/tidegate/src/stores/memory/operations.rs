@@ -210,27 +210,27 @@ impl<C> MemoryStore<C> {
     /// Removes each counter and its open permits. Returns the number of counters and permits. Shared counters stay:
     /// they belong to others, too. Permits are released after the counters, those of each rule in a step of their own.
     pub fn reset_at(&self, set: &ChargeSet<'_>, now: Nanos) -> u64 {
-        let forgotten = self.reset_counters_at(set, now);
+        let removed = self.reset_counters_at(set, now);
         let owners = set.charges.iter().filter(|charge| charge.rate == 0);
         let freed = owners.map(|charge| self.release_all_at(charge.counter(), now));
-        forgotten + freed.sum::<u64>()
+        removed + freed.sum::<u64>()
     }
 
     fn reset_counters_at(&self, set: &ChargeSet<'_>, now: Nanos) -> u64 {
         let at = self.time_point(now);
         let mut ledger = self.ledger.lock();
         let mut locks = self.lock_counters(&set.charges);
-        let mut forgotten = 0;
+        let mut removed = 0;
         for charge in &set.charges {
             ledger.remove_counter(charge.counter());
             let key = Key::of(charge.counter());
             let shard = locks.own(key);
             if let Some(place) = shard.find(key) {
-                forgotten += u64::from(shard.entry(place).expires > at.secs);
+                removed += u64::from(shard.entry(place).expires > at.secs);
                 shard.remove(place, &self.budget);
             }
         }
-        forgotten
+        removed
     }
 }
 

@@ -101,9 +101,7 @@ impl RecordHeader {
             } => (FIXED, smallvec![*width, *phase, *guard]),
             Parameters::Calendar { guard, .. } => (CALENDAR, smallvec![*guard]),
             Parameters::Sliding { width, .. } => (SLIDING, smallvec![*width]),
-            Parameters::Strict {
-                sub_window: part, ..
-            } => (STRICT, smallvec![*part]),
+            Parameters::Strict { sub_window, .. } => (STRICT, smallvec![*sub_window]),
             Parameters::Log { width, grain, .. } => (LOG, smallvec![*width, *grain]),
         };
         let mut bytes: SmallVec<[u8; 32]> = SmallVec::new();
@@ -168,40 +166,40 @@ fn write_state(bytes: &mut Vec<u8>, header: &RecordHeader, limit: &Limit, state:
         bytes.extend_from_slice(&u64::from(units).to_le_bytes()[..size]);
     };
     match state {
-        CounterState::Bucket(held) => {
-            time(bytes, held.last);
-            time(bytes, held.level);
+        CounterState::Bucket(bucket) => {
+            time(bytes, bucket.last);
+            time(bytes, bucket.level);
         }
-        CounterState::Fixed(held) => {
-            let around = limit.windows_around(held.end);
+        CounterState::Fixed(fixed) => {
+            let around = limit.windows_around(fixed.end);
             let around = around.filter(|_| header.is_calendar());
             if let Some((start, after)) = around {
-                for edge in [start, after, held.end] {
+                for edge in [start, after, fixed.end] {
                     time(bytes, edge);
                 }
             } else {
-                time(bytes, held.end);
+                time(bytes, fixed.end);
             }
-            count(bytes, held.count);
-            count(bytes, held.next);
+            count(bytes, fixed.count);
+            count(bytes, fixed.next);
         }
-        CounterState::Sliding(held) => {
-            time(bytes, held.index);
-            count(bytes, held.current);
-            count(bytes, held.previous);
+        CounterState::Sliding(sliding) => {
+            time(bytes, sliding.index);
+            count(bytes, sliding.current);
+            count(bytes, sliding.previous);
         }
-        CounterState::Strict(held) => {
-            time(bytes, held.index);
-            for units in held.counts {
+        CounterState::Strict(strict) => {
+            time(bytes, strict.index);
+            for units in strict.counts {
                 count(bytes, units);
             }
         }
-        CounterState::Log(held) => {
-            let sum = held.entries().map(|entry| u64::from(entry.units)).sum();
+        CounterState::Log(log) => {
+            let sum = log.entries().map(|entry| u64::from(entry.units)).sum();
             time(bytes, sum);
-            let entries = u16::try_from(held.entries().len()).unwrap_or(u16::MAX);
+            let entries = u16::try_from(log.entries().len()).unwrap_or(u16::MAX);
             bytes.extend_from_slice(&entries.to_le_bytes());
-            for entry in held.entries() {
+            for entry in log.entries() {
                 time(bytes, entry.stamp);
                 bytes.extend_from_slice(&entry.units.to_le_bytes());
             }

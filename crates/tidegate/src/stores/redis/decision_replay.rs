@@ -69,10 +69,10 @@ impl<'c> DecisionReplay<'c> {
         records: &[Option<impl AsRef<[u8]>>],
         now: Nanos,
     ) -> Result<Self, RecordError> {
-        let mut counters = Vec::with_capacity(records.len());
+        let mut decoded = Vec::with_capacity(records.len());
         for bytes in records {
             let found = bytes.as_ref().map(|bytes| record::read(bytes.as_ref()));
-            counters.push(found.transpose()?.unwrap_or_default());
+            decoded.push(found.transpose()?.unwrap_or_default());
         }
         let mut replay = DecisionReplay {
             charges,
@@ -90,7 +90,7 @@ impl<'c> DecisionReplay<'c> {
                 .iter()
                 .position(|counter| counter.key == key && counter.current.header.rate() == rate);
             let counter = known.unwrap_or_else(|| {
-                let stored = counters.get(key).into_iter().flatten();
+                let stored = decoded.get(key).into_iter().flatten();
                 let stored = stored.clone().find(|counter| counter.header.rate() == rate);
                 replay.add_counter(key, &plan.headers[i], &charge.limit, stored.cloned())
             });
@@ -248,10 +248,7 @@ impl<'c> DecisionReplay<'c> {
 
     fn snapshot(&self, charge: usize) -> CounterSnapshot {
         let (state, _) = self.state_of(charge);
-        let was_there = self.counters[self.counter_of[charge]].stored.is_some();
-        CounterSnapshot {
-            state,
-            existed: was_there,
-        }
+        let existed = self.counters[self.counter_of[charge]].stored.is_some();
+        CounterSnapshot { state, existed }
     }
 }

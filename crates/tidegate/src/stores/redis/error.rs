@@ -52,7 +52,7 @@ const NO_TOPOLOGY: &str = "no hash slot map:";
 const NOT_JOINED: &str = "not joined";
 /// Part of every error raised inside a script. Our scripts raise one on a record that they cannot read.
 const IN_SCRIPT: &str = "user_script";
-/// The most keys of a call that an error lists.
+/// Maximum of keys of a call that an error lists.
 const MAX_KEYS: usize = 4;
 
 /// An error of a server or of the connection to it. Never contains a secret.

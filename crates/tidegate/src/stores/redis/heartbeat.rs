@@ -4,7 +4,7 @@
 //! new connection shows the first two by its `run`. The data epoch in the register of nodes shows the third: it is
 //! drawn anew when the register is gone, or is older than the writes that a node knows of. Each primary of a cluster
 //! has a register of its own, in one of its hash slots, and a replica that takes over has it too. When that hash slot
-//! moves, nodes sign in at another one and bring the epoch along.
+//! moves, nodes register in another one and bring the epoch along.
 
 use redis::Value;
 use tidegate_core::store::{
@@ -28,7 +28,7 @@ pub(super) const NODES_KEY: &[u8] = b"tg:ctl:nodes";
 /// The lifetime of a heartbeat, in milliseconds: many times the interval at which nodes renew it.
 const HEARTBEAT_LIFETIME_MS: &[u8] = b"3000";
 /// The lifetime of a cluster's register without a heartbeat, in milliseconds: its hash slot may have moved, and
-/// nodes sign in elsewhere.
+/// nodes register elsewhere.
 const REGISTER_LIFETIME_MS: &[u8] = b"3600000";
 /// The number of hash slots of a primary to try while it is migrating some away.
 const MAX_TRIES: usize = 4;
@@ -86,7 +86,7 @@ impl Probe for RedisStore {
             at: script_reply.at,
             last_saved_heartbeat: script_reply.found,
         };
-        let whole_until = self
+        let complete_until = self
             .server_state
             .restore_point
             .lock()
@@ -94,7 +94,7 @@ impl Probe for RedisStore {
         Ok(StoreStatus {
             epoch,
             at: script_reply.at,
-            complete_until: whole_until,
+            complete_until,
             heartbeats: script_reply.heartbeats,
         })
     }
@@ -137,12 +137,12 @@ impl RedisStore {
                 return (Err(RedisStoreError::not_served()), 0);
             };
             let known = self.server_state.data_epoch();
-            let signed_in = *self.server_state.registered_in.lock();
+            let registered_in = *self.server_state.registered_in.lock();
             let register = KnownRegister {
                 key: found.key(),
-                // The hash slots have moved here, and no node has signed in yet: nothing was lost.
+                // The hash slots have moved here, and no node has registered yet: nothing was lost.
                 new_data_epoch: known
-                    .filter(|_| signed_in != Some(found.hash_slot))
+                    .filter(|_| registered_in != Some(found.hash_slot))
                     .unwrap_or_else(draw_data_epoch),
                 known_data_epoch: known.map_or_else(String::new, hex),
                 primary: found.id,
@@ -246,8 +246,8 @@ impl Shards for RedisStore {
     }
 }
 
-fn epoch_of(run: u64, epoch: u64) -> Epoch {
-    Epoch(crate::runtime::mix(run ^ crate::runtime::mix(epoch)))
+fn epoch_of(run: u64, data_epoch: u64) -> Epoch {
+    Epoch(crate::runtime::mix(run ^ crate::runtime::mix(data_epoch)))
 }
 
 fn hex(number: u64) -> String {

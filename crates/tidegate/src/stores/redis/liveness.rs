@@ -215,7 +215,7 @@ mod tests {
         }
     }
 
-    /// A server that pauses replies on the first connection when it goes on. Its late replies count.
+    /// A server that pauses replies on the first connection when it continues. Its late replies count.
     #[test]
     fn a_server_that_pauses_keeps_its_connection() {
         let mut driver = PingDriver::new();

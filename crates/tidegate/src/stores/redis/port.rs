@@ -67,12 +67,15 @@ impl Store for RedisStore {
         for ((set, plan), reply) in sets.iter().zip(&plans).zip(replies) {
             outcomes.push(match self.decode_reply(script, &plan.keys, reply, began) {
                 Ok(reply) if reply.is_only_time() => self.charge(set).await,
-                Ok(reply) => if set.requires_durability() {
-                    durable::confirm(&reply, &durability, began)
-                } else {
-                    Ok(())
+                Ok(reply) => {
+                    let confirmed = if set.requires_durability() {
+                        durable::confirm(&reply, &durability, began)
+                    } else {
+                        Ok(())
+                    };
+                    let intent = ReplayIntent::Charge;
+                    confirmed.and_then(|()| decide_from_reply(script, set, plan, &reply, intent))
                 }
-                .and_then(|()| decide_from_reply(script, set, plan, &reply, ReplayIntent::Charge)),
                 Err(error) => Err(error),
             });
         }

@@ -106,13 +106,13 @@ fn limits(rng: &mut TestRng) -> [Limit; 2] {
     })
 }
 
-async fn history(shared: &ConformanceRig, seed: u64) {
+async fn history(redis: &ConformanceRig, seed: u64) {
     let mut rng = TestRng(seed);
     let limits = limits(&mut rng);
     let counters = [ConformanceCounter::new(), ConformanceCounter::new()];
-    let now = shared.time();
+    let now = redis.time();
     let pair = StorePair {
-        redis: shared,
+        redis,
         memory: MemoryStore::new(ManualClock::at(now)),
     };
     let mut made: Vec<MadeReservation<'_>> = Vec::new();
@@ -162,10 +162,10 @@ async fn history(shared: &ConformanceRig, seed: u64) {
 fn redis_and_memory_settle_reservations_alike() {
     let server = TestRedis::redis7();
     on_runtime(async {
-        let shared = ConformanceRig::connect(&server).await;
+        let redis = ConformanceRig::connect(&server).await;
         for seed in 0..HISTORIES {
             println!("seed {seed} from {START}");
-            history(&shared, seed).await;
+            history(&redis, seed).await;
         }
     });
 }

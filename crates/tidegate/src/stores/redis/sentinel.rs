@@ -218,7 +218,7 @@ impl Sentinel {
             .set_push_sender(on_push);
         let connection = client.get_multiplexed_async_connection_with_config(&config);
         let mut connection = connection.await.map_err(|error| self.to_error(&error))?;
-        // A sentinel that denies the subscription is still polled every `POLL_INTERVAL`.
+        // A sentinel that rejects the subscription is still polled every `POLL_INTERVAL`.
         let _may_listen = connection.subscribe("+switch-master").await;
         Ok(connection)
     }

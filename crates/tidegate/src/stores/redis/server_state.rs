@@ -29,7 +29,7 @@ pub(super) struct ServerState {
     pub(super) restore_point: Mutex<RestorePoint>,
     /// The moment since which data is whole, if that is later than the epoch's.
     raised_since: AtomicU64,
-    /// The hash slot of the register in which this node last signed in, if the server is of a cluster.
+    /// The hash slot of the register that has this node's last heartbeat, if the server is of a cluster.
     pub(super) registered_in: Mutex<Option<HashSlot>>,
 }
 
@@ -156,8 +156,8 @@ impl ServerState {
     /// Whether this run has replied to the last heartbeat, or none was sent yet. Until it has, data that it lacks
     /// is not known to be lost.
     pub(super) fn has_acknowledged(&self, run: Option<u64>) -> bool {
-        let met = self.acknowledged_run.load(Ordering::Acquire);
-        met == 0 || run == Some(met)
+        let acknowledged_run = self.acknowledged_run.load(Ordering::Acquire);
+        acknowledged_run == 0 || run == Some(acknowledged_run)
     }
 
     /// The moment since which data is whole. Marks of earlier refunds and settlements may be lost.

@@ -96,9 +96,9 @@ impl RedisTopology {
 
 async fn sentinel_topology(sentinel_group: &Sentinels) -> RedisTopology {
     let (replies, primary) = sentinel_group.query_each().await;
-    let report = |(sentinel, names): (RedisAddress, SentinelReply)| SentinelReport {
+    let report = |(sentinel, reply): (RedisAddress, SentinelReply)| SentinelReport {
         sentinel: sentinel.to_string(),
-        primary: names.map(|address| address.map(|address| address.to_string())),
+        primary: reply.map(|address| address.map(|address| address.to_string())),
     };
     RedisTopology::Sentinel {
         primary: primary

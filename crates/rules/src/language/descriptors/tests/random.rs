@@ -35,12 +35,12 @@ fn random_level(rng: &mut TreeRng, depth: usize) -> DescriptorLevel {
             "" => key,
             value => format!("{key}_{value}"),
         };
-        let below = if depth < 3 && rng.below(2) == 0 {
+        let children = if depth < 3 && rng.below(2) == 0 {
             random_level(rng, depth + 1)
         } else {
             DescriptorLevel::default()
         };
-        let mut node = node(&joined, below);
+        let mut node = node(&joined, children);
         if rng.below(3) > 0 {
             node.limit.as_mut().unwrap().path = format!("{depth}.{joined}").into();
         } else {
@@ -51,10 +51,10 @@ fn random_level(rng: &mut TreeRng, depth: usize) -> DescriptorLevel {
     level
 }
 
-fn node(joined: &str, below: DescriptorLevel) -> DescriptorNode {
+fn node(composite_key: &str, children: DescriptorLevel) -> DescriptorNode {
     let Some(DescriptorNode {
-        limit: limited,
-        location: place,
+        limit,
+        location,
         metadata,
         ..
     }) = set(&tree("k !\n"))
@@ -68,11 +68,11 @@ fn node(joined: &str, below: DescriptorLevel) -> DescriptorNode {
         panic!("the tree has a node");
     };
     DescriptorNode {
-        composite_key: joined.into(),
-        key_len: joined.find('_').unwrap_or(joined.len()),
-        location: place,
-        limit: limited,
-        children: below,
+        composite_key: composite_key.into(),
+        key_len: composite_key.find('_').unwrap_or(composite_key.len()),
+        location,
+        limit,
+        children,
         value_to_metric: false,
         share_threshold: false,
         metadata,
@@ -137,7 +137,7 @@ fn random_trees_are_searched_as_a_naive_matcher_would() {
             let naive = naive_find(&domain.root, &entries);
             let want = naive.and_then(|node| node.limit.as_ref());
             let got = match domain.find(&entries, &mut String::new()) {
-                DescriptorLookup::Limit(LimitMatch { limit: limited, .. }) => Some(limited),
+                DescriptorLookup::Limit(LimitMatch { limit, .. }) => Some(limit),
                 DescriptorLookup::NotFound | DescriptorLookup::Exempt => None,
             };
             let path = |limited: &NodeLimit| limited.path.clone();

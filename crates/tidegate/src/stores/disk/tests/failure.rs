@@ -192,8 +192,8 @@ async fn an_estimate_denied_on_a_full_disk_is_refunded_once() {
     disk.set_full(true);
     let denied = reserve(1, 7, &STRICT).await;
     assert!(!denied.admitted && denied.source == Source::Fallback);
-    let stands = reserve(2, 9, &PATIENT).await;
-    assert!(stands.admitted && stands.source == Source::Fallback);
+    let admitted = reserve(2, 9, &PATIENT).await;
+    assert!(admitted.admitted && admitted.source == Source::Fallback);
     assert_eq!(fixture.used(&store, 1).await, 59);
     fixture.clock.advance(Nanos::from_secs(60));
     reserve(3, 1, &PATIENT).await;

@@ -195,8 +195,8 @@ impl RedisCluster {
             primary.map_or(SourceState::Unverified, |primary| primary.source_state())
         };
         let server_state_before = |shard_id| before(shard_id).map(|primary| &primary.server_state);
-        let mut server_states = self.hash_slot_states.lock();
-        let server_states = server_states.take_over(&map, server_state_before, state);
+        let mut hash_slot_states = self.hash_slot_states.lock();
+        let server_states = hash_slot_states.take_over(&map, server_state_before, state);
         let primaries = map.primaries.iter().zip(server_states);
         let primaries = primaries
             .map(|(now, server_state)| self.primary_at(now, before(now.shard_id), server_state));

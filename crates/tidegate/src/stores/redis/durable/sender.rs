@@ -142,7 +142,7 @@ impl DurableSender {
         let mut replies = replies.into_iter();
         for job in batch {
             let own = job.take_replies(&self.connection, active, replies.by_ref());
-            let _nobody_waits_any_more = job.reply_to.send(Ok((own, durability.clone())));
+            let _caller_stopped_waiting = job.reply_to.send(Ok((own, durability.clone())));
         }
         durability
     }
@@ -203,11 +203,11 @@ impl Job {
     }
 
     fn reject(self, reason: &UnacknowledgedError) {
-        let _nobody_waits_any_more = self.reply_to.send(Err(reason.clone()));
+        let _caller_stopped_waiting = self.reply_to.send(Err(reason.clone()));
     }
 
     fn fail(self, error: &RedisStoreError) {
         let failed = self.calls.iter().map(|_| Err(error.clone())).collect();
-        let _nobody_waits_any_more = self.reply_to.send(Ok((failed, Ok(()))));
+        let _caller_stopped_waiting = self.reply_to.send(Ok((failed, Ok(()))));
     }
 }

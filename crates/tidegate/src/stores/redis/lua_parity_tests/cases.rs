@@ -91,7 +91,7 @@ fn spec(algorithm: Algorithm, number: usize, random: &mut ParityRng) -> Spec {
     };
     let mut spec = Spec::new(algorithm, count, Nanos::new(window));
     if algorithm.takes_burst() {
-        // The last one has the largest burst whose products a double can hold.
+        // Case 4 has the largest burst whose products a double can hold.
         let burst = match number {
             4 => max_bucket(window, 1),
             _ => 1 + random.below(2 * count),

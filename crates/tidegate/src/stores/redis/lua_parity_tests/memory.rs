@@ -1,8 +1,8 @@
 //! The outcome computed from a shared record equals that of the memory store: verdicts and every figure.
 //!
 //! `run` compares the scripts with the library by their bytes; this module compares the library with the memory store.
-//! Time only advances: after a clock step backward it would show that stores forget states that are as good as fresh
-//! at different moments.
+//! Time only advances: after a step back the outcomes would differ, because the two stores drop states that are as good
+//! as fresh at different moments.
 
 use std::borrow::Cow;
 

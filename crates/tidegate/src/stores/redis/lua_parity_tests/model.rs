@@ -192,7 +192,7 @@ pub(super) fn reset(
     records: &mut [StoredRecord],
     now: Nanos,
 ) -> i64 {
-    let mut forgotten = 0;
+    let mut reset_count = 0;
     for (key, stored) in records.iter_mut().enumerate() {
         let Some((was, _)) = stored else {
             continue;
@@ -206,12 +206,12 @@ pub(super) fn reset(
         };
         let mut counters = record::read(was).expect("a record");
         for counter in counters.iter_mut().filter(named) {
-            forgotten += i64::from(fresh_at(&counter.limit, &counter.state) > now);
+            reset_count += i64::from(fresh_at(&counter.limit, &counter.state) > now);
             empty(&mut counter.state);
         }
         *was = record::write(counters.iter().map(|c| (&c.header, &c.limit, &c.state)));
     }
-    forgotten
+    reset_count
 }
 
 /// Sets the usage to zero and keeps the time.

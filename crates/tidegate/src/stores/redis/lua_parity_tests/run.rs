@@ -216,7 +216,7 @@ impl ParityRun {
                 ExpectedReply::Code(i64::from(!again))
             }
             19 if self.random.chance(30) => {
-                let forgotten = model::reset(&set.charges, &plan, &mut records, now);
+                let reset_count = model::reset(&set.charges, &plan, &mut records, now);
                 let rates: Vec<Vec<u8>> = (0..plan.keys.len())
                     .map(|key| {
                         let of_key = set
@@ -231,7 +231,7 @@ impl ParityRun {
                 let permits = keys_beside_records(&set.charges, PERMITS);
                 let keys = [ledgers(&set.charges), permits, plan.keys.to_vec()].concat();
                 self.send_raw(&hash, &keys, &rates, subject.now);
-                ExpectedReply::Number(forgotten)
+                ExpectedReply::Number(reset_count)
             }
             _ => {
                 let intent = match verb {

@@ -8,9 +8,9 @@
 --        `since`: the milliseconds since which all data is whole, where hash slots came from a primary that lost some
 -- ARGV   1: the node; 2: the epoch it has restored, or empty; 3: the data epoch to write if there is none, without
 --        the time if it is new; 4: the lifetime of a heartbeat, in milliseconds; 5: the lifetime of the register
---        without one, or empty if it never expires; 6: the run that last acknowledged a write of this node, or empty;
---        7: the time of that write, in milliseconds; 8: the data epoch that this node knows; 9: the primary; both empty
---        outside a cluster; 10: `since`, as this node knows it; 11: the call id
+--        after the last one, or empty if it never expires; 6: the run that last acknowledged a write of this node, or
+--        empty; 7: the time of that write, in milliseconds; 8: the data epoch that this node knows; 9: the primary;
+--        both empty outside a cluster; 10: `since`, as this node knows it; 11: the call id
 -- reply  seconds, microseconds, the data epoch, the run, `since`, the last heartbeat that the run found, then node and
 --        restored epoch of every live node, then the call id
 -- writes the register: this heartbeat, the run, a new epoch if needed; removes expired heartbeats

@@ -98,7 +98,7 @@ local function take(account, limit, state, tick)
   account.limit, account.state, account.tick, account.changed = limit, state, tick, true
 end
 
-local function restore(account)
+local function roll_back(account)
   account.limit, account.state, account.changed, account.tick = unpack(account.found)
 end
 

@@ -28,7 +28,7 @@ local function judge_all(charges, now, force)
   admitted = force or (admitted and (quotas == 0 or room > 0))
   for _, charge in ipairs(charges) do
     if not admitted then
-      restore(charge.account)
+      roll_back(charge.account)
       charge.spent = false
     end
   end
