@@ -8,6 +8,7 @@
 
 pub mod algorithms;
 pub mod invariants;
+pub mod rate;
 mod siphash;
 pub mod store;
 pub mod subject;

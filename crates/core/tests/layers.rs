@@ -4,12 +4,13 @@ use std::path::Path;
 
 use tidegate_testkit::layers::{AllowedUses, violations};
 
-const ALLOWED_USES: [AllowedUses<'_>; 7] = [
+const ALLOWED_USES: [AllowedUses<'_>; 8] = [
     ("units", &[]),
     ("sweep", &["units"]),
     ("siphash", &[]),
     ("subject", &["siphash"]),
     ("algorithms", &["units"]),
+    ("rate", &["units", "algorithms"]),
     ("store", &["units", "sweep", "subject", "algorithms"]),
     ("invariants", &["units", "algorithms"]),
 ];

@@ -32,6 +32,7 @@ impl<T> PermitSet<T> {
         self.by_holder.len()
     }
 
+    #[cfg(feature = "rules")]
     pub(crate) fn is_empty(&self) -> bool {
         self.by_holder.is_empty()
     }
@@ -74,6 +75,7 @@ impl<T> PermitSet<T> {
     }
 
     /// Every permit in the order of holders: holder, expiry, value.
+    #[cfg(feature = "rules")]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u128, Nanos, &T)> {
         let permits = self.by_holder.iter();
         permits.map(|(holder, (until, known))| (*holder, *until, known))

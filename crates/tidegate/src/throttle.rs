@@ -1,23 +1,34 @@
-//! One rate, counted by a key: the smallest use of Tidegate.
+//! One quota, counted by a key: the smallest use of Tidegate.
 
 use std::borrow::Cow;
 use std::fmt;
+#[cfg(feature = "tokio")]
+use std::time::Duration;
 
+#[cfg(feature = "tokio")]
+use tidegate_core::algorithms::Retry;
 use tidegate_core::algorithms::{Limit, Verdict};
-use tidegate_core::store::{Charge, LimitReading, Role, RuleOptions};
+use tidegate_core::store::{Charge, ChargeSet, LimitReading, Role, RuleOptions};
 use tidegate_core::subject::{Fingerprint, FingerprintKey, RuleName};
 use tidegate_core::units::{Cost, Nanos};
-use tidegate_rules::{RateError, parse_rate};
 
 use crate::clock::{Clock, SystemClock};
-use crate::secret::Secret;
-use crate::stores::memory::MemoryStore;
+use crate::quota::{Quota, ThrottleError};
+use crate::stores::memory::{DEFAULT_CAP, MemoryStore};
 
-/// One rate for many keys, in memory. A throttle never waits and needs no runtime.
+/// One quota for many keys, in memory. `check` never waits and needs no runtime.
+///
+/// A throttle for one key alone is a throttle whose key is always `""`.
 ///
 /// ```
-/// let logins = tidegate::Throttle::new("5/minute")?;
+/// use tidegate::{Quota, Throttle};
+///
+/// let logins = Throttle::new("5/minute")?;
 /// assert!(logins.check("alice").allows());
+///
+/// let searches = Throttle::new(Quota::per_minute(1_000).burst(200))?;
+/// let denied = (0..201).find(|_| !searches.check("client-17").allows());
+/// assert_eq!(denied, Some(200));
 /// # Ok::<(), tidegate::ThrottleError>(())
 /// ```
 pub struct Throttle<C = SystemClock> {
@@ -34,25 +45,17 @@ impl<C> fmt::Debug for Throttle<C> {
     }
 }
 
-/// Why a throttle cannot be created.
-#[derive(Debug, thiserror::Error)]
-pub enum ThrottleError {
-    /// The rate cannot be parsed or is not exact.
-    #[error(transparent)]
-    Rate(#[from] RateError),
-    /// The operating system has no randomness for the hash key.
-    #[error("no randomness for the hash key: {0}")]
-    Random(#[from] getrandom::Error),
-}
-
 impl Throttle {
-    /// A throttle for a rate in the syntax of rules files: `5/minute`, `1000/minute burst 200`. A rate without
-    /// a burst is a sliding window, a rate with a burst is a token bucket.
+    /// A throttle for a quota, or for a rate in the notation of rules: `5/minute`, `1000/minute burst 200`.
     ///
     /// # Errors
-    /// When the rate cannot be parsed. The error names what to write instead.
-    pub fn new(rate: &str) -> Result<Self, ThrottleError> {
-        Self::with_clock(rate, SystemClock::new())
+    /// When the rate cannot be parsed or computed exactly. The error says what to write instead.
+    pub fn new<Q>(quota: Q) -> Result<Self, ThrottleError>
+    where
+        Q: TryInto<Quota>,
+        ThrottleError: From<Q::Error>,
+    {
+        Self::with_clock(quota, SystemClock::new())
     }
 }
 
@@ -60,56 +63,95 @@ impl<C: Clock> Throttle<C> {
     /// As `new`, with another clock, for tests.
     ///
     /// # Errors
-    /// When the rate cannot be parsed.
-    pub fn with_clock(rate: &str, clock: C) -> Result<Self, ThrottleError> {
-        Self::of(parse_rate(rate)?.limit()?, clock)
+    /// As `new`.
+    pub fn with_clock<Q>(quota: Q, clock: C) -> Result<Self, ThrottleError>
+    where
+        Q: TryInto<Quota>,
+        ThrottleError: From<Q::Error>,
+    {
+        Self::with_clock_and_cap(quota, clock, DEFAULT_CAP)
     }
 
-    /// A throttle for a limit of any algorithm.
+    /// As `with_clock`, with another cap on the memory for counters than 1 GiB. At the cap new keys share counters and
+    /// are denied together; a live counter is never evicted.
     ///
     /// # Errors
-    /// When the operating system has no randomness for the hash key.
-    pub fn of(limit: Limit, clock: C) -> Result<Self, ThrottleError> {
+    /// As `new`.
+    pub fn with_clock_and_cap<Q>(quota: Q, clock: C, cap_bytes: u64) -> Result<Self, ThrottleError>
+    where
+        Q: TryInto<Quota>,
+        ThrottleError: From<Q::Error>,
+    {
+        let mut key = [0; 16];
+        getrandom::fill(&mut key)?;
         Ok(Throttle {
-            limit,
+            limit: quota.try_into()?.compile()?,
             name: RuleName::new("throttle"),
-            key: Secret::random()?.fingerprint_key(),
-            store: MemoryStore::new(clock),
+            key: FingerprintKey::new(key),
+            store: MemoryStore::with_cap(clock, cap_bytes),
         })
     }
 
-    /// Charges one unit to `key` if the limit allows it.
-    pub fn check(&self, key: &str) -> Verdict {
-        self.check_at(key, self.store.clock().now())
+    /// Charges one unit to `key` if the quota allows it.
+    pub fn check<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Verdict {
+        self.check_at(key.as_ref(), self.store.clock().now())
     }
 
-    /// Charges `cost` to `key` if the limit allows it, and returns what is left.
-    pub fn spend(&self, key: &str, cost: Cost) -> LimitReading {
-        let now = self.store.clock().now();
-        self.store
-            .charge_one_at(
-                &self.charge(self.key.fingerprint(key.as_bytes()), cost),
-                now,
-            )
-            .0
+    /// Charges `cost` to `key` if the quota allows it, and returns what is left.
+    pub fn spend<K: AsRef<[u8]> + ?Sized>(&self, key: &K, cost: Cost) -> LimitReading {
+        let (now, charge) = (self.store.clock().now(), self.charge_of(key, cost));
+        self.store.charge_one_at(&charge, now).0
+    }
+
+    /// What `check` would decide, without charging.
+    pub fn peek<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> LimitReading {
+        let set = ChargeSet::of_one(self.charge_of(key, Cost::ONE));
+        self.store.peek_now(&set).readings[0]
+    }
+
+    /// Forgets what `key` has used.
+    pub fn reset<K: AsRef<[u8]> + ?Sized>(&self, key: &K) {
+        let set = ChargeSet::of_one(self.charge_of(key, Cost::ONE));
+        self.store.reset_at(&set, self.store.clock().now());
     }
 
     /// Decides one request for each key, in order, with a single reading of the clock.
-    pub fn check_each<'k>(
+    pub fn check_each<'k, K: AsRef<[u8]> + ?Sized + 'k>(
         &self,
-        keys: impl IntoIterator<Item = &'k str>,
+        keys: impl IntoIterator<Item = &'k K>,
     ) -> impl Iterator<Item = Verdict> {
         let now = self.store.clock().now();
-        keys.into_iter().map(move |key| self.check_at(key, now))
+        keys.into_iter()
+            .map(move |key| self.check_at(key.as_ref(), now))
+    }
+
+    /// Keys that have a counter, including those that have refilled and have not been swept yet.
+    pub fn len(&self) -> usize {
+        usize::try_from(self.store.stats().keys).unwrap_or(usize::MAX)
+    }
+
+    /// Whether no key has a counter.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Evicts the counters of keys that have refilled, and returns how many. New keys evict them too, so that memory
+    /// stays bounded without it.
+    pub fn sweep(&self) -> u64 {
+        self.store.sweep(usize::MAX)
     }
 
     #[inline]
-    fn check_at(&self, key: &str, now: Nanos) -> Verdict {
-        let subject = self.key.fingerprint(key.as_bytes());
+    fn check_at(&self, key: &[u8], now: Nanos) -> Verdict {
+        let subject = self.key.fingerprint(key);
         let counter = self.name.counter(subject, 0);
         let charge = || self.charge(subject, Cost::ONE);
         self.store
             .verdict_one_at(counter, &self.limit, Cost::ONE, now, charge)
+    }
+
+    fn charge_of<K: AsRef<[u8]> + ?Sized>(&self, key: &K, cost: Cost) -> Charge<'_> {
+        self.charge(self.key.fingerprint(key.as_ref()), cost)
     }
 
     fn charge(&self, subject: Fingerprint, cost: Cost) -> Charge<'_> {
@@ -121,6 +163,142 @@ impl<C: Clock> Throttle<C> {
             cost,
             role: Role::Enforce,
             options: &RuleOptions::DEFAULT,
+        }
+    }
+}
+
+/// The cost is more than the quota can ever hold.
+#[cfg(feature = "tokio")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a cost of {cost} is more than the quota can ever hold")]
+pub struct CostTooLargeError {
+    /// The cost.
+    pub cost: u64,
+}
+
+#[cfg(feature = "tokio")]
+impl<C: Clock> Throttle<C> {
+    /// Waits until the quota allows one unit for `key`, and charges it.
+    ///
+    /// Waiters are not queued: each tries again when it may pass, and the first to do so wins. Cancel-safe: a future
+    /// that is dropped before it is ready has charged nothing.
+    pub async fn until_ready<K: AsRef<[u8]> + ?Sized>(&self, key: &K) {
+        while let Some(wait) = self.wait_of(key, Cost::ONE).unwrap_or(Some(Duration::MAX)) {
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// Waits until the quota allows `cost` for `key`, and charges it. Cancel-safe, as [`Throttle::until_ready`].
+    ///
+    /// # Errors
+    /// At once, if the quota can never hold the cost.
+    pub async fn acquire<K: AsRef<[u8]> + ?Sized>(
+        &self,
+        key: &K,
+        cost: Cost,
+    ) -> Result<(), CostTooLargeError> {
+        while let Some(wait) = self.wait_of(key, cost)? {
+            tokio::time::sleep(wait).await;
+        }
+        Ok(())
+    }
+
+    /// Charges `cost`, or returns how long to wait for it.
+    fn wait_of<K: AsRef<[u8]> + ?Sized>(
+        &self,
+        key: &K,
+        cost: Cost,
+    ) -> Result<Option<Duration>, CostTooLargeError> {
+        match self.spend(key, cost).verdict {
+            Verdict::Deny {
+                retry: Retry::After(wait),
+            } => Ok(Some(wait.duration())),
+            Verdict::Deny {
+                retry: Retry::Never,
+            } => Err(CostTooLargeError { cost: cost.get() }),
+            _ => Ok(None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::ManualClock;
+
+    fn throttle() -> (Throttle<ManualClock>, ManualClock) {
+        let clock = ManualClock::at(Nanos::from_secs(1_000_000));
+        let throttle = Throttle::with_clock(Quota::per_minute(2).burst(2), clock.clone());
+        (throttle.unwrap(), clock)
+    }
+
+    #[test]
+    fn keys_are_counted_apart_and_any_bytes_are_a_key() {
+        let (throttle, _) = throttle();
+        let taken = |key: &[u8]| throttle.check(key).allows();
+        assert_eq!([taken(b"a"), taken(b"a"), taken(b"a")], [true, true, false]);
+        assert!(taken(b"\xff\0"));
+        assert!(throttle.check(&"b".to_owned()).allows());
+        assert_eq!(throttle.len(), 3);
+    }
+
+    #[test]
+    fn a_peek_charges_nothing_and_a_reset_forgets() {
+        let (throttle, clock) = throttle();
+        assert!(throttle.is_empty());
+        assert_eq!(throttle.peek("a").figures.remaining, 2);
+        assert!(throttle.spend("a", Cost::new(2).unwrap()).verdict.allows());
+        assert!(!throttle.peek("a").verdict.allows());
+        throttle.reset("a");
+        assert_eq!(throttle.peek("a").figures.remaining, 2);
+        assert!(throttle.check("a").allows());
+        clock.advance(Nanos::from_secs(120));
+        assert_eq!(throttle.sweep(), 1);
+        assert!(throttle.is_empty());
+    }
+
+    #[cfg(feature = "tokio")]
+    mod waiting {
+        use super::*;
+
+        /// The paused clock of tokio: it moves to the next timer when nothing else is to be done.
+        struct PausedClock(tokio::time::Instant);
+
+        impl Clock for PausedClock {
+            fn now(&self) -> Nanos {
+                Nanos::from_secs(1_000_000).plus(self.0.elapsed().into())
+            }
+        }
+
+        #[tokio::test(start_paused = true)]
+        async fn a_waiter_passes_when_its_unit_has_refilled_and_no_sooner() {
+            let began = tokio::time::Instant::now();
+            let quota = Quota::per_minute(2).burst(2);
+            let throttle = Throttle::with_clock(quota, PausedClock(began)).unwrap();
+            throttle.until_ready("a").await;
+            throttle.until_ready("a").await;
+            assert_eq!(began.elapsed(), Duration::ZERO);
+            throttle.until_ready("a").await;
+            let waited = began.elapsed();
+            assert!((30_000..30_010).contains(&waited.as_millis()), "{waited:?}");
+            throttle.acquire("a", Cost::new(2).unwrap()).await.unwrap();
+            let waited = began.elapsed();
+            assert!((90_000..90_020).contains(&waited.as_millis()), "{waited:?}");
+        }
+
+        #[tokio::test(start_paused = true)]
+        async fn a_cost_that_never_fits_does_not_wait_and_a_dropped_waiter_charges_nothing() {
+            let began = tokio::time::Instant::now();
+            let quota = Quota::per_minute(2).burst(2);
+            let throttle = Throttle::with_clock(quota, PausedClock(began)).unwrap();
+            let too_large = throttle.acquire("a", Cost::new(3).unwrap()).await;
+            assert_eq!(too_large, Err(CostTooLargeError { cost: 3 }));
+            throttle.acquire("a", Cost::new(2).unwrap()).await.unwrap();
+            let waiting = throttle.until_ready("a");
+            let timed_out = tokio::time::timeout(Duration::from_secs(1), waiting).await;
+            assert!(timed_out.is_err());
+            tokio::time::advance(Duration::from_secs(59)).await;
+            assert_eq!(throttle.peek("a").figures.remaining, 2);
         }
     }
 }

@@ -11,25 +11,8 @@ use jiff::tz::{TimeZone, TimeZoneDatabase};
 use jiff::{Timestamp, ToSpan};
 
 use tidegate_core::algorithms::Window;
+use tidegate_core::rate::CalendarUnit;
 use tidegate_core::units::Nanos;
-
-/// A unit of the calendar. A week begins on Monday.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum CalendarUnit {
-    Day,
-    Week,
-    Month,
-}
-
-impl CalendarUnit {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            CalendarUnit::Day => "day",
-            CalendarUnit::Week => "week",
-            CalendarUnit::Month => "month",
-        }
-    }
-}
 
 /// After this year the last window never ends: it denies and does not reopen.
 const LAST_YEAR: i16 = 2100;

@@ -4,11 +4,11 @@
 //! conflict are an error all the same, so that a file is valid for every store or for none.
 
 use super::diagnostics::quoted;
-use super::duration::parse_positive_duration;
 use super::fields::Reporter;
 use super::scalar_fields::unknown_value;
 use super::yaml::YamlNode;
 use tidegate_core::algorithms::Algorithm;
+use tidegate_core::rate::parse_positive_duration;
 use tidegate_core::store::{Capabilities, Counting, Durability};
 use tidegate_core::units::Nanos;
 

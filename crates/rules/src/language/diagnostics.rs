@@ -7,6 +7,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+pub(crate) use tidegate_core::rate::quoted;
+
 /// Errors beyond this number are counted, not stored: nobody reads them, and they cost memory.
 const MAX_REPORTED: usize = 1_000;
 
@@ -144,24 +146,6 @@ impl fmt::Display for RuleErrors {
 }
 
 impl std::error::Error for RuleErrors {}
-
-/// A value from the file, fit to be printed: in backquotes, escaped, at most 60 characters.
-pub(crate) fn quoted(text: &str) -> String {
-    const MAX_CHARS: usize = 60;
-    let mut out = String::from("`");
-    for (i, c) in text.chars().enumerate() {
-        if i == MAX_CHARS {
-            out.push_str("...");
-            break;
-        }
-        match c {
-            '"' | '\'' | '\\' => out.push(c),
-            c => out.extend(c.escape_debug()),
-        }
-    }
-    out.push('`');
-    out
-}
 
 #[cfg(test)]
 mod tests {

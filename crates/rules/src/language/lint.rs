@@ -11,12 +11,11 @@ mod unreachable_rules;
 
 use super::condition::{Attribute, AttributeMatcher};
 use super::diagnostics::{SourceLocation, Warning, quoted};
-use super::duration::RateWindow;
-use super::rate::{Rate, parse_rate};
 use super::rule::{By, IfMissing, Mode, Rates, Rule, RuleKind};
 use super::rule_set::RuleSet;
 use super::{methods, values};
 use tidegate_core::algorithms::{Algorithm, MAX_LOG_ENTRIES};
+use tidegate_core::rate::{Rate, RateWindow, parse_rate};
 use tidegate_core::units::Nanos;
 
 /// All warnings about `set`, in file order.

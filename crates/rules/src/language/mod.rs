@@ -20,7 +20,6 @@ mod descriptors;
 mod diagnostics;
 mod diff;
 mod durability;
-mod duration;
 mod explain;
 mod fields;
 mod free_text;
@@ -60,7 +59,6 @@ pub use diagnostics::{RuleError, RuleErrors, SourceLocation, Warning};
 pub use diff::{
     LiftedBlocks, LiftedDescriptorLimits, LiftedLimits, lifted_blocks, lifted_descriptor_limits,
 };
-pub use duration::parse_duration;
 pub use explain::{
     Applicability, EffectiveCeiling, EffectiveOptions, Explanation, LeasedRate, RuleView,
     SubjectPart, UnitCost,
@@ -69,10 +67,10 @@ pub use lint::{lint, lint_with_keys};
 pub use load_shedding::{Permille, PriorityCeilings, SoftLimit};
 pub use names::{find_within_one_edit as within_one_letter, suggest_name};
 pub use parse_options::ParseOptions;
-pub use rate::{PerWindow, Rate, RateError, parse_rate};
 pub use rule::{Alternatives, By, IfMissing, Mode, Purpose, RateClass, Rates, Rule, RuleKind};
 pub use rule_set::{Identity, RuleSet, UnknownUnitError};
 pub use schema::schema;
+pub use tidegate_core::rate::{PerWindow, Rate, RateError, parse_duration, parse_rate};
 pub use yaml::MAX_FILE_BYTES;
 
 pub(crate) use descriptors::{

@@ -1,59 +1,11 @@
-//! Rates as people write them: `1000/minute burst 200`, `100/5m`, `unlimited`.
-//!
-//! The count is a whole number (`_` may group digits). The window is a unit (`second`, `minute`,
-//! `hour`, `day`, `week`, `month`, or short: `s`, `sec`, `m`, `min`, `h`, `d`, `w`) or a number of
-//! them (`5m`, `90s`, `250ms`). `m` is a minute: a month has no short form. A rate that cannot be
-//! read is an error, never a silent default.
+//! Rates of rules: with the options of their rule and its calendar.
 
-use std::fmt;
-
-use super::calendar::{Calendar, CalendarUnit};
-use super::diagnostics::quoted;
-use super::duration::{DurationError, RateWindow, parse_window};
-use super::load_shedding::PriorityCeilings;
-use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec, SpecError, Window};
+use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec, Window};
+use tidegate_core::rate::{PerWindow, RateError, RateWindow};
 use tidegate_core::units::Nanos;
 
-/// A parsed rate, not yet bound to an algorithm.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Rate {
-    /// Everything passes.
-    Unlimited,
-    /// A count per window.
-    PerWindow(PerWindow),
-}
-
-/// A count per window, with an optional burst.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct PerWindow {
-    pub(crate) count: u64,
-    pub(crate) window: RateWindow,
-    pub(crate) burst: Option<u64>,
-}
-
-/// Why a rate cannot be used: what was found, what is wrong with it and what to write.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct RateError {
-    found: String,
-    problem: String,
-}
-
-impl fmt::Display for RateError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, {}", self.found, self.problem)
-    }
-}
-
-impl std::error::Error for RateError {}
-
-impl RateError {
-    fn new(found: impl Into<String>, problem: impl Into<String>) -> Self {
-        RateError {
-            found: found.into(),
-            problem: problem.into(),
-        }
-    }
-}
+use super::calendar::Calendar;
+use super::load_shedding::PriorityCeilings;
 
 /// Options of a limit, apart from the rate.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -67,261 +19,30 @@ pub(crate) struct LimitOptions {
     pub(crate) ceilings: Option<PriorityCeilings>,
 }
 
-impl LimitOptions {
-    pub(crate) fn new(algorithm: Algorithm) -> Self {
-        LimitOptions {
-            algorithm,
-            precision: Precision::Memory,
-            guard: Nanos::ZERO,
-            stagger: false,
-            max_delay: None,
-            lease_duration: None,
-            ceilings: None,
+/// Compiles a rate with the options of its rule. Days, weeks and months of a fixed window follow the calendar; elsewhere
+/// they are durations.
+pub(crate) fn compile_rate(
+    rate: &PerWindow,
+    options: LimitOptions,
+    calendar: &Calendar,
+) -> Result<Limit, RateError> {
+    let window = match rate.window {
+        RateWindow::Duration(span) => Window::Span(span),
+        RateWindow::Calendar(unit) if options.algorithm == Algorithm::FixedWindow => {
+            calendar.window(unit)
         }
-    }
-}
-
-/// Parses `N/UNIT [burst B]`, `N/DURATION [burst B]` or `unlimited`.
-///
-/// # Errors
-/// If the text is not a rate. The error says what to write.
-pub fn parse_rate(text: &str) -> Result<Rate, RateError> {
-    let text = text.trim();
-    if text == "unlimited" {
-        return Ok(Rate::Unlimited);
-    }
-    let found = || format!("rate {}", quoted(text));
-    let Some((count, rest)) = text.split_once('/') else {
-        return Err(RateError::new(found(), missing_window_text(text)));
+        RateWindow::Calendar(unit) => Window::Span(unit.nominal_length()),
     };
-    let count = parse_count(count.trim()).map_err(|wrong| match wrong {
-        CountError::TooSmall => RateError::new(found(), DENIES_ALL),
-        CountError::TooLarge => RateError::new(found(), TOO_LARGE),
-        CountError::NotWhole => RateError::new(found(), NOT_WHOLE),
-    })?;
-    let mut words = rest.split_ascii_whitespace();
-    let window = parse_window(words.next().unwrap_or(""))
-        .map_err(|error| RateError::new(found(), window_error_text(error)))?;
-    let burst = match (words.next(), words.next(), words.next()) {
-        (None, ..) => None,
-        (Some("burst"), Some(burst), None) => Some(parse_burst(burst)?),
-        _ => {
-            let problem = "which does not end after its window; write 100/minute or \
-                         100/minute burst 20";
-            return Err(RateError::new(found(), problem));
-        }
-    };
-    Ok(Rate::PerWindow(PerWindow {
-        count,
+    let spec = Spec {
+        algorithm: options.algorithm,
+        count: rate.count,
         window,
-        burst,
-    }))
-}
-
-impl Rate {
-    /// Whether the rate has a burst, which only buckets and queues have.
-    pub fn has_burst(&self) -> bool {
-        matches!(self, Rate::PerWindow(rate) if rate.burst.is_some())
-    }
-
-    /// Compiles the rate for the memory store and the UTC calendar: with a burst as a token bucket, without one as a
-    /// sliding window.
-    ///
-    /// # Errors
-    /// If the rate is unlimited or cannot be computed exactly.
-    pub fn limit(&self) -> Result<Limit, RateError> {
-        let algorithm = if self.has_burst() {
-            Algorithm::TokenBucket
-        } else {
-            Algorithm::SlidingWindow
-        };
-        self.limit_with(algorithm)
-    }
-
-    /// As [`Rate::limit`], with a chosen algorithm.
-    ///
-    /// # Errors
-    /// As [`Rate::limit`]. A burst for an algorithm without one is an error, too.
-    pub fn limit_with(&self, algorithm: Algorithm) -> Result<Limit, RateError> {
-        let Rate::PerWindow(rate) = self else {
-            let problem = "which limits nothing; write a rate such as 100/minute";
-            return Err(RateError::new("rate `unlimited`", problem));
-        };
-        let options = LimitOptions::new(algorithm);
-        rate.compile(options, &Calendar::utc())
-    }
-}
-
-impl PerWindow {
-    pub(crate) fn compile(
-        &self,
-        options: LimitOptions,
-        calendar: &Calendar,
-    ) -> Result<Limit, RateError> {
-        let spec = Spec {
-            algorithm: options.algorithm,
-            count: self.count,
-            window: self.window(options.algorithm, calendar),
-            burst: self.burst,
-            guard: options.guard,
-            // A calendar window is the same for all subjects, in UTC as in any other zone.
-            stagger: options.stagger && matches!(self.window, RateWindow::Duration(_)),
-            max_delay: options.max_delay,
-            lease_ttl: options.lease_duration,
-        };
-        let precision = options.precision;
-        Limit::compile(&spec, precision).map_err(|error| self.rate_error(&spec, error, precision))
-    }
-
-    /// Days, weeks and months of a fixed window follow the calendar; elsewhere they are durations.
-    fn window(&self, algorithm: Algorithm, calendar: &Calendar) -> Window {
-        match self.window {
-            RateWindow::Duration(span) => Window::Span(span),
-            RateWindow::Calendar(unit) if algorithm == Algorithm::FixedWindow => {
-                calendar.window(unit)
-            }
-            RateWindow::Calendar(unit) => Window::Span(unit.nominal_length()),
-        }
-    }
-
-    fn rate_error(&self, spec: &Spec, error: SpecError, precision: Precision) -> RateError {
-        let found = format!("rate `{self}`");
-        match error {
-            SpecError::Zero => RateError::new(found, DENIES_ALL),
-            SpecError::BurstOnWindow => RateError::new(
-                format!(
-                    "burst {} with algorithm {}",
-                    self.burst.unwrap_or_default(),
-                    spec.algorithm
-                ),
-                "which keeps no burst; remove the burst or write `algorithm: token-bucket`",
-            ),
-            SpecError::TooMany { max } => RateError::new(
-                found,
-                format!("whose count is above the {max} that a window can hold; write less"),
-            ),
-            SpecError::BurstBelowLeases { least } => RateError::new(
-                found,
-                format!(
-                    "whose burst is too small for leases of 5ms; write burst {least} or more, or \
-                     `counting: exact`"
-                ),
-            ),
-            SpecError::NotLeasable => RateError::new(
-                format!("counting leased with algorithm {}", spec.algorithm),
-                "which keeps requests in order and cannot lease units in advance; write \
-                 `counting: exact` or another algorithm",
-            ),
-            SpecError::Inexact => RateError::new(found, inexact_text(spec, precision)),
-        }
-    }
-}
-
-/// Prints the shortest form that parses to the same rate.
-impl fmt::Display for PerWindow {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.count, self.window)?;
-        match self.burst {
-            Some(burst) => write!(f, " burst {burst}"),
-            None => Ok(()),
-        }
-    }
-}
-
-const DENIES_ALL: &str = "which would deny everything; write 1 or more";
-const TOO_LARGE: &str = "whose count is more than a counter can hold; write less";
-const NOT_WHOLE: &str =
-    "whose count is not a whole number; write digits only, and 3/2s for 1.5 per second";
-
-enum CountError {
-    TooSmall,
-    TooLarge,
-    NotWhole,
-}
-
-fn parse_count(text: &str) -> Result<u64, CountError> {
-    let digits = text.strip_prefix('-').unwrap_or(text);
-    let whole = digits.starts_with(|c: char| c.is_ascii_digit())
-        && digits.bytes().all(|b| b.is_ascii_digit() || b == b'_');
-    if !whole {
-        return Err(CountError::NotWhole);
-    }
-    let mut digits = digits.bytes().filter(u8::is_ascii_digit);
-    let count = digits.try_fold(0_u64, |sum, digit| {
-        sum.checked_mul(10)?.checked_add(u64::from(digit - b'0'))
-    });
-    match count {
-        Some(0) => Err(CountError::TooSmall),
-        _ if text.starts_with('-') => Err(CountError::TooSmall),
-        Some(count) => Ok(count),
-        None => Err(CountError::TooLarge),
-    }
-}
-
-fn parse_burst(text: &str) -> Result<u64, RateError> {
-    let found = || format!("burst {}", text.escape_debug());
-    parse_count(text).map_err(|wrong| match wrong {
-        CountError::TooSmall => RateError::new(found(), DENIES_ALL),
-        CountError::TooLarge => {
-            RateError::new(found(), "which is more than a counter can hold; write less")
-        }
-        CountError::NotWhole => RateError::new(
-            format!("burst {}", quoted(text)),
-            "which is not a whole number; write digits only",
-        ),
-    })
-}
-
-fn missing_window_text(text: &str) -> String {
-    let example = match parse_count(text) {
-        Ok(count) => format!("{count}/minute"),
-        Err(_) => "100/minute".to_owned(),
+        burst: rate.burst,
+        guard: options.guard,
+        // A calendar window is the same for all subjects, in UTC as in any other zone.
+        stagger: options.stagger && matches!(rate.window, RateWindow::Duration(_)),
+        max_delay: options.max_delay,
+        lease_ttl: options.lease_duration,
     };
-    format!("which has no window; write {example}, for example, or unlimited")
-}
-
-fn window_error_text(error: DurationError) -> &'static str {
-    match error {
-        DurationError::Unknown => {
-            "whose window is unknown; write second, minute, hour, day, week, month, or a duration \
-             such as 5m"
-        }
-        DurationError::Zero => "whose window has no length; write 1s or more",
-        DurationError::TooLong => "whose window is longer than can be counted; write less",
-        DurationError::Months => "whose months have no calendar; write month, or days such as 90d",
-    }
-}
-
-/// The error for a rate whose products do not stay exact, with what to write instead.
-fn inexact_text(spec: &Spec, precision: Precision) -> String {
-    let fits = |burst: u64| {
-        let smaller = Spec {
-            burst: Some(burst),
-            ..spec.clone()
-        };
-        Limit::compile(&smaller, precision).is_ok()
-    };
-    if spec.algorithm.takes_burst() && fits(1) {
-        let (mut good, mut bad) = (1, spec.burst.unwrap_or(spec.count));
-        while bad - good > 1 {
-            let middle = good + (bad - good) / 2;
-            *(if fits(middle) { &mut good } else { &mut bad }) = middle;
-        }
-        return format!(
-            "which cannot be computed exactly; write burst {good} or less, or a rounder rate"
-        );
-    }
-    "which cannot be computed exactly; write a shorter window or a smaller count".to_owned()
-}
-
-impl CalendarUnit {
-    /// Its length where no calendar is followed.
-    pub(crate) const fn nominal_length(self) -> Nanos {
-        const DAY_SECS: u64 = 86_400;
-        match self {
-            CalendarUnit::Day => Nanos::from_secs(DAY_SECS),
-            CalendarUnit::Week => Nanos::from_secs(7 * DAY_SECS),
-            CalendarUnit::Month => Nanos::from_secs(30 * DAY_SECS),
-        }
-    }
+    rate.compile(&spec, options.precision)
 }

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::calendar::{Calendar, CalendarUnit};
+use super::calendar::Calendar;
 use super::diagnostics::quoted;
-use super::duration::RateWindow;
 use super::fields::{Reporter, closest_name};
 use super::override_reader;
-use super::rate::{LimitOptions, PerWindow, Rate, parse_rate};
+use super::rate::{LimitOptions, compile_rate};
 use super::rule::{By, RateClass, Rates};
 use super::yaml::{YamlNode, YamlValue};
 use crate::request::Priority;
 use tidegate_core::algorithms::{Algorithm, Limit};
+use tidegate_core::rate::{CalendarUnit, PerWindow, Rate, RateWindow, parse_rate};
 
 /// Maximum number of rates of one subject. A store record holds them all.
 const MAX_RATES: usize = 8;
@@ -286,7 +286,7 @@ impl<'d> RatesReader<'d, '_> {
     }
 
     fn compile_limit(&self, rate: &PerWindow, options: LimitOptions) -> Result<Limit, String> {
-        let limit = rate.compile(options, self.calendar);
+        let limit = compile_rate(rate, options, self.calendar);
         let limit = limit.map_err(|wrong| wrong.to_string())?;
         if options.algorithm == Algorithm::FixedWindow && options.guard >= limit.per() {
             return Err(format!(

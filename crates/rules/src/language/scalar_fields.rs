@@ -1,11 +1,11 @@
 //! Fields whose value is one of a few words, or a duration.
 
 use super::diagnostics::quoted;
-use super::duration::parse_positive_duration;
 use super::fields::{Reporter, closest_name};
 use super::rule::{IfMissing, Mode};
 use super::yaml::YamlNode;
 use tidegate_core::algorithms::Algorithm;
+use tidegate_core::rate::parse_positive_duration;
 use tidegate_core::store::{OnStoreFailure, OnStoreLate};
 use tidegate_core::units::Nanos;
 

@@ -103,7 +103,7 @@ async fn undecided_calls_fail_with_a_reason() {
         (
             of(|r| r.descriptors[0].limit = Some(RateLimitOverride::default())),
             "3",
-            "unit 0, which is none",
+            "the unknown unit 0",
         ),
         (
             of(|r| r.descriptors = vec![r.descriptors[0].clone(); 17]),
@@ -209,7 +209,7 @@ async fn malformed_calls_fail_with_a_reason() {
             SHOULD_RATE_LIMIT,
             good.slice(..good.len() - 1),
             "3",
-            "cut short",
+            "truncated",
         ),
         (
             SHOULD_RATE_LIMIT,

@@ -162,7 +162,7 @@ fn rules_that_vanish_or_break_leave_the_last_good_ones_and_are_reported() {
     server.wait_log(|line| {
         line["message"]
             .as_str()
-            .is_some_and(|m| m.starts_with("not taken"))
+            .is_some_and(|m| m.starts_with("rejected"))
     });
     assert_eq!(
         server

@@ -2,14 +2,14 @@
 //!
 //! It is injected, so that the simulator runs the same code on a virtual clock with a seeded scheduler.
 
-#[cfg(feature = "redis")]
+#[cfg(feature = "tokio")]
 mod tokio_runtime;
 
 use std::future::Future;
 
 use tidegate_core::units::Nanos;
 
-#[cfg(feature = "redis")]
+#[cfg(feature = "tokio")]
 pub use tokio_runtime::TokioRuntime;
 
 /// Time, sleeping, tasks and randomness. Clones are handles to the same runtime.

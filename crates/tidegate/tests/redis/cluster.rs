@@ -301,6 +301,9 @@ impl ClusterSubject {
     }
 }
 
+/// A move without a redirect of one kind is seen once in some runs, ten of them never.
+const MAX_MOVES: usize = 10;
+
 /// While a quarter of all hash slots moves, each of many subjects is allowed exactly its limit, and nothing is lost.
 #[test]
 fn limits_are_exact_while_hash_slots_move() {
@@ -343,7 +346,18 @@ fn limits_are_exact_while_hash_slots_move() {
         }
         let (began, refreshes_before) = (Instant::now(), nodes[0].topology_refreshes());
         let moves = Arc::clone(&cluster);
-        let moved = tokio::task::spawn_blocking(move || moves.move_hash_slots(4_096));
+        // On a fast machine no charge may meet a hash slot between two servers: then they move back.
+        let moved = tokio::task::spawn_blocking(move || {
+            for _ in 0..MAX_MOVES {
+                moves.move_hash_slots(4_096);
+                if ["ASK", "MOVED"]
+                    .iter()
+                    .all(|kind| redirects(&moves, kind) > 0)
+                {
+                    break;
+                }
+            }
+        });
         moved.await.expect("moved");
         let (refreshes, took) = (
             nodes[0].topology_refreshes() - refreshes_before,

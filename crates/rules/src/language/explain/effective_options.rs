@@ -4,10 +4,10 @@ use std::fmt;
 
 use crate::language::concurrency::Concurrency;
 use crate::language::load_shedding::{Permille, SoftLimit};
-use crate::language::rate::{Rate, parse_rate};
 use crate::language::rule::{Rates, Rule};
 use crate::request::{Priority, Request};
 use tidegate_core::algorithms::Limit;
+use tidegate_core::rate::{Rate, parse_rate};
 use tidegate_core::store::Counting;
 use tidegate_core::units::{Cost, Nanos};
 

@@ -139,7 +139,7 @@ fn a_missing_primary_is_reported_and_the_others_are_examined() {
     let report = doctor(&cluster_at("", &cluster.servers[3..4]), &[]);
     report.ends(69);
     report.check_line("slots", "FAIL", "16384 of 16384 are not served");
-    report.check_line("secret", "warn", "cannot be seen");
+    report.check_line("secret", "warn", "cannot be read");
     doctor(&cluster_at("", &cluster.servers[..3]), &[]).ends(69);
 }
 

@@ -2,9 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 use tidegate_core::algorithms::{Algorithm, Limit};
-use tidegate_core::store::Capabilities;
+use tidegate_core::rate::{Rate, RateError, parse_rate};
 use tidegate_core::units::Nanos;
-use tidegate_rules::{Rate, RateError, SourceFile, parse_rate, parse_with_options};
 
 fn limit(text: &str) -> Result<Limit, RateError> {
     parse_rate(text)?.limit()
@@ -97,15 +96,19 @@ fn an_invalid_rate_is_never_unlimited() {
     );
 }
 
+/// Rules compute these windows by their calendar, which is not here.
 #[test]
-fn a_rate_beyond_the_precision_of_a_store_is_rejected() {
-    let file = SourceFile {
-        name: "rules.yaml",
-        text: "version: 1\nrules: [{ name: a, by: ip, rate: 999983/day burst 900000000 }]",
-    };
-    assert!(parse_with_options(&[file], Capabilities::MEMORY).is_ok());
-    let errors = parse_with_options(&[file], Capabilities::SCRIPTS)
-        .unwrap_err()
-        .to_string();
-    assert!(errors.contains("write burst 52124995 or less"), "{errors}");
+fn weeks_and_months_of_a_fixed_window_are_rejected() {
+    for text in ["5/week", "5/month"] {
+        let rate = parse_rate(text).unwrap();
+        let error = rate.limit_with(Algorithm::FixedWindow).unwrap_err();
+        assert!(error.to_string().contains("write 7d or 30d"), "{error}");
+        assert!(rate.limit().is_ok());
+    }
+    assert!(
+        parse_rate("5/day")
+            .unwrap()
+            .limit_with(Algorithm::FixedWindow)
+            .is_ok()
+    );
 }

@@ -2,12 +2,45 @@
 
 use std::fmt;
 
-use super::calendar::CalendarUnit;
-use tidegate_core::units::Nanos;
+use crate::units::Nanos;
+
+/// A unit of the calendar. A week begins on Monday.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum CalendarUnit {
+    /// From midnight to midnight.
+    Day,
+    /// From Monday to Monday.
+    Week,
+    /// From the first to the first.
+    Month,
+}
+
+impl CalendarUnit {
+    /// Its name in a rate.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            CalendarUnit::Day => "day",
+            CalendarUnit::Week => "week",
+            CalendarUnit::Month => "month",
+        }
+    }
+
+    /// Its length where no calendar is followed.
+    #[must_use]
+    pub const fn nominal_length(self) -> Nanos {
+        const DAY_SECS: u64 = 86_400;
+        match self {
+            CalendarUnit::Day => Nanos::from_secs(DAY_SECS),
+            CalendarUnit::Week => Nanos::from_secs(7 * DAY_SECS),
+            CalendarUnit::Month => Nanos::from_secs(30 * DAY_SECS),
+        }
+    }
+}
 
 /// The window of a rate.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum RateWindow {
+pub enum RateWindow {
     /// A length of time.
     Duration(Nanos),
     /// A unit of the calendar, written without a number.
@@ -16,15 +49,19 @@ pub(crate) enum RateWindow {
 
 /// Why a text is not a duration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum DurationError {
+pub enum DurationError {
+    /// The unit is not known.
     Unknown,
+    /// It has no length.
     Zero,
+    /// It has more nanoseconds than can be counted.
     TooLong,
+    /// A number of months has no fixed length.
     Months,
 }
 
 /// Parses a unit (`minute`, `day`) or a number of units (`5m`, `250ms`).
-pub(crate) fn parse_window(text: &str) -> Result<RateWindow, DurationError> {
+pub(super) fn parse_window(text: &str) -> Result<RateWindow, DurationError> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
     if number.is_empty() {
@@ -54,7 +91,10 @@ pub(crate) fn parse_window(text: &str) -> Result<RateWindow, DurationError> {
 }
 
 /// Parses a number of units (`250ms`, `5m`), the form of `budget`, `guard` and `max_delay`.
-pub(crate) fn parse_positive_duration(text: &str) -> Result<Nanos, DurationError> {
+///
+/// # Errors
+/// If the text is not a number of units, or has no length.
+pub fn parse_positive_duration(text: &str) -> Result<Nanos, DurationError> {
     match parse_window(text)? {
         RateWindow::Duration(span) if text.starts_with(|c: char| c.is_ascii_digit()) => Ok(span),
         _ => Err(DurationError::Unknown),
