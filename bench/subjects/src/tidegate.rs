@@ -2,13 +2,12 @@
 
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 
-use tidegate::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate::clock::SystemClock;
 use tidegate::rules::{SourceFile, parse};
 use tidegate::stores::memory::MemoryStore;
-use tidegate::units::Nanos;
-use tidegate::{Limiter, Policy, Secret, Throttle};
+use tidegate::{Algorithm, Limiter, Policy, Quota, Secret, Throttle};
 
 use crate::{Allowance, Key, LimiterSubject, RuleRequest, RuleSubject};
 
@@ -51,11 +50,10 @@ impl LimiterSubject for TidegateStrict {
         let Allowance {
             period_secs, burst, ..
         } = allowance;
-        let window = Nanos::from_secs(period_secs.into());
-        let spec = Spec::new(Algorithm::SlidingWindowStrict, burst.get().into(), window);
-        let limit = Limit::compile(&spec, Precision::Memory).expect("an allowance is exact");
-        let throttle = Throttle::of(limit, SystemClock::new());
-        TidegateStrict(throttle.expect("the system has randomness"))
+        let window = Duration::from_secs(period_secs.into());
+        let quota =
+            Quota::per(burst.get().into(), window).algorithm(Algorithm::SlidingWindowStrict);
+        TidegateStrict(Throttle::new(quota).expect("an allowance is exact"))
     }
 
     fn decide(&self, key: &Key) -> bool {
