@@ -1,6 +1,6 @@
 //! Pending charges on disk: admitted by this node and not charged to the shared store yet.
 //!
-//! The file is written about every 100 ms while there are pending charges, and at the end. So a restart during an outage
+//! The file is written about every 10 ms while the pending charges change, and at the end. So a restart during an outage
 //! does not get a fresh share, and everything is charged when the store is back. The file is replaced as a whole.
 //! It is not fsynced, because it must survive the process, not the machine. Counters are named by the secret of the
 //! store: charges that were counted under another secret are useless.
