@@ -1,6 +1,6 @@
-//! The pure core of Tidegate: units, algorithms, and the [`store`] port.
+//! The pure core of Tidegate: units, algorithms, the text of a [`rate`], and the [`store`] port.
 //!
-//! Dependencies point one way: `units <- algorithms <- store`. Rules, requests and decisions are in `tidegate-rules`,
+//! Dependencies point one way: `units <- algorithms <- rate, store`. Rules, requests and decisions are in `tidegate-rules`,
 //! stores and the limiter in `tidegate`.
 //!
 //! Nothing here reads a clock, touches a file, opens a socket or needs a runtime. Every input of a decision is an

@@ -10,7 +10,7 @@ const MAX_CRATES: usize = 20;
 fn a_throttle_alone_compiles_at_most_twenty_crates() {
     let tree = Command::new(env!("CARGO"))
         .args(["tree", "--package", "tidegate", "--edges", "normal,build"])
-        .args(["--prefix", "none", "--locked", "--offline"])
+        .args(["--prefix", "none", "--locked"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .output()
         .expect("cargo runs");
